@@ -1,4 +1,4 @@
-# make run | pipeline | control | quick | test | test-all | test-matrix | spec | bench | chaos | histories | lint | release | clean.
+# make run | pipeline | control | quick | test | test-all | test-matrix | spec | bench | chaos | histories | lint | docs | release | clean.
 # Needs Python 3.10 to 3.13, Java 17+ and GNU make; installs the rest into .venv.
 
 PYTHON ?= python3
@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # Hundreds of short Python processes would each compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run pipeline control quick test test-all test-matrix spec bench chaos histories lint release clean python java
+.PHONY: help run pipeline control quick test test-all test-matrix spec bench chaos histories lint docs release clean python java
 
 help:
 	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
@@ -28,6 +28,7 @@ help:
 	@echo "make histories  random histories: starts, kills, renames, restored and copied states; exact or refused"
 	@echo "make lint       ruff, the layers of imports, and mypy --strict"
 	@echo "make release    wheel, source distribution and release notes in dist/, checked and tried; uploads nothing"
+	@echo "make docs       the documentation as a site in out/site; any link or name that leads nowhere fails"
 	@echo "make clean      removes outputs and caches; .venv stays"
 
 run: .venv/.test java
@@ -82,6 +83,10 @@ lint: .venv/.dev
 release: .venv/.dev java
 	@$(BIN)/python -m tools.release
 
+docs: .venv/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+	@echo "open out/site/index.html"
+
 clean:
 	@rm -rf out data build dist spark-warehouse metastore_db derby.log
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -96,6 +101,13 @@ clean:
 .venv/.dev: pyproject.toml constraints.txt | python
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+# Without npm the diagrams of the site are shown as text, and its files have no search when they are opened.
+.venv/.docs: pyproject.toml constraints.txt docs/site/fetch_scripts.py | python
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
+	@$(BIN)/python docs/site/fetch_scripts.py
 	@touch $@
 
 # Where the machine has no Chromium and no npm, the tests of the page in a browser are skipped.

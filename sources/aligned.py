@@ -43,6 +43,11 @@ class AlignedSource(ChannelSource):
         """False, so that all channels are in progress from the start, however few readers there are."""
         return False
 
+    @property
+    def ends_now(self) -> bool:
+        """True: such a run ends once it has been read up to where those that feed it have ended the run."""
+        return True
+
     @abstractmethod
     def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
         """How far this epoch may read all channels; None when there is nothing to read.

@@ -37,6 +37,11 @@ class ControlStamp(ChannelSource):
         """It never ends by itself."""
         return False
 
+    @property
+    def ends_now(self) -> bool:
+        """There is nothing to read."""
+        return True
+
     def discover(self) -> Iterable[Channel]:
         """There are no channels."""
         return ()

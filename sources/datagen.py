@@ -145,6 +145,11 @@ class DataGen(ChannelSource):
         return self.options.rows is not None or self.options.rows_of is not None
 
     @property
+    def ends_now(self) -> bool:
+        """Whether there is a number of rows, or a pace: without both there is always more to read."""
+        return self.bounded or self._paced
+
+    @property
     def _channels(self) -> int:
         return len(self.options.rows_of) if self.options.rows_of is not None else self.options.channels
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from spark_ext.model.offsets import Json, Range
 from spark_ext.sources.contract import ChannelSource
@@ -50,6 +50,9 @@ class StagedSource(ChannelSource):
     stored, as an epoch without rows, before `enter`. Not guaranteed: that the epoch given to `planned` is run; like
     `advance`, it may be called in vain.
     """
+
+    may_be_stage: ClassVar[bool] = False
+    """Whether it can be a stage of `hybrid`, as long as its options ask for no more than one stage of its own."""
 
     @property
     @abstractmethod

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from spark_ext.commands import check, classify, control, incidents, report, serve, timeline, top
+from spark_ext.commands import check, classify, control, incidents, plot, report, serve, timeline, top
 from spark_ext.commands.output import FAILED as FAILED
 from spark_ext.commands.output import (
     REFUSED,
+    RUNNING,
     STOPPED,
     Json,
     State,
@@ -29,7 +30,8 @@ from spark_ext.commands.output import (
     print_text,
     storage_options,
 )
-from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError
+from spark_ext.commands.until import EmitChoice, EmitOption, IfRunningOption, UntilOption, WaitOption
+from spark_ext.errors import ConfigurationError, JobFailedError, JobRunningError, SparkExtError
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
@@ -57,6 +59,9 @@ def main() -> None:
     except JobFailedError as failure:
         print_error(failure)
         raise SystemExit(FAILED) from None
+    except JobRunningError as problem:
+        print_error(problem)
+        raise SystemExit(RUNNING) from None
     except SparkExtError as problem:
         print_error(problem)
         raise SystemExit(REFUSED) from None
@@ -81,6 +86,7 @@ app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("classify")(classify.classify)
 app.command("incidents")(incidents.incidents)
+app.command("plot")(plot.plot)
 app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)
 app.command("top")(top.top)
@@ -107,19 +113,31 @@ def run(
     file: File,
     function: Function = "job",
     master: Master = None,
+    until: UntilOption = None,
+    emit: EmitOption = EmitChoice.CLOSED,
+    if_running: IfRunningOption = None,
+    wait_timeout: WaitOption = None,
     progress: Annotated[bool, typer.Option(help="Show progress on standard error.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Run the job that a file defines until it ends.
+    """Run the job that a file defines until it ends, or with --until now until it has read what is there.
 
-    Ctrl-C stops it in order; run it again to resume. A job that has finished reads nothing.
+    Ctrl-C stops it in order; run it again to resume. A job that has finished reads nothing. The exit code is 0 when it
+    has finished, or has read what was there; 3 when it was stopped; 1 when it has failed; 2 when the start was refused;
+    9 when another run of it is under way.
     """
-    result = _job(file, function, master).run(progress=progress)
+    result = _job(file, function, master).run(
+        until=None if until is None else until.value,
+        emit=emit.value,
+        if_running=None if if_running is None else if_running.value,
+        wait_timeout=wait_timeout,
+        progress=progress,
+    )
     if as_json:
         print_json(result.to_json())
     else:
         print_text(str(result))
-    if not result.finished:
+    if not (result.finished or result.caught_up):
         raise typer.Exit(STOPPED)
 
 

@@ -139,6 +139,12 @@ class StateError(TerminalError):
     code = "STATE"
 
 
+class JobRunningError(StateError):
+    """Another run of the job is under way. Transient for whoever can wait: nothing was changed."""
+
+    code = "RUNNING"
+
+
 class OffsetError(StateError):
     """A stored offset does not belong to the source it was given to."""
 

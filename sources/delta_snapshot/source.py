@@ -1,10 +1,13 @@
-"""`delta_snapshot`: one version of a Delta table, once; a data file is a channel.
+"""`delta_snapshot`: one version of a Delta table, once, and with `follow` what later versions add; or all changes.
 
     spark.readStream.format("delta_snapshot").option("uid", "orders").option("path", "tables/orders").load()
 
-The version is chosen once, when the first epoch is planned: it is part of each channel's id, so that a restart
-continues with it, however many commits the table has had since. Deletion vectors, column mapping by name, partition
-values, columns added later and widened types are supported; any other feature that a table needs is refused by name.
+A data file of the version is a channel. The version is chosen once, when the first epoch is planned: it is part of each
+channel's id, so that a restart continues with it, however many commits the table has had since. With `follow` there is
+a second stage, of one channel: the commits that come after the version. It begins when the files have finished.
+
+Deletion vectors, column mapping by name, partition values, columns added later and widened types are supported; any
+other feature that a table needs is refused by name.
 """
 
 from __future__ import annotations
@@ -12,51 +15,48 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
-from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import KEPT, InputFile, resolve
 from spark_ext.datafiles.uri import shown
 from spark_ext.errors import DataError, refused
-from spark_ext.model.offsets import Json, Position
+from spark_ext.model.offsets import Json, Position, Range
 from spark_ext.schemas.arrow import arrow_schema, arrow_type
 from spark_ext.schemas.columns import conform, fits
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.sources.contract import Advance, Channel, Limit
+from spark_ext.sources.delta_snapshot.commits import INSERT, Commit, Piece
+from spark_ext.sources.delta_snapshot.follow import Pieces, Place, unknown_partition
+from spark_ext.sources.delta_snapshot.following import (
+    CHANGE,
+    CHANNEL,
+    COLUMNS,
+    TIME,
+    VERSION,
+    Following,
+    instant_of,
+    require_feed,
+)
+from spark_ext.sources.delta_snapshot.log import Log
+from spark_ext.sources.delta_snapshot.options import DeltaSnapshotOptions
 from spark_ext.sources.delta_snapshot.version import DataFile, TableVersion, keep_masks, mask_of, renamed, version_of
 from spark_ext.sources.files.parquet import ParquetFormat
+from spark_ext.sources.staged import StagedSource
 
 _ID = re.compile(r"v(\d+)/")
 
 
-class DeltaSnapshotOptions(SourceOptions):
-    """Options of `delta_snapshot`."""
+class DeltaSnapshot(StagedSource):
+    """A version of a Delta table, and what comes after it.
 
-    identity_fields: ClassVar[frozenset[str]] = frozenset({"path", "timestamp"})
-
-    path: str
-    """The table: a local path, or a URI supported by delta-rs and pyarrow.fs; credentials come from the environment."""
-    version: int | None = Field(default=None, ge=0)
-    """Version of the table; default: the current one when the source is first planned."""
-    timestamp: str | None = None
-    """Read the version that was current at this time: ISO 8601, UTC if no zone is given."""
-    split: bool = True
-    """Whether several tasks may read one data file; its rows are then not in order within an epoch."""
-
-    @model_validator(mode="after")
-    def _one(self) -> DeltaSnapshotOptions:
-        if self.version is not None and self.timestamp is not None:
-            raise ValueError("version and timestamp exclude each other")
-        return self
-
-
-class DeltaSnapshot(ChannelSource):
-    """A version of a Delta table. Positions are row numbers of a data file, counting deleted rows."""
+    Positions are row numbers of a data file, counting deleted rows; of the channel of later versions see `follow.py`.
+    """
 
     options_type = DeltaSnapshotOptions
     options: DeltaSnapshotOptions
+    may_be_stage = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -66,6 +66,19 @@ class DeltaSnapshot(ChannelSource):
         self._rows: dict[str, int | None] = {}
         """By channel, as far as they were discovered."""
         self._formats: dict[int | None, ParquetFormat] = {}
+        self._table = ""
+        """Id of the table, once its version is chosen."""
+        self._stage: dict[str, Any] | None = None
+        """What is remembered of the stage, in the planner."""
+        self._resumed = False
+        self._known: Channel | None = None
+        """The channel of later versions, if it has begun."""
+        self._following: Following | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to executors without what only planning needs."""
+        left = ("_following", "_now", "_pieces")
+        return {name: value for name, value in self.__dict__.items() if name not in left} | {"_following": None}
 
     @classmethod
     def name(cls) -> str:
@@ -82,27 +95,98 @@ class DeltaSnapshot(ChannelSource):
         return inner if filesystem.type_name == "local" else self.options.path
 
     def schema(self) -> StructType:
-        """The columns of the version.
+        """The columns of the version, or with `follow` of the current one; with `changes` those of the feed as well.
 
         Raises:
-            ConfigurationError: there is no such table or version.
+            ConfigurationError: there is no such table or version, or it has no change data feed.
             UnsupportedTableError: the table needs a feature that this source does not support; names it.
         """
-        return self._load(self.options.version, self.options.timestamp).schema
+        if not self.options.follow:
+            return self._load(self.options.version, self.options.timestamp).schema
+        if self.options.version is not None or self.options.timestamp is not None:
+            self._load(self.options.version, self.options.timestamp)  # a wrong one is refused at once
+        table = self._load(None)
+        if not self.options.changes:
+            return table.schema
+        require_feed(table, self._operator)
+        return StructType([*table.schema, *COLUMNS])
+
+    def open(self) -> None:
+        """Look at the table before the query starts.
+
+        Raises:
+            ConfigurationError: there is no table, or it has no change data feed.
+        """
+        if self.options.follow:
+            self.schema()
 
     def _load(self, version: int | None, timestamp: str | None = None, pinned: bool = False) -> TableVersion:
-        return TableVersion(self._uri, version, timestamp, self._operator, pinned=pinned)
+        return TableVersion(self._uri, version, timestamp, self._operator, pinned=pinned, followed=self.options.follow)
+
+    # -- stages ---------------------------------------------------------------------------------------------
+
+    @property
+    def _is_following(self) -> bool:
+        """Whether what is read now are the versions that come later, not a snapshot."""
+        if not self.options.follow:
+            return False
+        return not self.options.begins_with_snapshot or (self._stage is not None and self._stage["number"] == 1)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether what is read now has an end: a version has, those that come later have not."""
+        return not self._is_following
+
+    @property
+    def last_stage(self) -> bool:
+        """Whether nothing comes after what is read now."""
+        return self._is_following or not self.options.follow
+
+    @property
+    def ends(self) -> bool:
+        """Whether the source has an end."""
+        return not self.options.follow
+
+    def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
+        """The version of the snapshot, once it is chosen."""
+        return self._stage_of(0)
+
+    def next_stage(self, stage: Json) -> Json:
+        """The versions that come after the one of the snapshot."""
+        return self._stage_of(1)
+
+    def _stage_of(self, number: int) -> Json:
+        return {"number": number, "version": self._pinned, "table": self._table}
+
+    def enter(self, stage: Json) -> None:
+        """Continue with the snapshot, or with what comes after it.
+
+        Raises:
+            ConfigurationError: the options do not ask for what was begun.
+        """
+        if not self.options.follow or not self.options.begins_with_snapshot:
+            raise refused(
+                f"this source has begun with version {stage['version']} of the table and follows it, which the options "
+                "no longer say",
+                self._operator,
+                "set follow=true, without a start, as when it was begun; or use a source with a new uid",
+                kept="everything read so far; nothing new was read",
+            )
+        self._stage, self._pinned, self._table = stage, stage["version"], stage["table"]
 
     # -- planning -------------------------------------------------------------------------------------------
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Continue with the version that the first epoch chose.
+        """Continue with the version that the first epoch chose, or with the versions after it.
 
         Raises:
-            ConfigurationError: the option `version` now names another one.
+            ConfigurationError: the option `version` now names another one, or there is another source in the offset.
         """
+        self._resumed = True
+        self._known = next((one for one in known if one.id == CHANNEL), None)
         chosen = {int(found[1]) for name in [*(one.id for one in known), *finished] if (found := _ID.match(name))}
-        self._pinned = min(chosen, default=None)
+        if self._pinned is None:
+            self._pinned = min(chosen, default=None)
         self._begun = {**dict.fromkeys(finished), **{one.id: one.data for one in known}}
         if self._pinned is not None and self.options.version not in (None, self._pinned):
             raise refused(
@@ -111,28 +195,65 @@ class DeltaSnapshot(ChannelSource):
                 f"set version to {self._pinned} or remove it; use a source with a new uid to read another version",
                 kept="everything read so far; nothing new was read",
             )
+        other = self._known is not None and not self._is_following
+        if other or (chosen and not self.options.begins_with_snapshot):
+            raise refused(
+                "this source has begun with other options follow, snapshot or starting_version",
+                self._operator,
+                "set the options as they were; use a source with a new uid to read the table in another way",
+                kept="everything read so far; nothing new was read",
+            )
+        if self.options.follow:
+            # The table as it is when the run begins: an AvailableNow run ends with that version.
+            _ = self._followed
 
     def discover(self) -> Iterable[Channel]:
-        """The data files of the version; only the log is read.
+        """The data files of the version, of which only the log is read; or the channel of what comes after it.
 
         Raises:
+            ConfigurationError: the table cannot be followed from there.
             DataError: the source's version is no longer in the log, or is that of another table.
+            StateError: the table is another one than that which was followed.
         """
+        if self._is_following:
+            # An AvailableNow run asks before it knows where it is.
+            return [self._followed.channel(self._known, self._pinned, self._declared) if self._resumed else _UNKNOWN]
+        options = self.options
         if self._pinned is None:
-            table = self._load(self.options.version, self.options.timestamp)
+            newest = self._followed.newest if options.follow and options.timestamp is None else None
+            table = self._load(newest if options.version is None else options.version, options.timestamp)
         else:
             table = self._load(self._pinned, pinned=True)
-        self._pinned = table.version
+        if self._table not in ("", table.metadata.id):
+            raise self._log.replaced()
+        if self.options.changes:
+            require_feed(table, self._operator)
+        self._pinned, self._table = table.version, table.metadata.id
         self._check_columns(table.schema)
         names = dict(zip(table.schema.names, table.physical.names, strict=True))
+        at = self._log.at(table.version) if self.options.changes else None
         channels = []
         for file in table.files():
-            channels.append(Channel(f"v{table.version}/{file.path}", 0, _data(file, names, table.mapped)))
+            data = _data(file, names, table.mapped) | ({"at": at} if self.options.changes else {})
+            channels.append(Channel(f"v{table.version}/{file.path}", 0, data))
             self._rows[channels[-1].id] = file.rows
         self._check_begun(table.version, channels)
         for channel in channels[:1]:
             self._format(channel).footers.announce(self._file(one) for one in channels)
         return channels
+
+    @property
+    def _followed(self) -> Following:
+        if self._following is None:
+            self._following = Following(
+                self.options, self._log, lambda version: self._load(version), self._pieces, self._operator
+            )
+            self._check_columns(self._following.schema)
+        return self._following
+
+    def latest(self, channel: Channel) -> Position:
+        """Behind the version that was the newest one when the planner started, or began with what comes later."""
+        return self._followed.latest() if channel.id == CHANNEL else None
 
     def _check_begun(self, version: int, channels: Sequence[Channel]) -> None:
         """Refuse another table under the same path: its version has other files than those that were read."""
@@ -149,6 +270,8 @@ class DeltaSnapshot(ChannelSource):
 
     def _check_columns(self, held: StructType) -> None:
         """Refuse a declared schema that does not match the table."""
+        if self.options.changes:
+            held = StructType([*held, *COLUMNS])
         for field in self.declared or ():
             there = held[field.name] if field.name in held.names else None
             if there is None or not fits(arrow_type(there.dataType), arrow_type(field.dataType)):
@@ -160,45 +283,61 @@ class DeltaSnapshot(ChannelSource):
                 )
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        """Advance by the data file's footer; deleted rows count against a row limit."""
+        """Advance by the footers of data files; deleted rows count against a row limit."""
+        if channel.id == CHANNEL:
+            return self._followed.reading.advance(start, limit)
         return self._format(channel).advance(self._file(channel), start, limit)
 
     def lag(self, channel: Channel, at: Position) -> int | None:
-        """Rows of the data file, deleted ones included, as the table's log has them."""
+        """Rows of the data file, or of the versions that are there, deleted ones included, as the log has them."""
+        if channel.id == CHANNEL:
+            return self._followed.reading.lag(at)
         rows = self._rows.get(channel.id)
         return None if rows is None else max(0, rows - at)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
-        """The number of a row of the data file, deleted ones included.
+        """The number of a row of the data file, deleted ones included; of later versions see `Reading.seek`.
 
         Raises:
-            ConfigurationError: there is no such row.
+            ConfigurationError: there is no such row or version.
             DataError: the data file was deleted, or is damaged.
         """
+        if channel.id == CHANNEL:
+            newest = self._load(None).version
+            return self._followed.reading.seek(position, newest, f"{self._operator}, channel '{CHANNEL}'")
         return self._format(channel).seek(self._file(channel), position)
 
     def split(
         self, channel: Channel, start: Position, end: Position, parts: int
     ) -> Sequence[tuple[Position, Position]]:
-        """Split at row groups."""
-        if not self.options.split or start == end:
+        """Split at row groups, and with `split=true` what comes later at its files."""
+        if start == end or self.options.split is False:
             return [(start, end)]
+        if channel.id == CHANNEL:
+            # In order, unless somebody has asked for speed.
+            return self._pieces.split(start, end, parts) if self.options.split else [(start, end)]
         return self._format(channel).split(self._file(channel), start, end, parts)
 
     # -- reading --------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of a range that exist in the version.
+        """The rows of a range that exist in the version, or that later versions have added or changed.
 
         Raises:
-            DataError: the data file was deleted by a vacuum, or is damaged.
+            DataError: a data file was deleted by a vacuum, or is damaged.
+            StateError: the table's log is no longer the one for which the range was planned.
         """
-        version, file = _version(channel), self._file(channel)
-        keep = self._keep(version, file) if channel.data.get("deleted") else None
-        batches = self._format(channel).read(file, start, end, keep)
-        if channel.data.get("mapped"):
+        if channel.id == CHANNEL:
+            batches = self._pieces.read(Place.of(start), Place.of(end))
+            table = self._now if channel.data["mapping"] == "name" else None
+        else:
+            version, file = _version(channel), self._file(channel)
+            keep = self._keep(version, file) if channel.data.get("deleted") else None
+            batches = self._format(channel).read(file, start, end, keep)
+            table = version_of(self._uri, version) if channel.data.get("mapped") else None
+        if table is not None:
             wanted = arrow_schema(self._declared)
-            held = arrow_schema(_in_table(self._uri, version, self._declared))
+            held = arrow_schema(_in_table(table, self._declared))
             batches = (conform(renamed(batch, held), wanted, {}) for batch in batches)
         yield from (batch for batch in batches if batch.num_rows)
 
@@ -209,9 +348,15 @@ class DeltaSnapshot(ChannelSource):
         return mask
 
     def _file(self, channel: Channel) -> InputFile:
-        filesystem, root = self._place
         version = _version(channel)
-        name = channel.id.partition("/")[2]
+        data = channel.data
+        constants = dict(data.get("partition", {}))
+        if self.options.changes:
+            constants |= {CHANGE: INSERT, VERSION: str(version), TIME: instant_of(data["at"])}
+        return self._input(channel.id.partition("/")[2], data["size"], constants, f"it belongs to version {version}")
+
+    def _input(self, name: str, size: int, constants: Mapping[str, str | None], belongs: str) -> InputFile:
+        filesystem, root = self._place
         path = f"{root}/{name}"
         if "://" in name or name.startswith("/"):
             filesystem, path = resolve(name, self._operator)
@@ -219,24 +364,59 @@ class DeltaSnapshot(ChannelSource):
             filesystem,
             path,
             name,
-            channel.data["size"],
+            size,
             None,
             self.options.uid,
-            channel.data.get("partition", {}),
-            f"it belongs to version {version} of the table and was probably deleted by a vacuum; restore it, or start "
+            constants,
+            f"{belongs} of the table and was probably deleted by a vacuum; restore it, or start "
             "the source with a new uid to read the current version; set the retention longer than a run",
         )
 
     def _format(self, channel: Channel) -> ParquetFormat:
         version = _version(channel) if channel.data.get("mapped") else None
         if version not in self._formats:
-            wanted = self._declared if version is None else _in_files(self._uri, version, self._declared)
-            self._formats[version] = ParquetFormat(arrow_schema(wanted), grown=True)
+            table = None if version is None else version_of(self._uri, version)
+            self._formats[version] = _format_for(table, self._declared)
         return self._formats[version]
 
     @property
     def _declared(self) -> StructType:
         return self.declared if self.declared is not None else self.schema()
+
+    # -- what comes later -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _log(self) -> Log:
+        return Log(*self._place, self.options.path, self._operator)
+
+    @cached_property
+    def _now(self) -> TableVersion:
+        """The table as it is when this process first needs to know."""
+        return self._load(None)
+
+    @cached_property
+    def _pieces(self) -> Pieces:
+        def format_() -> ParquetFormat:
+            # The names in data files do not change, whatever a column is called later.
+            return _format_for(self._now if self._now.mapped else None, self._declared)
+
+        return Pieces(self._log, self.options.changes, self._piece, format_, self._keep)
+
+    def _piece(self, commit: Commit, piece: Piece) -> InputFile:
+        """A file of which a commit has added, deleted or changed rows."""
+        constants: dict[str, str | None] = dict(piece.file.partition or {})
+        if self.options.changes:
+            at = commit.at if commit.at is not None else self._log.at(commit.version)
+            constants |= {VERSION: str(commit.version), TIME: instant_of(at)}
+            constants |= {CHANGE: piece.change} if piece.change is not None else {}
+        belongs = f"it is of version {commit.version}"
+        file = self._input(piece.file.path, piece.file.size or 0, constants, belongs)
+        if piece.file.partition is None and self._now.partitioned:
+            raise unknown_partition(file, commit.version)
+        return file if piece.file.size is not None else file.as_it_is()
+
+
+_UNKNOWN = Channel(CHANNEL)
 
 
 def _data(file: DataFile, names: Mapping[str, str], mapped: bool) -> dict[str, Any]:
@@ -257,14 +437,21 @@ def _version(channel: Channel) -> int:
     return int(found[1])
 
 
-def _in_table(path: str, version: int, declared: StructType) -> StructType:
+def _in_table(table: TableVersion, declared: StructType) -> StructType:
     """The declared columns with the names in a table with column mapping."""
-    table = version_of(path, version).schema
-    return StructType([table[field.name] for field in declared])
+    held = StructType([*table.schema, *COLUMNS])
+    return StructType([held[field.name] for field in declared])
 
 
-def _in_files(path: str, version: int, declared: StructType) -> StructType:
-    """The declared columns with the names in its data files; same types, so that a batch can be renamed."""
-    table = version_of(path, version)
-    physical, names = table.physical, table.schema.names
-    return StructType([physical[names.index(field.name)] for field in declared])
+def _format_for(table: TableVersion | None, declared: StructType) -> ParquetFormat:
+    """Reads the declared columns, under the names in data files; same types, so that a batch can be renamed.
+
+    Args:
+        table: whose names they are; None: a table without column mapping.
+        declared: the columns.
+    """
+    if table is None:
+        return ParquetFormat(arrow_schema(declared), grown=True)
+    physical, names = [*table.physical, *COLUMNS], [*table.schema.names, *COLUMNS.names]
+    wanted = StructType([physical[names.index(field.name)] for field in declared])
+    return ParquetFormat(arrow_schema(wanted), grown=True)

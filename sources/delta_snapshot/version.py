@@ -20,6 +20,7 @@ from spark_ext.datafiles.input_file import KEPT, resolve
 from spark_ext.datafiles.uri import shown, without_secrets
 from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, StorageError, UnsupportedTableError, refused
 from spark_ext.options import instant
+from spark_ext.sources.delta_snapshot.commits import Metadata, local
 from spark_ext.sources.delta_snapshot.time import commits_of, current_at
 
 if TYPE_CHECKING:
@@ -64,10 +65,18 @@ class TableVersion:
         timestamp: ISO 8601; the version that was current at this time.
         operator: for messages.
         pinned: whether the version was chosen by an earlier run, so that it cannot change now.
+        followed: whether rows of the table have been read before, so that a storage that fails is tried again.
     """
 
     def __init__(
-        self, path: str, version: int | None, timestamp: str | None, operator: str, *, pinned: bool = False
+        self,
+        path: str,
+        version: int | None,
+        timestamp: str | None,
+        operator: str,
+        *,
+        pinned: bool = False,
+        followed: bool = False,
     ) -> None:
         self._path, self._operator = path, operator
         try:
@@ -82,6 +91,15 @@ class TableVersion:
             ) from problem
         except DeltaError as problem:
             raise self._unreadable(version, pinned, problem) from None
+        except OSError as problem:
+            if not followed:
+                raise
+            raise StorageError(
+                f"the Delta table '{shown(path)}' could not be opened: {without_secrets(str(problem), path)}",
+                operator=operator,
+                kept=KEPT,
+                do="check that the storage is reachable; it will be retried",
+            ) from None
         self._check_features()
 
     def _unreadable(self, version: int | None, pinned: bool, problem: Exception) -> SparkExtError:
@@ -132,9 +150,30 @@ class TableVersion:
             )
 
     @property
+    def path(self) -> str:
+        """Of the table."""
+        return self._path
+
+    @property
+    def handle(self) -> DeltaTable:
+        """As delta-rs has it."""
+        return self._table
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """What its log says of the table."""
+        found = self._table.metadata()
+        return Metadata(str(found.id), self._fields, dict(found.configuration))
+
+    @property
     def version(self) -> int:
         """Its number."""
         return int(self._table.version())
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether its files have partition values."""
+        return bool(self._table.metadata().partition_columns)
 
     @property
     def mapped(self) -> bool:
@@ -143,7 +182,7 @@ class TableVersion:
 
     @property
     def _mapping(self) -> str:
-        return str(self._table.metadata().configuration.get("delta.columnMapping.mode", "none"))
+        return self.metadata.mapping
 
     @cached_property
     def _fields(self) -> dict[str, Any]:
@@ -153,7 +192,7 @@ class TableVersion:
     @property
     def schema(self) -> StructType:
         """Its columns, without their metadata, which has no meaning outside of the table."""
-        return StructType.fromJson(_plain(self._fields, physical=False))
+        return struct_of(self._fields)
 
     @property
     def physical(self) -> StructType:
@@ -174,7 +213,7 @@ class TableVersion:
         known = "num_records" in actions.schema.names
         rows = actions["num_records"].to_pylist() if known else [None] * len(sizes)
         for index, encoded in enumerate(actions["path"].to_pylist()):
-            path = _local(unquote(encoded))
+            path = local(unquote(encoded))
             yield DataFile(
                 path,
                 sizes[index],
@@ -192,6 +231,11 @@ class TableVersion:
                 for batch in self._table.deletion_vectors()
                 for path in pa.record_batch(batch)["filepath"].to_pylist()
             )
+
+
+def struct_of(fields: Mapping[str, Any]) -> StructType:
+    """A schema as it is in a log, without metadata."""
+    return StructType.fromJson(_plain(fields, physical=False))
 
 
 def _plain(node: Any, *, physical: bool) -> Any:
@@ -238,11 +282,6 @@ def mask_of(masks: Mapping[str, pa.Array], path: str) -> pa.Array | None:
 
 def _is_end(uri: str, path: str) -> bool:
     return uri == path or uri.endswith("/" + path.lstrip("/"))
-
-
-def _local(path: str) -> str:
-    """A path in the log; an absolute local one, as in a shallow clone, without `file:`."""
-    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
 
 
 @contextlib.contextmanager

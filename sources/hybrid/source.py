@@ -42,6 +42,15 @@ class Hybrid(StagedSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._stages = tuple(Stage(self.options, name) for name in self.options.stages)
+        for stage in self._stages:
+            if isinstance(stage.source, StagedSource) and not stage.source.last_stage:
+                raise ConfigurationError(
+                    f"stage '{stage.name}' has stages of its own: a version of a table, and what comes after it",
+                    operator=f"source '{self.options.uid}'",
+                    kept="nothing was read",
+                    do="make two stages of it: the version, and the versions that follow, with starting_version; or "
+                    "use the source without hybrid",
+                )
         for stage in self._stages[:-1]:
             if not stage.source.bounded:
                 raise ConfigurationError(
@@ -104,6 +113,11 @@ class Hybrid(StagedSource):
     def channels_end(self) -> bool:
         """As the stage that is being read."""
         return self._stage.source.channels_end
+
+    @property
+    def ends_now(self) -> bool:
+        """As the last stage: those before it have an end."""
+        return self._stages[-1].source.ends_now
 
     @property
     def last_stage(self) -> bool:
@@ -237,6 +251,11 @@ class Hybrid(StagedSource):
         """As the stage's source."""
         source, inner = self._of(channel)
         return source.split(inner, start, end, parts)
+
+    @property
+    def least_tasks(self) -> int:
+        """As the stage that is being read."""
+        return self._current.least_tasks
 
     # -- reading --------------------------------------------------------------------------------------------
 

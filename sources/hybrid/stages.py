@@ -262,7 +262,9 @@ def _possible() -> dict[str, type[ChannelSource]]:
 
 
 def _may_be_stage(kind: type[Any]) -> bool:
-    return issubclass(kind, ChannelSource) and not issubclass(kind, (AlignedSource, StagedSource))
+    if issubclass(kind, StagedSource):
+        return kind.may_be_stage
+    return issubclass(kind, ChannelSource) and not issubclass(kind, AlignedSource)
 
 
 def _imported(module: str, member: str, who: str) -> type[ChannelSource]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from spark_ext.control import current, levels
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.configuration import Configuration
-from spark_ext.model.offsets import Finished, Position, Running, SourceOffset
+from spark_ext.model.offsets import Finished, Json, Position, Running, SourceOffset
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import Channel, ChannelSource
 from spark_ext.sources.runtime.budget import Budget
@@ -25,6 +25,7 @@ from spark_ext.sources.runtime.pace import Pace
 from spark_ext.sources.runtime.planned import planned_sources
 from spark_ext.sources.runtime.rates import Rates
 from spark_ext.sources.runtime.stages import OneStage, stages_of
+from spark_ext.sources.runtime.targets import Targets
 from spark_ext.sources.runtime.throttle import Throttle
 from spark_ext.sources.runtime.view import LedgerView as LedgerView
 from spark_ext.sources.runtime.view import NoLedger as NoLedger
@@ -67,6 +68,7 @@ class Planner:
         self._opened = False
         self._available_now = False
         self._targets: dict[str, Position] = {}
+        self._kept = Targets(registration)
         self._discovered_at = 0.0
         self._epoch_at: float | None = None
         self._served = ""
@@ -76,7 +78,7 @@ class Planner:
         self._rates = Rates(source, clock)
         self._holds = False
         self._rests = False
-        """Whether a pause keeps it from reading."""
+        """Whether a pause keeps it from reading, or an exchange that holds as much as it may."""
         self._planned_from: SourceOffset | None = None
 
     @property
@@ -129,7 +131,7 @@ class Planner:
         """From now on, plan only what is available now."""
         self._available_now = True
         if not self._source.bounded:
-            self._targets = {channel.id: self._source.latest(channel) for channel in self._source.discover()}
+            self._targets = self._kept.of(None, lambda: self._latest(self._source.discover()))
 
     def next(self, start: SourceOffset) -> SourceOffset:
         """The end of the epoch that begins at `start`; `start` itself when there is nothing to do."""
@@ -160,7 +162,7 @@ class Planner:
             return self._stamped(start, replace(_jumped(start, orders), ended=True, drained=True), orders)
         self._put_back(start)
         if self._stages.entered(start.stage):
-            self._discover(begins=True)
+            self._discover(begins=start.stage)
         waits = start.running or self._pending or self._paused(start, orders)
         following = None if waits else self._stages.after(start.stage)
         if following is not None:
@@ -199,7 +201,7 @@ class Planner:
         """The end of an epoch that reads what the limits allow; `start` when it reads nothing."""
         self._rates.follow(orders.configuration)
         if self._paused(start, orders) or self._throttle.full():
-            self._rests = self._paused(start, orders)
+            self._rests = True
             self._rates.rest()
             return start
         if not self._due(orders.configuration) or self._waits(start, known):
@@ -267,16 +269,20 @@ class Planner:
         self._opened = True
         if not start.ended:
             # The stage of the run was unknown until the offset was seen.
-            self._discover(begins=start.stage is not None)
+            self._discover(begins=start.stage)
 
-    def _discover(self, begins: bool = False) -> None:
+    def _latest(self, channels: Iterable[Channel]) -> dict[str, Position]:
+        """The end of what the channels hold now; None of one that is read to its end."""
+        return {channel.id: self._source.latest(channel) for channel in channels}
+
+    def _discover(self, begins: Json = None) -> None:
         """Queue new channels; where a stage begins, an AvailableNow run takes what is available at that moment."""
         self._discovered_at = self._clock()
         channels = list(self._source.discover())
         # A channel that appeared after an AvailableNow run had begun waits for the next run.
         closed = self._available_now and not self._source.bounded
-        if closed and begins:
-            self._targets = {channel.id: self._source.latest(channel) for channel in channels}
+        if closed and begins is not None:
+            self._targets = self._kept.of(begins, lambda: self._latest(channels))
         for channel in channels:
             if channel.id not in self._seen and not (closed and channel.id not in self._targets):
                 self._seen.add(channel.id)

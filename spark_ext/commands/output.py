@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console
 
 from spark_ext.errors import SparkExtError
+from spark_ext.stores import StoreOptions
 
 FAILED: Final = 1
 """The job has failed."""
@@ -28,6 +30,8 @@ TIMED_OUT: Final = 7
 """A control event was accepted, and has no final status yet."""
 UNREACHABLE: Final = 8
 """The ledger or the server could not be reached."""
+RUNNING: Final = 9
+"""Another run of the job is under way; nothing was started."""
 
 State = Annotated[str, typer.Argument(metavar="STATE", help="The job's state directory: a path or URI.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
@@ -38,8 +42,14 @@ Storage = Annotated[
 
 
 def storage_options(storage: list[str] | None) -> dict[str, str]:
-    """The object-store options of a command line."""
-    return pairs(storage, "KEY=VALUE", "--storage")
+    """The object-store options of a command line, which this process has from now on.
+
+    Raises:
+        ConfigurationError: one is unknown or invalid.
+    """
+    options = StoreOptions.of(pairs(storage, "KEY=VALUE", "--storage"), "option --storage", kept="nothing was changed")
+    options.enter(os.environ)
+    return dict(options.values)
 
 
 def print_text(text: str, *, error: bool = False) -> None:

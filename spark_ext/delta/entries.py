@@ -6,11 +6,11 @@ numbers that a commit keeps under application ids, and whether it has changed ro
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.delta.actions import actions
 from spark_ext.delta.restored import restored_to
 from spark_ext.delta.transactions import is_of, lineage_name, rolled_back_name
 from spark_ext.errors import StateError, StorageError
@@ -68,14 +68,13 @@ def parse(version: int, text: str, uid: str) -> Entry:
     info: Mapping[str, Any] = {}
     numbers: dict[str, int] = {}
     changes = False
-    for line in text.splitlines():
-        for kind, action in (json.loads(line) if line.strip() else {}).items():
-            if kind == "commitInfo":
-                info = action
-            elif kind == "txn":
-                numbers[action["appId"]] = int(action["version"])
-            elif kind in ("add", "remove"):
-                changes |= bool(action.get("dataChange", True))
+    for kind, action in actions(text):
+        if kind == "commitInfo":
+            info = action
+        elif kind == "txn":
+            numbers[action["appId"]] = int(action["version"])
+        elif kind in ("add", "remove"):
+            changes |= bool(action.get("dataChange", True))
     return Entry(
         version,
         str(info.get("operation", "unknown")),

@@ -6,7 +6,6 @@ that name a small Parquet file. Local logs only.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_ext.delta import light_arrow
+from spark_ext.delta.actions import actions
 
 _HARMLESS = frozenset({"commitInfo", "txn"})
 """Actions that say nothing of rows."""
@@ -76,11 +76,10 @@ class Tail:
 def _added(text: str) -> list[str] | None:
     """The files that an entry adds rows with; None if it does something else to the table's rows or columns."""
     names = []
-    for line in text.splitlines():
-        for kind, action in (json.loads(line) if line.strip() else {}).items():
-            if kind in _HARMLESS or (kind in ("add", "remove") and not action.get("dataChange", True)):
-                continue
-            if kind != "add" or action.get("deletionVector") or action.get("partitionValues"):
-                return None
-            names.append(action["path"])
+    for kind, action in actions(text):
+        if kind in _HARMLESS or (kind in ("add", "remove") and not action.get("dataChange", True)):
+            continue
+        if kind != "add" or action.get("deletionVector") or action.get("partitionValues"):
+            return None
+        names.append(action["path"])
     return names

@@ -393,14 +393,18 @@ def _natives_left(run: QueryRun) -> bool:
     return bool(spec.natives and spec.sources) and not ends and ended.issuperset(one.uid for one in spec.sources)
 
 
+_GONE = {State.CANCELED: Reason.CANCELED, State.SUSPENDED: Reason.SUSPENDED}
+"""States in which a query delivers no barrier any more."""
+
+
 def _hopeless(checkpoint: Aligned, runs: Sequence[QueryRun]) -> str:
     """Why it cannot complete any more; "" as long as it may."""
     for uid in sorted(checkpoint.lost):
         return f"query '{uid}' has committed epochs that Spark deleted before they were looked at"
     for run in runs:
         # Of a job that is ending `end` says so.
-        if run.spec.uid in checkpoint.missing and run.state is State.CANCELED and not run.stopping:
-            return str(NotNow(Reason.CANCELED, run.spec.uid))
+        if run.spec.uid in checkpoint.missing and run.state in _GONE and not run.stopping:
+            return str(NotNow(_GONE[run.state], run.spec.uid))
     return ""
 
 

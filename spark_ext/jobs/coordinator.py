@@ -30,6 +30,7 @@ from spark_ext.masking import logger
 from spark_ext.model.dag import JobGraph, QueryNode
 from spark_ext.model.execution import Shown, current
 from spark_ext.model.lifecycle import State, job_state
+from spark_ext.model.until import Stands, Upstream, upstream_of
 from spark_ext.observing.upkeep import Upkeep
 from spark_ext.spark.query_events import Hint
 
@@ -93,6 +94,7 @@ class Coordinator:
         self._ending = Ending(context, self._upkeep, lambda: self.state)
         self.at_end = self._ending.at_end
         """Called when the job has ended, before `done` is set; what they raise is logged."""
+        self.at_end.append(self._upkeep.maintain_late)
         self._look_by: float | None = None
         self._given_up = False
         self._savepoints = None if exchanges is None else Savepoints(context, ledger, self._take_id, exchanges)
@@ -194,6 +196,11 @@ class Coordinator:
     def waiting(self) -> tuple[str, ...]:
         """Queries that are not built yet."""
         return () if self._gates is None else self._gates.uids
+
+    def upstream(self, uid: str) -> Upstream:
+        """About the queries that feed another one, in a run that ends with what is there."""
+        stands = {run.spec.uid: Stands(run.state, run.committed) for run in self.runs}
+        return upstream_of(self.graph.producers(uid), stands, {} if self._gates is None else self._gates.after)
 
     @property
     def rows_in_flight(self) -> int | None:
@@ -356,7 +363,12 @@ class Coordinator:
             states.append(State.FAILED)
             return states
         waiting = self._gates is not None and bool(self._gates.uids)
-        if waiting and all(state is State.FINISHED or not state.ended for state in states):
+        if self._context.until is not None:
+            # Those whose turn does not come in this run wait for another one.
+            waiting = self._gates is not None and self._gates.due(self.runs)
+            if waiting:
+                states.append(State.CANCELED if self.stopping else State.RUNNING)
+        elif waiting and all(state is State.FINISHED or not state.ended for state in states):
             states.append(State.CANCELED if self.stopping else State.RUNNING)
         return states
 

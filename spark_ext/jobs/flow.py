@@ -14,6 +14,7 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.dag import JobGraph
 from spark_ext.model.definitions import QueryDefinition
 from spark_ext.queries.run import QueryRun
+from spark_ext.queries.writer_checks import check_ends_now
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
@@ -45,6 +46,15 @@ def opened(composition: Composition, memory: JobMemory, number: int) -> tuple[li
         else:
             waiting.append(gate)
     return specs, waiting
+
+
+def check_now(spec: QuerySpec, job: str) -> None:
+    """Refuse a run that ends with what is there over a source of a query that always has more.
+
+    Raises:
+        ConfigurationError: names the source.
+    """
+    check_ends_now([(one.format, one.options) for one in spec.sources], f"job '{job}', query '{spec.uid}'")
 
 
 def checked_graph(
@@ -178,6 +188,8 @@ class LateQueries:
         self._graph = checked_graph(self._composition, [*there, spec], waiting, self._memory)
         number = self._context.incarnation.number
         self._rows[spec.uid] = recall_late(self._context.job, self._memory, spec, there, number)
+        if self._context.until is not None:
+            check_now(spec, self._context.job)
         run = QueryRun(spec, self._context, self._memory.lineage(spec.uid), {})
         run.restore(None)
         return run

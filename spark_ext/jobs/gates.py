@@ -51,6 +51,17 @@ class Gates:
         """The queries that still wait, in the order in which they were added."""
         return tuple(gate.uid for gate in self._waiting)
 
+    @property
+    def after(self) -> dict[str, tuple[str, ...]]:
+        """Of each that still waits, the queries for whose end it waits and which had not finished before this start."""
+        return {gate.uid: tuple(one for one in gate.after if one not in self._finished) for gate in self._waiting}
+
+    def due(self, runs: Sequence[QueryRun]) -> bool:
+        """Whether one is being built, or has to be: all those for which it waits have finished."""
+        finished = self._finished | {run.spec.uid for run in runs if run.state is State.FINISHED}
+        waits = any(finished.issuperset(gate.after) for gate in self._waiting)
+        return self.failure is None and (waits or self._building is not None or bool(self._built))
+
     def tick(self, runs: Sequence[QueryRun]) -> list[QueryRun]:
         """Begin to build what is due.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,14 @@ from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.failures.classifier import load
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.jobs.dumpable import Dumpable
-from spark_ext.jobs.interrupt import stop_on_interrupt
 from spark_ext.jobs.measuring import follow
 from spark_ext.jobs.result import JobResult, job_result
+from spark_ext.jobs.run_options import IfRunning, RunOptions, Until
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
+from spark_ext.jobs.stores import use_stores
 from spark_ext.jobs.taking import check_folder
+from spark_ext.jobs.viewable import Viewable
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.masking import logger
 from spark_ext.metrics.measuring import check_measuring, measured
@@ -38,7 +40,6 @@ from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.settings import JobSettings
 from spark_ext.spark.spark_log import local_path
 from spark_ext.views.display import job_html
-from spark_ext.views.progress_line import show
 from spark_ext.views.snapshot import JobSnapshot
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 
-class Job(Dumpable):
+class Job(Viewable):
     """A set of streaming queries that start, end, fail and resume together.
 
     A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its end and
@@ -68,7 +69,8 @@ class Job(Dumpable):
 
     Raises:
         ConfigurationError: a bad name or setting, or an invalid file of failure rules or incidents.
-        EnvironmentProblem: the library that a setting or an incident listener needs is not installed.
+        EnvironmentProblem: the library that a setting or an incident listener needs is not installed, or the jar of
+            the object store of the state directory is missing.
     """
 
     def __init__(
@@ -87,17 +89,9 @@ class Job(Dumpable):
         load(self.settings.failures)
         self._registry = JobIncidents.load(self.settings.incidents).registry
         check_measuring(name, self.settings)
-        if self.settings.storage_options:
-            raise ConfigurationError(
-                "the setting storage_options reaches the driver's ledger, and neither Spark's checkpoints nor the "
-                "workers, which read the ledger too",
-                operator=f"job '{name}'",
-                kept=NOTHING_STARTED,
-                do="set the credentials in the environment of driver and executors (AWS_..., AZURE_..., GOOGLE_...), "
-                "where all of them look",
-            )
         place = local_path(str(state))
         self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
+        use_stores(spark, name, self.settings, self.state_directory)
         check_for_delta(Location(self.state_directory), f"job '{name}', state directory")
         if place is None and self.settings.on_damage == "restore":
             raise ConfigurationError(
@@ -127,49 +121,29 @@ class Job(Dumpable):
 
     # -- running ------------------------------------------------------------------------------------------------------
 
-    def run(self, *, progress: bool = True) -> JobResult:
-        """Start the job, wait for its end, and return its result.
-
-        Ctrl-C stops it in order: no row is lost, nothing is emitted for the end of input. A second Ctrl-C exits at
-        once; the next start cleans up.
-
-        With the setting `on_damage="restore"` a job whose state is damaged is restored from its newest retained
-        checkpoint and started again, once for each checkpoint.
-
-        Args:
-            progress: show a live line on standard error: state, time, epochs, rows and channels.
-
-        Raises:
-            JobFailedError: a query has failed for good.
-            SparkExtError: the job could not be started.
-        """
-        while True:
-            self.start()
-            with stop_on_interrupt(self.name, self._ask_to_stop):
-                if progress:
-                    show(self.snapshot, self.wait)
-                self._coordinator_or_raise().join()
-            try:
-                return self.await_termination()
-            except JobFailedError as failure:
-                if not self._stopping.is_set():
-                    self._restore_after(failure)
-                if self._stopping.is_set():
-                    raise
-            self._coordinator = self._context = self._result = None
-
-    def _ask_to_stop(self) -> None:
-        self._stopping.set()
-        self._coordinator_or_raise().stop()
-
-    def start(self) -> Job:
+    def start(
+        self,
+        *,
+        until: Until | None = None,
+        if_running: IfRunning | None = None,
+        wait_timeout: float | None = None,
+    ) -> Job:
         """Start all queries that have not finished, and return.
 
+        Args:
+            until: see `run`.
+            if_running: likewise.
+            wait_timeout: likewise.
+
         Raises:
-            StateError: the state directory is another job's, in use, or has lost a checkpoint.
-            ConfigurationError: a target was refused.
+            JobRunningError: another run of the job is under way.
+            StateError: the state directory is another job's, or has lost a checkpoint.
+            ConfigurationError: a target was refused; or a source always has more to read, with `until="now"`.
             SparkExtError: anything else that was refused before an epoch ran.
         """
+        return self._start(RunOptions.of(self.name, until, if_running=if_running, wait_timeout=wait_timeout))
+
+    def _start(self, how: RunOptions) -> Job:
         with self._lock:
             if self._coordinator is not None:
                 raise StateError(
@@ -191,18 +165,24 @@ class Job(Dumpable):
             self._stopping.clear()
             self._starting = True
             try:
-                start_job(
+                tap = None if self._metrics is None else self._metrics.tap
+                start = partial(
+                    start_job,
                     self._spark,
                     self.name,
                     self._ledger,
                     self._parts,
                     self.settings,
                     takeover=self._takeover,
+                    until_now=how.until is not None,
+                    drain=how.drain,
+                    other_hosts=how.other_hosts,
                     announce=self._announce,
                     stopping=self._stopping.is_set,
-                    tap=None if self._metrics is None else self._metrics.tap,
-                    arrived=None if self._metrics is None else self._metrics.tap,
+                    tap=tap,
+                    arrived=tap,
                 )
+                how.when_free(self.name, start, self._stopping)
             except BaseException:
                 self._coordinator = None
                 if self._metrics is not None:

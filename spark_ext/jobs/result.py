@@ -85,6 +85,7 @@ class JobResult(JobSnapshot):
             "queries": [query.to_json() for query in self.queries],
             "error": self.error,
             "finished": self.finished,
+            "caught_up": self.caught_up,
             "rows": self.rows,
             "epochs": self.epochs,
         }

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_ext.checkpoints.final import FinalCheckpoint
-from spark_ext.control.job_events import in_force
+from spark_ext.control.job_events import in_force, request
 from spark_ext.control.log import ControlLog
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError, TransientError
 from spark_ext.failures.classifier import load
@@ -22,7 +22,7 @@ from spark_ext.jobs.actions import controlled
 from spark_ext.jobs.begin import begin, in_all, stop_older
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.exchanges import Exchanges
-from spark_ext.jobs.flow import LateQueries, anew, checked_graph, consumers_of, links_of, opened
+from spark_ext.jobs.flow import LateQueries, anew, check_now, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.latency import measured_latency
 from spark_ext.jobs.memory import nothing_recalled, recall
@@ -36,6 +36,7 @@ from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
+from spark_ext.model.until import UntilNow, Upstream
 from spark_ext.observing.dumps import Dumps
 from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.lost_driver import record_lost_driver
@@ -77,6 +78,9 @@ def start_job(
     *,
     takeover: bool,
     hold: bool = False,
+    until_now: bool = False,
+    drain: bool = False,
+    other_hosts: bool = False,
     announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
     stopping: Callable[[], bool] = lambda: False,
     tap: Callable[[object], None] | None = None,
@@ -92,6 +96,9 @@ def start_job(
         settings: its settings.
         takeover: start although another driver seems to run this job.
         hold: complete the epochs that were interrupted, and plan no others.
+        until_now: read what is there, and end.
+        drain: request a drain before anything is started.
+        other_hosts: refuse also while a driver on another host is alive, by its heartbeat.
         announce: called before anything is claimed, with what a stop during the start needs.
         stopping: whether the job has been asked to stop before that.
         tap: given each row of the ledger; see `WriteBehind`.
@@ -113,6 +120,7 @@ def start_job(
         takeover=takeover,
         jvm_pid=jvm.jvm_pid(spark),
         application_id=spark.sparkContext.applicationId,
+        other_hosts=other_hosts,
     )
     writer = LedgerWriter(ledger, incarnation)
     control = ControlLog(ledger, incarnation.fence, composition.uids)
@@ -127,6 +135,9 @@ def start_job(
         wake=threading.Event(),
         control=control,
         hold=hold,
+        until=UntilNow(lambda uid: Upstream() if coordinator is None else coordinator.upstream(uid))
+        if until_now
+        else None,
         classifier=classifier,
     )
     runs: list[QueryRun] = []
@@ -147,6 +158,9 @@ def start_job(
         )
         configuration = composition.configuration()
         specs, gated = opened(composition, memory, incarnation.number)
+        if until_now:
+            for spec in specs:
+                check_now(spec, name)
         graph = checked_graph(composition, specs, gated, memory)
         links = links_of(composition, specs, waiting=bool(gated))
         context = replace(context, consumers=consumers_of(links, ledger.uri))
@@ -169,6 +183,8 @@ def start_job(
                 what = f"control events for {target} are in force nowhere: the job has no {target}"
                 context.write_behind.incident(f"job '{name}'", "control", what, "kept for a start that has it")
         # A barrier is stamped only once the ledger has a row with its number, and the greatest number never expires.
+        if drain:
+            request(control, "job", "drain", origin="python")
         left = ledger.open_control_events()
         context = replace(
             context,

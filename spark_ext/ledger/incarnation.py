@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import psutil
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from spark_ext.errors import StateError, StorageError
+from spark_ext.errors import JobRunningError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.ledger.heartbeat import SILENT_AFTER, is_silent, last_beat
 from spark_ext.ledger.identity import FIRST_LINEAGE, OBSERVER, Incarnation, job_row, restoring
 from spark_ext.ledger.schema import JobRow
 from spark_ext.spark.spark_log import local_path
@@ -54,6 +55,7 @@ def start_incarnation(
     now: datetime | None = None,
     for_restore: bool = False,
     kind: str = "",
+    other_hosts: bool = False,
 ) -> Incarnation:
     """Take the job's next incarnation, and fence all tables of the ledger against older ones.
 
@@ -68,16 +70,20 @@ def start_incarnation(
         now: time of the start, UTC; None: the current time.
         for_restore: whether it is that of a restore: nothing else may start while one is not complete.
         kind: see `Incarnation.kind`; a directory is that of a job or of an Observer, and stays so.
+        other_hosts: refuse also while a driver on another host is alive, by its heartbeat.
 
     Raises:
-        StateError: the directory belongs to another job, is in use, was partly deleted, or cannot be written; or a
-            restore of it is not complete.
+        JobRunningError: another driver runs the job.
+        StateError: the directory belongs to another job, was partly deleted, or cannot be written; or a restore of it
+            is not complete.
         FencedError: a newer incarnation started meanwhile.
         StorageError: the storage failed.
     """
     who = f"job '{job}', state {ledger.uri}"
     with _starting:
-        incarnation = _take_number(ledger, job, who, takeover, jvm_pid, application_id, now, for_restore, kind)
+        incarnation = _take_number(
+            ledger, job, who, takeover, jvm_pid, application_id, now, for_restore, kind, other_hosts
+        )
         _running.add((ledger.uri, incarnation.number))
     try:
         reach(FailPoint.INCARNATION_TAKEN)
@@ -104,6 +110,7 @@ def _take_number(
     now: datetime | None,
     for_restore: bool,
     kind: str,
+    other_hosts: bool,
 ) -> Incarnation:
     jobs = ledger.table(JobRow)
     for _ in range(ATTEMPTS):
@@ -115,6 +122,8 @@ def _take_number(
             _refuse_half_restored(past, who)
         if not takeover:
             _refuse_running(past, job, who, ledger.uri, application_id)
+            if other_hosts:
+                _refuse_beating(past, job, who, ledger)
         # All tables exist before the first number is taken: one that is missing later was deleted.
         for table in ledger.tables.values():
             table.create()
@@ -220,13 +229,32 @@ def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str, applic
                 _await_end(here)
             if here not in _running:
                 return
-        raise StateError(
+        raise JobRunningError(
             f"job '{job}' is running as incarnation {newest.incarnation} in process {newest.driver_pid}",
             operator=who,
             kept="the running job continues; nothing was started",
             do="stop it, or start with takeover=True, which fences it off",
         )
     _await_jvm(newest, who)
+
+
+def _refuse_beating(past: Sequence[JobRow], job: str, who: str, ledger: Ledger) -> None:
+    """Refuse when the newest incarnation has not ended, runs on another host, and has shown lately that it is alive."""
+    newest = max((row for row in past if row.event == "started"), key=lambda row: row.incarnation, default=None)
+    if newest is None or newest.host == socket.gethostname():
+        return
+    if any(row.event == "ended" and row.incarnation == newest.incarnation for row in past):
+        return
+    beat = last_beat(ledger.uri, newest.incarnation, newest.start_id, ledger.storage_options)
+    if beat is not None and not is_silent(beat, datetime.now(timezone.utc)):
+        raise JobRunningError(
+            f"job '{job}' is running as incarnation {newest.incarnation} on host {newest.host}, which was alive at "
+            f"{beat:%H:%M:%S} UTC",
+            operator=who,
+            kept="the running job continues; nothing was started",
+            do="wait for its end, or start with takeover=True, which fences it off; if that host is gone, its "
+            f"heartbeat is disregarded {SILENT_AFTER / 1000:g} s after the last one",
+        )
 
 
 def _may_still_run(past: Sequence[JobRow], uri: str) -> str:

@@ -11,7 +11,7 @@ from spark_ext.metrics.tally import class_of
 from spark_ext.model.lifecycle import State
 from spark_ext.views.incidents import query_of
 
-_ENDED = frozenset({State.FINISHED.value, State.CANCELED.value})
+_ENDED = frozenset({State.FINISHED.value, State.SUSPENDED.value, State.CANCELED.value})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,8 @@ class Phase(Enum):
     FAILED = "failed"
     CANCELED = "canceled"
     """It was stopped before its end: its sources deliver nothing any more."""
+    SUSPENDED = "suspended"
+    """It has read what was there, in a run that ends with that: its sources deliver nothing any more in this run."""
 
     @classmethod
     def of(cls, state: State, *, gated: bool = False) -> Phase:
@@ -49,6 +51,7 @@ _PHASES: Mapping[State, Phase] = {
     State.FINISHED: Phase.FINISHED,
     State.FAILED: Phase.FAILED,
     State.CANCELED: Phase.CANCELED,
+    State.SUSPENDED: Phase.SUSPENDED,
 }
 
 
@@ -59,6 +62,7 @@ class Reason(Enum):
     RESTARTING = "the query is being restarted"
     FAILED = "the query has failed"
     CANCELED = "the query was canceled before its end"
+    SUSPENDED = "the query has read what was there, and waits for the end of this run"
     UNION_STATE = "the source is partly finished, and its state is one list over all channels"
     FORGOTTEN = "Spark has removed the epoch that a consistent cut needs"
     INCONSISTENT = "its place in the checkpoint does not fit those of the queries that it depends on"
@@ -83,6 +87,7 @@ _REASONS: Mapping[Phase, Reason] = {
     Phase.RESTARTING: Reason.RESTARTING,
     Phase.FAILED: Reason.FAILED,
     Phase.CANCELED: Reason.CANCELED,
+    Phase.SUSPENDED: Reason.SUSPENDED,
 }
 
 

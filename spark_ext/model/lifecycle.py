@@ -17,6 +17,9 @@ class State(str, Enum):
     PAUSED = "PAUSED"
     FINISHING = "FINISHING"
     RESTARTING = "RESTARTING"
+    SUSPENDED = "SUSPENDED"
+    """Of a run that ends with what is there: it has read all of it, and the next run continues. Flink's word for a job
+    that has stopped and not ended."""
     FINISHED = "FINISHED"
     FAILING = "FAILING"
     FAILED = "FAILED"
@@ -27,15 +30,16 @@ class State(str, Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether it is final: no state follows."""
-        return self in (State.FINISHED, State.FAILED, State.CANCELED)
+        """Whether it is final: no state follows in this run."""
+        return self in (State.FINISHED, State.SUSPENDED, State.FAILED, State.CANCELED)
 
 
 LEGAL: Mapping[State, frozenset[State]] = {
     State.CREATED: frozenset({State.RUNNING, State.FINISHING, State.FINISHED, State.FAILED, State.CANCELED}),
-    State.RUNNING: frozenset({State.RESTARTING, State.FINISHING, State.FAILED, State.CANCELED}),
-    State.RESTARTING: frozenset({State.RUNNING, State.FINISHING, State.FAILED, State.CANCELED}),
+    State.RUNNING: frozenset({State.RESTARTING, State.FINISHING, State.SUSPENDED, State.FAILED, State.CANCELED}),
+    State.RESTARTING: frozenset({State.RUNNING, State.FINISHING, State.SUSPENDED, State.FAILED, State.CANCELED}),
     State.FINISHING: frozenset({State.FINISHED, State.FAILED, State.CANCELED}),
+    State.SUSPENDED: frozenset(),
     State.FINISHED: frozenset(),
     State.FAILED: frozenset(),
     State.CANCELED: frozenset(),
@@ -69,13 +73,14 @@ ORDER = (
 def job_state(queries: Iterable[State]) -> State:
     """A job's state: the least advanced state of its queries that have not ended, FAILING if one has failed.
 
-    It is final once all of them have ended: FAILED if one has failed, else CANCELED if one was, else FINISHED.
+    It is final once all of them have ended: FAILED if one has failed, else CANCELED if one was, else SUSPENDED if one
+    is, else FINISHED.
     """
     states = list(queries)
     left = [state for state in states if not state.ended]
     if left:
         return State.FAILING if State.FAILED in states else min(left, key=ORDER.index)
-    return next((end for end in (State.FAILED, State.CANCELED) if end in states), State.FINISHED)
+    return next((end for end in (State.FAILED, State.CANCELED, State.SUSPENDED) if end in states), State.FINISHED)
 
 
 class FinalStep(str, Enum):

@@ -94,11 +94,13 @@ class Cause(Enum):
     """The job stopped it for a drain: the cut is the epoch that was planned last."""
     AVAILABLE_NOW = "available now"
     """It ended by itself, or somebody stopped it: with this trigger Spark reports both alike."""
+    CAUGHT_UP = "caught up"
+    """In a run that ends with what is there: it ended by itself, or somebody stopped it; see `AvailableNowRun`."""
     OUTSIDE = "outside"
     """Somebody else stopped it."""
 
     @classmethod
-    def of(cls, *, failed: bool, draining: bool, stopping: bool, available_now: bool) -> Cause:
+    def of(cls, *, failed: bool, draining: bool, stopping: bool, available_now: bool, until_now: bool = False) -> Cause:
         """The cause, from how the query ended and what the job had asked of it."""
         if failed:
             return cls.FAILURE
@@ -106,7 +108,9 @@ class Cause(Enum):
             return cls.STOPPED
         if draining:
             return cls.DRAINED
-        return cls.AVAILABLE_NOW if available_now else cls.OUTSIDE
+        if available_now:
+            return cls.AVAILABLE_NOW
+        return cls.CAUGHT_UP if until_now else cls.OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,12 @@ class AvailableNowRun:
     """The newest planned epoch is committed."""
     moved: bool = True
     """An epoch was committed in this run."""
+    nothing_left: bool = True
+    """Spark looked at all sources and found nothing to plan, or it was to plan one epoch and has done so."""
+    repeated: bool = False
+    """It was to run one epoch, and that was one that an earlier run had planned."""
+    upstream_ended: bool = True
+    """The queries that feed it had ended before this run of it began."""
 
 
 ANY_RUN = AvailableNowRun()
@@ -156,6 +166,10 @@ class Action(Enum):
     """Start it again after a wait."""
     RUN_AGAIN = "run again"
     """Start it again, because nothing shows yet that its input has ended."""
+    AWAIT_UPSTREAM = "await upstream"
+    """Start it again when those that feed it have committed more, or have ended."""
+    SUSPEND = "suspend"
+    """It has read what was there: its part of the run is done."""
     FINISH = "finish"
     """Its input has ended: the final checkpoint is next."""
     CANCEL = "cancel"
@@ -223,6 +237,11 @@ def decide(
         if run.same_input and run.committed:
             return Decision(Action.FINISH, failures=failures)
         return Decision(Action.RUN_AGAIN, delay_ms=0 if run.moved else RUN_AGAIN_MS, failures=failures)
+    if cause is Cause.CAUGHT_UP and run.committed:
+        if run.repeated:
+            return Decision(Action.RUN_AGAIN, failures=failures)
+        if run.nothing_left:
+            return Decision(Action.SUSPEND if run.upstream_ended else Action.AWAIT_UPSTREAM, failures=failures)
     return Decision(Action.CANCEL, "the query was stopped from outside the job", failures=failures)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import FencedError
 from spark_ext.ledger import maintain
@@ -25,6 +25,10 @@ FENCE_EVERY = 5.0
 """How often an incarnation checks whether it has been fenced off, and whether its registrations are there, s."""
 
 
+SHORT_RUNS: Final = 10
+"""Of incarnations that end before maintenance is due, every so manyth maintains the ledger at its end."""
+
+
 class Upkeep:
     """The ledger's worker. Its methods are for the coordinator's thread, and do not block.
 
@@ -40,6 +44,7 @@ class Upkeep:
         self._keep = keep
         self._worker = self._hired()
         self._maintained_at = self._fence_at = time.monotonic()
+        self._maintained = False
         self._looks = 0
         self._asked = False
         rules = context.write_behind.incidents.registry.alerts
@@ -86,6 +91,14 @@ class Upkeep:
         self._looks += 1
         self._worker.do("a look at the fence", self._check_fence, self._looked)
 
+    def maintain_late(self) -> None:
+        """The job ends: the ledger is maintained now and then also if runs are always shorter than the interval.
+
+        For the thread that writes the last rows.
+        """
+        if not self._maintained and self._context.incarnation.number % SHORT_RUNS == 0:
+            self._maintain()
+
     def at_last(self, action: Callable[[], object], then: Callable[[Outcome[object]], None]) -> None:
         """Carry out the last command, behind what is under way."""
         self._worker.do("the end", action, then)
@@ -120,6 +133,7 @@ class Upkeep:
         self._asked = False
 
     def _maintain(self) -> None:
+        self._maintained = True
         maintain(self._ledger, datetime.now(timezone.utc), fence=self._context.incarnation.fence)
 
     def _check_fence(self) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spark_ext.exchange.consumers import Consumer
     from spark_ext.ledger import Incarnation
     from spark_ext.ledger.write_behind import WriteBehind
+    from spark_ext.model.until import UntilNow
     from spark_ext.settings import JobSettings
 
 
@@ -46,6 +47,8 @@ class JobContext(WatchContext):
     """The session registry's folder."""
     control: Accepts
     """Accepts the control events that the job itself requests."""
+    until: UntilNow | None = None
+    """Of a run that ends with what is there when it begins; None: it ends when its input does."""
     hold: bool = False
     """Whether the start only completes epochs that were interrupted, and plans no others."""
     first_checkpoint: int = 1

@@ -191,6 +191,18 @@ class OperatorHooks:
         if sink is not None and spec is not None:
             sink.on_final_checkpoint(self._final(spec.uid, query_id, epoch))
 
+    @guarded()
+    def acknowledge(self, offsets: LoggedOffsets) -> None:
+        """A run has ended behind an epoch that is not the last one: acknowledge it to the sources, as Spark does not.
+
+        Args:
+            offsets: of the epoch.
+        """
+        by_source = query_offsets.source_offsets(offsets)
+        for uid, source in self._sources():
+            if uid in by_source:
+                source.on_epoch_committed(Committed.of(by_source[uid], final=False))
+
     def checkpoint(self, number: int, *, completed: bool) -> list[Exception]:
         """An aligned checkpoint of the job has been completed, or aborted.
 

@@ -89,6 +89,7 @@ class RestartableQuery(ObservedQuery):
             lambda failure: SparkFailure.of(
                 failure, context.classifier, job=context.job, query=spec.uid, epoch=self.committed + 1
             ),
+            until_now=context.until is not None,
         )
 
     def _entries(self) -> list[Registration]:
@@ -126,6 +127,11 @@ class RestartableQuery(ObservedQuery):
 
     def _unsettled(self, planned: LoggedOffsets | None) -> bool:
         return planned is not None and planned.epoch > self.committed
+
+    @property
+    def _ends_itself(self) -> bool:
+        """Whether Spark ends it when there is nothing to read."""
+        return self.spec.available_now or self._context.until is not None
 
     @property
     def live(self) -> bool:
@@ -185,7 +191,7 @@ class RestartableQuery(ObservedQuery):
         if wanted is None or self._restarts.stopping or self._restarts.draining:
             return False
         # A run of what is available now may end while its sources hold: that is not the end of its input.
-        by_itself = (Phase.COMPLETING, Phase.WAITING) if self.spec.available_now else (Phase.COMPLETING,)
+        by_itself = (Phase.COMPLETING, Phase.WAITING) if self._ends_itself else (Phase.COMPLETING,)
         expected = wanted.phase is Phase.STOPPING or (not failed and wanted.phase in by_itself)
         if expected:
             wanted.phase = Phase.STOPPED

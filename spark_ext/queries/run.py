@@ -17,13 +17,12 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, AvailableNowRun, Cause
 from spark_ext.queries.bad_rows import BadRowsWatch
 from spark_ext.queries.boundary import Phase
+from spark_ext.queries.catching_up import CatchingUpQuery
 from spark_ext.queries.restarts import as_error
 from spark_ext.queries.spark_query import End, Launch, RunnableQuery
-from spark_ext.queries.stoppable import StoppableQuery
 from spark_ext.queries.worker import Commands, Outcome
 
 if TYPE_CHECKING:
-    from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.spark.query_events import Hint
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class QueryRun(StoppableQuery):
+class QueryRun(CatchingUpQuery):
     """A query under supervision. Its attributes are for reading; its state changes by its methods alone.
 
     Its methods are for one thread at a time, the one that decides: that of the job's start, then the coordinator's.
@@ -60,7 +59,6 @@ class QueryRun(StoppableQuery):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(spec, context, lineage, flagged, elsewhere=elsewhere, query=query, worker=worker, clock=clock)
-        self._planned_before: LoggedOffsets | None = None
         self._committed_before = -1
         self._runs = 0
         self._needs_epoch = False
@@ -91,6 +89,7 @@ class QueryRun(StoppableQuery):
     def start(self) -> None:
         """Command: start the Spark query. A start that fails is raised by `deliver`."""
         self._require(State.RUNNING)
+        self._before_launch()
         self._starting = True
         self._show()
         self._worker.do("start", self._launch, self._launched_first)
@@ -179,6 +178,7 @@ class QueryRun(StoppableQuery):
             self._become(State.FINISHING)
         else:
             self._look_at_the_end(now)
+            self._look_at_the_rest(now)
         self._look_at_the_boundary(now)
 
     def _move_bad_rows(self, now: float) -> None:
@@ -204,11 +204,13 @@ class QueryRun(StoppableQuery):
                 # may have been committed between the last look and the end, and resolves no incident of the end.
                 self.observe()
             if (
-                self.spec.available_now or self._restarts.draining or self._boundary is not None
+                self._ends_itself or self._restarts.draining or self._boundary is not None
             ) and not self._restarts.stopping:
                 run = self._observer.run_since(self._planned_before, self._committed_before, further=self._runs > 1)
             end = self._query.take_end()
             assert end is not None
+            if self._context.until is not None and end.failure is None and not self._restarts.stopping:
+                run = self._how_it_ended(run, end.own)
             self._live = False
             self._on_end(end, now, run)
         if self._state is not State.FINISHING and not self._state.ended and self._restarts.due(now):
@@ -265,6 +267,7 @@ class QueryRun(StoppableQuery):
             return self._launch()
 
         self._restarts.clear()
+        self._before_launch()
         self._starting = True
         self._show()
         self._worker.do("start", launch, self._restarted)
@@ -281,14 +284,11 @@ class QueryRun(StoppableQuery):
     def may_finish(self, now: float) -> bool:
         """Whether the next step of the final checkpoint can be taken: its worker is free, and no wait is under way."""
         stopped = self._restarts.stopping and not self._final_recorded
-        return (
-            self._state is State.FINISHING
-            and not stopped
-            and not self._starting
-            and not self._worker.busy
-            and not self._restarts.waiting(now)
-            and self.bad_rows.settled(self.committed)
-        )
+        return self._state is State.FINISHING and not stopped and not self._starting and self._may_suspend(now)
+
+    def _may_suspend(self, now: float) -> bool:
+        settled = self.bad_rows.settled(self.committed)
+        return settled and not self._worker.busy and not self._restarts.waiting(now)
 
     def take_step(self, what: str, action: Callable[[], T], then: Callable[[T], None]) -> None:
         """Command: a step of the final checkpoint. One that fails is tried again, as a failed epoch is.

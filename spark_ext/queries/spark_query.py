@@ -14,6 +14,7 @@ from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.spark import attendance, jvm, of_jobs, worker_times
 from spark_ext.spark.checkpoint_directory import clear_unfinished
 from spark_ext.spark.checkpoint_files import cheap_files
+from spark_ext.spark.own_end import OwnEnd, own_end
 from spark_ext.spark.query_events import Hint, hints_of
 from spark_ext.spark.session_settings import with_settings
 
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 _LAUNCHES: Final = itertools.count(1)
 """Numbers the starts of all Spark queries of this process."""
+
+_MAINTENANCE: Final = "spark.sql.streaming.stateStore.maintenanceInterval"
+"""Uploads snapshots of state, and removes old ones; by default each minute."""
+
+_MAINTENANCE_OF_SHORT_RUNS: Final = "5s"
+"""Of a run that ends with what is there: it may be over in less than a minute each time, and its state would grow."""
 
 _PHASES: Final = {
     "Initializing": "starting workers",
@@ -48,6 +55,8 @@ class End:
 
     failure: BaseException | None = None
     """As Spark raised it, with the stack of its JVM; None: it ended by itself, or was stopped."""
+    own: OwnEnd | None = None
+    """Of a run that ends with what is there: what Spark says about it; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,7 @@ class SparkQuery:
         on_end: called on a thread of its own when the query has ended.
         identity: of its job, which the sink finds in the writer's options.
         judged: adds evidence and verdict to a failure; may take its time.
+        until_now: whether it ends with what is there when it starts.
     """
 
     def __init__(
@@ -124,7 +134,10 @@ class SparkQuery:
         on_end: Callable[[], None],
         identity: Identity,
         judged: Callable[[BaseException], BaseException],
+        *,
+        until_now: bool = False,
     ) -> None:
+        self._until_now = until_now
         self._spec = spec
         self._name = name
         self._checkpoint = checkpoint
@@ -177,14 +190,24 @@ class SparkQuery:
         if only_planned:
             # Spark advises `availableNow` instead, which would read on after the epoch that is planned.
             writer = writer.trigger(once=True)
-        elif self._spec.available_now:
+        elif self._spec.available_now or self._until_now:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")
-        settings = {} if self._spec.built is None else self._spec.built.settings
+        settings = self._settings()
         who = f"job '{self._identity.job}', query '{self._spec.uid}'"
         with with_settings(self._session, settings, who), cheap_files(self._session, self._checkpoint):
             return writer.start()
+
+    def _settings(self) -> dict[str, str]:
+        settings = dict({} if self._spec.built is None else self._spec.built.settings)
+        if (
+            self._until_now
+            and self._session.conf.get(_MAINTENANCE, None) is None
+            and jvm.stateful_operators(jvm.writer_frame(self._spec.writer))
+        ):
+            settings.setdefault(_MAINTENANCE, _MAINTENANCE_OF_SHORT_RUNS)
+        return settings
 
     def _local_properties(self) -> dict[str, str]:
         """What functions of the user's need to find the epoch in which they run."""
@@ -209,10 +232,18 @@ class SparkQuery:
     def _await(self, query: StreamingQuery) -> None:
         try:
             query.awaitTermination()
-            self._end = End()
+            self._end = End(own=self._own_end(query))
         except BaseException as failure:
             self._end = End(self._named(failure))
         self._on_end()
+
+    def _own_end(self, query: StreamingQuery) -> OwnEnd | None:
+        if not self._until_now:
+            return None
+        try:
+            return own_end(query)
+        except Exception:  # Spark is ending: whatever has stopped the query is not its own end
+            return None
 
     def stop(self) -> None:
         """See `RunnableQuery`."""

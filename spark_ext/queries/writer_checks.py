@@ -5,6 +5,7 @@ That is everything on its writer or in its plan that a job, or a sink, could onl
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spark_ext.control.with_control import STAMP
@@ -187,6 +188,27 @@ def check_source(leaf: jvm.PlanSource, who: str, *, available_now: bool) -> None
             "remove available_now to keep the query running, or give the source an end: "
             f"{_BOUNDED.get(leaf.format, 'its page says how')}",
         )
+
+
+def check_ends_now(sources: Iterable[tuple[str, Mapping[str, str]]], who: str) -> None:
+    """Refuse a run that ends with what is there over a source that always has more.
+
+    Args:
+        sources: format and options of each channel source of a query.
+        who: job and query, for messages.
+
+    Raises:
+        ConfigurationError: names the source.
+    """
+    for form, options in sources:
+        source = operators.source(form, options)
+        if not source.ends_now:
+            _refuse(
+                f"the run is to end with what is there now, and source '{source.options.uid}' ({form}) has no end and "
+                "does not say how much it holds: there would always be more to read",
+                who,
+                "run the job without until='now', or limit the source: its page says how",
+            )
 
 
 _BOUNDED = {

@@ -70,6 +70,8 @@ class Registration:
     """The newest control event when its query was started: the query is not restarted for it, or an earlier one."""
     rebuild: Sequence[str] = ()
     """Keys of the user's configuration on which the query's plan depends; see `model.holds.is_read`."""
+    until_now: bool = False
+    """Whether this run ends with what is there when it begins."""
     samples: bool = False
     """Whether processes that work for it can be asked for their stacks."""
     lag_ms: int = 0
@@ -124,6 +126,11 @@ def lookup(uid: str, place: Path | None = None) -> Registration | None:
 def lag_note(uid: str) -> str:
     """Name of the file beside a registration in which a source's planner notes its lag; see `lag_notes`."""
     return f"{uid}.lag"
+
+
+def targets_note(uid: str) -> str:
+    """Name of the file beside a registration in which a source's planner keeps up to where this run reads."""
+    return f"{uid}.now"
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:
@@ -217,6 +224,7 @@ def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = N
             there = lookup(uid, place)
             if there is not None and owner in (None, (there.job_id, there.incarnation)):
                 (place / f"{uid}.json").unlink()
-                (place / lag_note(uid)).unlink(missing_ok=True)
+                for note in (lag_note(uid), targets_note(uid)):
+                    (place / note).unlink(missing_ok=True)
         with suppress(OSError):  # it holds other registrations, or does not exist
             place.rmdir()

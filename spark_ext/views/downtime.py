@@ -20,7 +20,7 @@ from typing import Any, Final
 from spark_ext.views.incidents import query_of
 from spark_ext.views.timeline import DOWN, JOB, STOPPED, Interval, Span, Timeline
 
-UP: Final = frozenset({"RUNNING", "PAUSED", "FINISHING", "FINISHED", "CANCELED", STOPPED})
+UP: Final = frozenset({"RUNNING", "PAUSED", "FINISHING", "FINISHED", "SUSPENDED", "CANCELED", STOPPED})
 """States of a job that are no downtime without an incident: it ran, had ended, or was paused or stopped on request."""
 
 SCHEDULING: Final = "SCHEDULING"

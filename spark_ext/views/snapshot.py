@@ -152,6 +152,11 @@ class JobSnapshot:
         return self.state is State.FINISHED
 
     @property
+    def caught_up(self) -> bool:
+        """Whether a run that ends with what is there has read all of it: the next run continues."""
+        return self.state is State.SUSPENDED
+
+    @property
     def rows(self) -> int:
         """Rows read by all queries; see `QuerySnapshot.rows`."""
         return sum(query.rows for query in self.queries)

@@ -29,6 +29,7 @@ COLOURS = {
     "FINISHING": Colour("blue", "#4285f4"),
     "RESTARTING": Colour("yellow", "#fbbc04"),
     "FAILING": Colour("red", "#ea4335"),
+    "SUSPENDED": Colour("bold cyan", "#12858a"),
     "FINISHED": Colour("bold green", "#188038"),
     "FAILED": Colour("bold red", "#c5221f"),
     "CANCELED": Colour("magenta", "#a142f4"),

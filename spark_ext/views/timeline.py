@@ -23,7 +23,7 @@ DOWN = "DOWN"
 STOPPED = "STOPPED"
 """No driver was running, on request: the previous incarnation was stopped, the next had not been started."""
 
-ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
+ENDED = frozenset({"FINISHED", "SUSPENDED", "FAILED", "CANCELED"})
 """States that are never left within an incarnation."""
 
 Row = Mapping[str, Any]

@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, cast
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos import history
+from tests.chaos import follow, history
 from tests.chaos.harness import Reference, Report, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, EXCHANGE_STEPS, FINAL_STEPS, START_STEPS, compact, diamond, flights
@@ -37,7 +38,7 @@ def main(
         str, typer.Option(help=f"what is killed, comma-separated; one or more of: {', '.join(KINDS)}")
     ] = ("driver,worker,executor"),
     seed: Annotated[int, typer.Option(help="random seed; determines the order of events")] = 1,
-    job: Annotated[str, typer.Option(help="flights, compact, diamond or history")] = "flights",
+    job: Annotated[str, typer.Option(help="flights, compact, diamond, history or follow")] = "flights",
     sink: Annotated[
         str, typer.Option(help="run a small job into this sink instead; several, comma-separated, or 'all'")
     ] = "",
@@ -54,15 +55,15 @@ def main(
     if sink:
         _sinks(sink, kills, seed, steps, per_round, keep)
         return
-    if job == "history":
-        _history(kills, seed, keep)
+    if job in ("history", "follow"):
+        _own(history.chaos if job == "history" else follow.chaos, kills, seed, keep)
         return
     chosen = [cast(Target, target.strip()) for target in targets.split(",") if target.strip()]
     unknown = [target for target in chosen if target not in KINDS]
     if unknown or not chosen:
         raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose from {', '.join(KINDS)}")
     if job not in ("flights", "compact", "diamond"):
-        raise typer.BadParameter(f"there is no job '{job}'; choose flights, compact, diamond or history")
+        raise typer.BadParameter(f"there is no job '{job}'; choose flights, compact, diamond, history or follow")
     scenario = {"flights": lambda: flights(data.resolve()), "compact": compact, "diamond": diamond}[job]()
     console = Console()
     folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
@@ -110,11 +111,11 @@ def main(
         raise typer.Exit(1)
 
 
-def _history(kills: int, seed: int, keep: Path | None) -> None:
+def _own(chaos: Callable[..., Report], kills: int, seed: int, keep: Path | None) -> None:
     console = Console()
     folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
     try:
-        report = history.chaos(folder, kills=kills, seed=seed, say=lambda what: console.print(what, markup=False))
+        report = chaos(folder, kills=kills, seed=seed, say=lambda what: console.print(what, markup=False))
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext.failpoints import FailPoint
-from tests.chaos import compact, history, scenario
+from tests.chaos import compact, follow, history, scenario
 from tests.chaos.harness import Known, Reference, Report, Round, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS
@@ -95,6 +95,14 @@ def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_
     assert report.problems == []
     assert len(report.kills) == 4
     assert report.tables == dict.fromkeys(("table", "topic"), sum(history.EVENTS))
+
+
+@pytest.mark.extended
+@pytest.mark.slow(120, "changes a table while the job that follows it is killed")
+def test_the_changes_of_a_table_that_is_followed_stay_exact(tmp_path: Path) -> None:
+    report = follow.chaos(tmp_path, kills=5, seed=3)
+    assert report.problems == []
+    assert len(report.kills) == 5
 
 
 @pytest.mark.extended

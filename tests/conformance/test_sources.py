@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import StructType
 
 from spark_ext.schemas.ddl import columns
@@ -66,6 +67,58 @@ class SnapshotWorld(SourceWorld):
         return [columns("id bigint, word bigint"), columns("id bigint, nowhere string")]
 
 
+class FollowWorld(SnapshotWorld):
+    """The same table, of which the first versions are read as a snapshot and the others as they came."""
+
+    def source(self, **options: str) -> ChannelSource:
+        return super().source(**{"follow": "true", "version": "2", "poll_interval": "0", **options})
+
+
+class VersionsWorld(SnapshotWorld):
+    """The same table, version by version."""
+
+    one_channel = True
+
+    def source(self, **options: str) -> ChannelSource:
+        follow = {"follow": "true", "starting_version": "0", "poll_interval": "0", "split": "true"}
+        return super().source(**{**follow, **options})
+
+
+class ChangesWorld(VersionsWorld):
+    """A table's change data feed; some rows are updated, some deleted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        feed = {"delta.enableChangeDataFeed": "true"}
+        write_deltalake(path, pa.table({"id": pa.array(range(20), pa.int64())}), configuration=feed)
+        DeltaTable(path).update(updates={"id": "id + 100"}, predicate="id < 5")
+        DeltaTable(path).delete("id >= 15 and id < 20")
+
+    def source(self, **options: str) -> ChannelSource:
+        return super().source(**{"changes": "true", **options})
+
+    def expected(self) -> list[dict[str, Any]]:
+        found = [(n, "insert", 0) for n in range(20)]
+        for n in range(5):
+            found += [(n, "update_preimage", 1), (n + 100, "update_postimage", 1)]
+        found += [(n, "delete", 2) for n in range(15, 20)]
+        return [
+            {
+                "id": id_,
+                "_change_type": change,
+                "_commit_version": version,
+                "_commit_timestamp": datetime.fromtimestamp(self._at(version) / 1000, timezone.utc),
+            }
+            for id_, change, version in found
+        ]
+
+    def _at(self, version: int) -> int:
+        return (self.path / f"_delta_log/{version:020}.json").stat().st_mtime_ns // 1_000_000
+
+    def misfits(self) -> list[StructType]:
+        return [columns("id string"), columns("id bigint, _commit_version string"), columns("nowhere bigint")]
+
+
 class DataGenWorld(SourceWorld):
     """Its own rows."""
 
@@ -92,6 +145,8 @@ class TestFiles(SourceContract):
             "parquet",
             pytest.param("csv", marks=pytest.mark.extended_but("_r6_")),
             pytest.param("json", marks=pytest.mark.extended_but("_r6_")),
+            pytest.param("orc", marks=pytest.mark.extended_but("_r6_")),
+            pytest.param("avro", marks=pytest.mark.extended_but("_r6_")),
         ]
     )
     def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:
@@ -108,6 +163,13 @@ class TestDeltaSnapshot(SourceContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:
         return SnapshotWorld(tmp_path / "in")
+
+
+class TestDeltaSnapshotFollowed(SourceContract):
+    @pytest.fixture(params=[FollowWorld, VersionsWorld, ChangesWorld])
+    def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:
+        world: SourceWorld = request.param(tmp_path / "in")
+        return world
 
 
 class TestDataGen(SourceContract):

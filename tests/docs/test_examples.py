@@ -20,6 +20,7 @@ from tests.support.pages import Ran
 
 ROOT = Path(__file__).parents[2]
 ALONE = (
+    "index",
     "end-of-input",
     "linked-queries",
     "savepoints",
@@ -35,6 +36,7 @@ ALONE = (
     "metrics",
     "observer",
     "bad-rows",
+    "hourly",
 )
 """Pages all of whose blocks run one after the other, from an empty folder."""
 AGAIN = "-- again --"

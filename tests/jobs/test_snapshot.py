@@ -173,6 +173,7 @@ def test_json_of_a_result() -> None:
         "queries",
         "error",
         "finished",
+        "caught_up",
         "rows",
         "epochs",
     ]

@@ -57,8 +57,9 @@ def test_l4_the_job_is_the_least_advanced_of_its_queries(queries: list[State], s
     assert job_state(queries) is state
 
 
-def test_only_three_states_are_the_end() -> None:
-    assert {state for state in State if state.ended} == {State.FINISHED, State.FAILED, State.CANCELED}
+def test_only_four_states_are_the_end() -> None:
+    ends = {State.FINISHED, State.SUSPENDED, State.FAILED, State.CANCELED}
+    assert {state for state in State if state.ended} == ends
 
 
 @given(states, states)

@@ -20,6 +20,7 @@ from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, Execu
 from spark_ext.ledger.view import event_of
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.model.offsets import Finished, SourceOffset
+from spark_ext.model.until import UntilNow
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.queries.run import QueryRun
@@ -27,6 +28,7 @@ from spark_ext.queries.spark_query import End
 from spark_ext.queries.spec import OperatorSpec, QuerySpec
 from spark_ext.queries.worker import Commands, Outcome, outcome_of
 from spark_ext.settings import JobSettings
+from spark_ext.spark.own_end import OwnEnd
 from spark_ext.spark.query_events import Hint
 from spark_ext.spark.spark_log import SparkLog
 
@@ -253,10 +255,10 @@ class FakeQuery:
         newest = max(int(path.name) for path in (self.checkpoint / "offsets").iterdir())
         self._write(f"commits/{newest}", "v1\n{}")
 
-    def end(self, failure: BaseException | None = None) -> None:
-        """End, by itself or with a failure."""
+    def end(self, failure: BaseException | None = None, own: OwnEnd | None = None) -> None:
+        """End, by itself or with a failure; `own` is what Spark says about an end of its own."""
         assert self.running
-        self.running, self._end = False, End(failure)
+        self.running, self._end = False, End(failure, own)
 
     def _write(self, name: str, text: str) -> None:
         place = self.checkpoint / name
@@ -294,6 +296,7 @@ class Bench:
         query: its uid.
         around: another query's bench, whose job this query belongs to.
         worker: carries out the query's commands; None: at once.
+        until: of a run that ends with what is there.
         **settings: of the job.
     """
 
@@ -308,8 +311,10 @@ class Bench:
         query: str = "q",
         around: Bench | None = None,
         worker: Commands | None = None,
+        until: UntilNow | None = None,
         **settings: Any,
     ) -> None:
+        self._until = until
         self.clock: Clock = Clock() if around is None else around.clock
         self.ledger: FakeLedger = FakeLedger() if around is None else around.ledger
         self.writer: FakeWriter = FakeWriter(self.ledger) if around is None else around.writer
@@ -340,6 +345,7 @@ class Bench:
             write_behind=WriteBehind(self.writer, "lab"),  # type: ignore[arg-type]
             wake=threading.Event(),
             control=FakeControlLog(self.ledger),
+            until=self._until,
         )
 
     def made(self) -> QueryRun:

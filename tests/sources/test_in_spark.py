@@ -325,3 +325,28 @@ def test_offsets_hold_what_runs_and_no_more(spark: SparkSession, tmp_path: Path)
     assert offset["uid"] == "f11"
     assert offset["ended"] is True
     assert [finish["channel"] for finish in offset["finished"]] == ["a.parquet"]
+
+
+def test_a_delta_table_is_followed_while_it_is_written_to(spark: SparkSession, tmp_path: Path) -> None:
+    """Its snapshot, what is committed while the query runs, and after a restart what came in between."""
+    table, out = tmp_path / "table", tmp_path / "out"
+
+    def append(first: int) -> None:
+        write_deltalake(table, pa.table({"id": pa.array(range(first, first + 5), pa.int64())}), mode="append")
+
+    def follow() -> DataFrame:
+        options = {"path": table, "follow": "true", "poll_interval": "50", "max_rows_per_epoch": 3}
+        return reader(spark, "delta_snapshot", "in", **options).load()
+
+    append(0)
+    with started(follow(), out, available_now=False) as query:
+        until(lambda: rows_read(query) == 5, "the snapshot is read")
+        append(10)
+        append(20)
+        until(lambda: rows_read(query) == 15, "what was added is read")
+    append(30)
+    run(follow(), out)
+    found = sorted(row["id"] for row in written(spark, out))
+    assert found == [first + n for first in (0, 10, 20, 30) for n in range(5)]
+    DeltaTable(table).delete("id = 31")
+    assert failure(follow(), out).what.startswith("version 4 of the table (DELETE)")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Register the tests' operators; their code is pickled by value, as workers do not have the tests on their path."""
     cloudpickle.register_pickle_by_value(operators)
-    sx.register(spark, operators.Numbers, operators.Dirty, operators.Folder, operators.PatientFolder)
+    sx.register(spark, operators.Numbers, operators.Dirty, operators.Growing, operators.Folder, operators.PatientFolder)
 
 
 def numbers(spark: SparkSession, uid: str, **options: Any) -> DataFrame:

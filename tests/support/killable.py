@@ -60,6 +60,16 @@ def dirty(lab: JobHarness) -> Job:
     return lab.job(reader.load())
 
 
+def followed(lab: JobHarness) -> Job:
+    """A query over the changes of the table `table`, in epochs of 40 rows; each start has other readers."""
+    starts = len(lab.events("start"))
+    operators.record(lab.log, "start")
+    reader = lab.spark.readStream.format("delta_snapshot").options(uid="in", path=str(lab.folder / "table"))
+    reader = reader.options(follow="true", changes="true", version=0, poll_interval=100)
+    rows = reader.options(max_rows_per_epoch=40, readers=1 + starts % 3).load().drop("_commit_timestamp")
+    return lab.job(rows, restart_attempts=1000, restart_backoff=20, checkpoint_interval="1 s")
+
+
 def rebuilt(
     lab: JobHarness, source: str = "live", out: str = "out", *, most: float = math.inf
 ) -> Callable[[Mapping[str, Any]], DataStreamWriter]:
@@ -91,6 +101,7 @@ def rebuilding(lab: JobHarness) -> Job:
 
 JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {
     "dirty": dirty,
+    "followed": followed,
     "mixed": mixed,
     "rebuilding": rebuilding,
     "recovered": recovered,

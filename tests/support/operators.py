@@ -130,6 +130,36 @@ class Numbers(ChannelSource):
         record(self.options.log, "close", uid=self.options.uid)
 
 
+class GrowingOptions(NumbersOptions):
+    """Rows whose number is in a file."""
+
+    path: str = ""
+    """The file."""
+
+
+class Growing(Numbers):
+    """One channel without an end, with as many rows as a file says."""
+
+    options_type = GrowingOptions
+    options: GrowingOptions
+
+    @classmethod
+    def name(cls) -> str:
+        return "growing"
+
+    @property
+    def bounded(self) -> bool:
+        return False
+
+    def latest(self, channel: Channel) -> Any:
+        return int(Path(self.options.path).read_text())
+
+    def advance(self, channel: Channel, start: Any, limit: Limit) -> Advance:
+        ends = [self.latest(channel), limit.upto, None if limit.rows is None else start + limit.rows]
+        end = max(start, min(end for end in ends if end is not None))
+        return Advance(end, rows=end - start)
+
+
 class DirtyOptions(NumbersOptions):
     """Rows of which some are bad."""
 

@@ -22,7 +22,7 @@ from tests.support.history import History
 
 Problems = list[str]
 
-_ENDS: Final = frozenset({"RESTARTING", "FINISHING", "FAILED", "CANCELED"})
+_ENDS: Final = frozenset({"RESTARTING", "FINISHING", "SUSPENDED", "FAILED", "CANCELED"})
 
 LEGAL: Final[dict[str, frozenset[str]]] = {
     "CREATED": frozenset({"DEPLOYING", "RUNNING", "FINISHING", "FINISHED", "FAILED", "CANCELED"}),
@@ -31,8 +31,9 @@ LEGAL: Final[dict[str, frozenset[str]]] = {
     "RESTORING": _ENDS | {"DEPLOYING", "SCHEDULING", "RUNNING", "PAUSED"},
     "RUNNING": _ENDS | {"SCHEDULING", "PAUSED"},
     "PAUSED": _ENDS | {"SCHEDULING", "DEPLOYING", "RESTORING", "RUNNING"},
-    "RESTARTING": frozenset({"DEPLOYING", "RUNNING", "FINISHING", "FAILED", "CANCELED"}),
+    "RESTARTING": frozenset({"DEPLOYING", "RUNNING", "FINISHING", "SUSPENDED", "FAILED", "CANCELED"}),
     "FINISHING": frozenset({"FINISHED", "FAILED", "CANCELED"}),
+    "SUSPENDED": frozenset(),
     "FINISHED": frozenset(),
     "FAILED": frozenset(),
     "CANCELED": frozenset(),
@@ -140,9 +141,10 @@ def legal_states(history: History) -> Problems:
         for before, after in pairwise(("CREATED", *states)):
             if after != before and after not in LEGAL.get(before, ()):
                 out.append(f"'{query}' went from {before} to {after} in incarnation {incarnation}")
-    ended = {row.incarnation for row in history.jobs if row.event == "ended" and row.reason in ("FINISHED", "CANCELED")}
+    quiet = ("FINISHED", "SUSPENDED", "CANCELED")
+    ended = {row.incarnation for row in history.jobs if row.event == "ended" and row.reason in quiet}
     for (incarnation, query), states in runs.items():
-        if incarnation in ended and states[-1] not in ("FINISHED", "FAILED", "CANCELED"):
+        if incarnation in ended and states[-1] not in (*quiet, "FAILED"):
             out.append(f"'{query}' is {states[-1]} although incarnation {incarnation} has ended")
     return out
 

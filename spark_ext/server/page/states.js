@@ -29,12 +29,13 @@ const STATES = {
   FAILING: ["bad", "warning"],
   FAILED: ["bad", "cross"],
   CANCELED: ["idle", "square"],
+  SUSPENDED: ["done", "bars"],
   DOWN: ["bad", "cross"],
   STOPPED: ["idle", "square"],
 };
 
 // From which a query does not come back by itself: nothing of it changes any more.
-export const ENDED = new Set(["FINISHED", "FAILED", "CANCELED"]);
+export const ENDED = new Set(["FINISHED", "SUSPENDED", "FAILED", "CANCELED"]);
 
 const NEUTRAL = ["idle", "diamond"];
 
@@ -59,7 +60,7 @@ export function badge(state) {
 }
 
 // Worst first, as somebody who is called at night wants to see them.
-const ORDER = ["FAILED", "DOWN", "FAILING", "RESTARTING", "RESTORING", "DEPLOYING", "SCHEDULING", "CREATED", "PAUSED", "FINISHING", "RUNNING", "CANCELED", "STOPPED", "FINISHED"];
+const ORDER = ["FAILED", "DOWN", "FAILING", "RESTARTING", "RESTORING", "DEPLOYING", "SCHEDULING", "CREATED", "PAUSED", "FINISHING", "RUNNING", "CANCELED", "STOPPED", "SUSPENDED", "FINISHED"];
 
 export function urgency(state) {
   const place = ORDER.indexOf(state);

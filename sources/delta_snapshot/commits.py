@@ -1,0 +1,244 @@
+"""The commits of a table's log, as one who follows the table sees them: which rows a commit adds or changes. Pure.
+
+What a commit says of rows depends on nothing but its file in the log, so that a range that is read again has the same
+rows, in the same order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+from spark_ext.delta.actions import actions
+
+INSERT: Final = "insert"
+"""A row that was added; in a commit without files of changes also the new form of one that was updated."""
+
+DELETE: Final = "delete"
+"""A row that was deleted; in a commit without files of changes also the old form of one that was updated."""
+
+FEED: Final = "delta.enableChangeDataFeed"
+"""The table property under which writers record changes."""
+
+MAPPING: Final = "delta.columnMapping.mode"
+"""The table property that says how columns are named in data files."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedFile:
+    """A file that a commit adds, removes, or has its changes in."""
+
+    path: str
+    """Relative to the table, or absolute, as in a shallow clone."""
+    size: int | None = None
+    """Bytes; None: the commit does not say."""
+    partition: Mapping[str, str | None] | None = field(default_factory=dict)
+    """Values as text, by the name of the column in data files; None: the commit does not say."""
+    rows: int | None = None
+    """With those that a deletion vector removes; None: the commit does not say."""
+    deleted: int | None = None
+    """Rows that its deletion vector removes; None: it has no vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a commit says of the table."""
+
+    id: str
+    """Of the table; another table at the same path has another one."""
+    fields: Mapping[str, Any]
+    """The schema as JSON."""
+    settings: Mapping[str, str]
+    """Table properties."""
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether writers record changes from this commit on."""
+        return self.settings.get(FEED, "false").lower() == "true"
+
+    @property
+    def mapping(self) -> str:
+        """`none`, `name` or `id`."""
+        return self.settings.get(MAPPING, "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit. Files that it moves without changing rows, as a compaction does, are left out."""
+
+    version: int
+    mark: str
+    """Hash of its file: another commit of the same number has another one."""
+    operation: str = "WRITE"
+    adds: tuple[LoggedFile, ...] = ()
+    removes: tuple[LoggedFile, ...] = ()
+    feed: tuple[LoggedFile, ...] = ()
+    """Files of the changed rows; if there are any, they have all that the commit changes."""
+    metadata: Metadata | None = None
+    reader_features: tuple[str, ...] = ()
+    """That the table needs from this commit on, if it says so."""
+    reader_version: int = 0
+    at: int | None = None
+    """In-commit timestamp, ms since 1970 UTC; None: the table has none."""
+    only_copies: bool = False
+    """Whether it is a MERGE that has rewritten files and changed no row."""
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether it takes rows away, alone or with new ones in their place."""
+        return bool(self.removes)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one file that a commit adds or changes."""
+
+    file: LoggedFile
+    change: str | None = None
+    """The kind of change; None: a column of the file says it, or it is not asked for."""
+    alive: int | None = None
+    """Version of the table in which the rows exist, by the file's deletion vector there; None: all rows."""
+    dead: int | None = None
+    """Version of the table in which the rows do not exist, by the file's deletion vector there; None: not asked."""
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows it has, as far as the commit says; an upper bound where two deletion vectors differ."""
+        if self.file.rows is None or (self.alive is None and self.dead is None):
+            return self.file.rows
+        return self.file.deleted if self.dead is not None else self.file.rows - (self.file.deleted or 0)
+
+
+def mark_of(text: str) -> str:
+    """A short hash of a commit's file.
+
+    Args:
+        text: the file's content.
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parse(version: int, text: str) -> Commit:
+    """A commit from its file in the log.
+
+    Args:
+        version: of the table, after the commit.
+        text: the file's content: an action on each line.
+
+    Raises:
+        ValueError: it is not such a file.
+    """
+    info: Mapping[str, Any] = {}
+    protocol: Mapping[str, Any] = {}
+    metadata = None
+    files: dict[str, list[LoggedFile]] = {"add": [], "remove": [], "cdc": []}
+    try:
+        for kind, action in actions(text):
+            if kind == "commitInfo":
+                info = action
+            elif kind == "protocol":
+                protocol = action
+            elif kind == "metaData":
+                metadata = Metadata(
+                    action["id"], json.loads(action["schemaString"]), dict(action.get("configuration") or {})
+                )
+            elif kind == "cdc" or (kind in files and action.get("dataChange", True)):
+                files[kind].append(_file(action))
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"an action of it has another form: {problem!r}") from problem
+    at = info.get("inCommitTimestamp")
+    return Commit(
+        version,
+        mark_of(text),
+        str(info.get("operation", "unknown")),
+        tuple(files["add"]),
+        tuple(files["remove"]),
+        tuple(files["cdc"]),
+        metadata,
+        tuple(protocol.get("readerFeatures") or ()),
+        int(protocol.get("minReaderVersion", 0)),
+        None if at is None else int(at),
+        _only_copies(info),
+    )
+
+
+def _file(action: Mapping[str, Any]) -> LoggedFile:
+    stats = json.loads(action["stats"]) if action.get("stats") else {}
+    vector = action.get("deletionVector")
+    partition = action.get("partitionValues")
+    return LoggedFile(
+        local(unquote(action["path"])),
+        action.get("size"),
+        None if partition is None else dict(partition),
+        stats.get("numRecords"),
+        None if vector is None else int(vector.get("cardinality", 0)),
+    )
+
+
+def local(path: str) -> str:
+    """A path in the log; an absolute local one, as in a shallow clone, without `file:`."""
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
+
+
+_CHANGED: Final = ("Inserted", "Updated", "Deleted")
+
+
+def _only_copies(info: Mapping[str, Any]) -> bool:
+    """Whether a MERGE says of itself that it has changed nothing; Spark's change feed then leaves its files out."""
+    numbers = info.get("operationMetrics") or {}
+    names = [f"numTargetRows{what}" for what in _CHANGED]
+    if info.get("operation") != "MERGE" or not all(name in numbers for name in names):
+        return False
+    return all(str(numbers[name]) == "0" for name in names)
+
+
+def appended(commit: Commit) -> tuple[Piece, ...]:
+    """The rows that a commit adds; none of a commit that takes rows away, which is refused or passed over as a whole.
+
+    Args:
+        commit: the commit.
+    """
+    if commit.changes_rows:
+        return ()
+    return tuple(
+        Piece(file, alive=commit.version if file.deleted is not None else None) for file in _in_order(commit.adds)
+    )
+
+
+def changed(commit: Commit) -> tuple[Piece, ...]:
+    """The rows that a commit adds, deletes or updates, by the rules of Spark's change data feed; deletions first.
+
+    Args:
+        commit: the commit.
+    """
+    if commit.feed:
+        return tuple(Piece(file) for file in _in_order(commit.feed))
+    if commit.only_copies:
+        return ()
+    now, before = commit.version, commit.version - 1
+    added = {file.path: file for file in commit.adds}
+    removed = {file.path: file for file in commit.removes}
+    gone, new = [], []
+    for file in _in_order(commit.removes):
+        if file.path not in added:
+            gone.append(Piece(file, DELETE, before if file.deleted is not None else None))
+    for file in _in_order(commit.adds):
+        if file.path not in removed:
+            new.append(Piece(file, INSERT, now if file.deleted is not None else None))
+            continue
+        # The file stays, with another deletion vector: what only one of them removes has changed.
+        old = removed[file.path]
+        if file.deleted is not None:
+            gone.append(Piece(file, DELETE, before if old.deleted is not None else None, now))
+        if old.deleted is not None:
+            back = LoggedFile(file.path, file.size, file.partition, file.rows, old.deleted)
+            new.append(Piece(back, INSERT, now if file.deleted is not None else None, before))
+    return (*gone, *new)
+
+
+def _in_order(files: tuple[LoggedFile, ...]) -> list[LoggedFile]:
+    return list({file.path: file for file in files}.values())

@@ -1,0 +1,307 @@
+"""What comes after a version of a Delta table, as one channel: commit after commit, in each the files in order.
+
+A position is `[version, file, row, mark]`: the next row to read is a row of a file of the commit that makes a version;
+`mark` is the hash of the last commit of which anything has been read. So a log that has been replaced is noticed, in
+the planner and in a task, even where it has as many versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_ext.errors import DataError, refused
+from spark_ext.model.offsets import Json
+from spark_ext.sources.contract import Advance, Limit
+from spark_ext.sources.delta_snapshot.commits import Commit, Piece, appended, changed
+from spark_ext.sources.delta_snapshot.log import Follower, Log, not_the_commit
+from spark_ext.sources.files.parquet import ParquetFormat, read_footer
+from spark_ext.sources.positions import no_position, number_in
+
+if TYPE_CHECKING:
+    from spark_ext.datafiles.input_file import InputFile
+
+MOST_AHEAD: Final = 100
+"""How many commits are read ahead at most, to know how many rows are still to be read."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A position."""
+
+    version: int
+    """Of the next row, or the next version if `file` and `row` are 0."""
+    file: int = 0
+    row: int = 0
+    mark: str = ""
+    """Hash of the last commit of which anything has been read; "": unknown."""
+
+    @classmethod
+    def of(cls, position: Json) -> Place:
+        """From a position."""
+        return cls(*position)
+
+    def to_json(self) -> list[Any]:
+        """The position."""
+        return [self.version, self.file, self.row, self.mark]
+
+    @property
+    def within(self) -> bool:
+        """Whether a part of the version has been read."""
+        return (self.file, self.row) != (0, 0)
+
+
+class Pieces:
+    """The rows of commits.
+
+    Args:
+        log: the table's.
+        changes: whether changes of rows are asked for, and not only rows that were added.
+        file: a piece's data file, as it is read.
+        format: how data files are read; asked once.
+        keep: for a data file and a version of the table, which of its rows exist there.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        changes: bool,
+        file: Callable[[Commit, Piece], InputFile],
+        format: Callable[[], ParquetFormat],
+        keep: Callable[[int, InputFile], pa.Array | None],
+    ) -> None:
+        self.log = log
+        self._changes, self._file, self._keep = changes, file, keep
+        self._make = format
+        self._format: ParquetFormat | None = None
+
+    @property
+    def format(self) -> ParquetFormat:
+        """How data files are read."""
+        if self._format is None:
+            self._format = self._make()
+        return self._format
+
+    def of(self, commit: Commit) -> tuple[Piece, ...]:
+        """What is read of a commit."""
+        return changed(commit) if self._changes else appended(commit)
+
+    def file(self, commit: Commit, piece: Piece) -> InputFile:
+        """A piece's data file."""
+        return self._file(commit, piece)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, start: Place, end: Place) -> Iterator[pa.RecordBatch]:
+        """The rows of a range.
+
+        Raises:
+            StateError: the table's log is not the one for which the range was planned, or has been cleaned up.
+            DataError: a data file is gone or damaged.
+            StorageError: the storage failed.
+        """
+        last = end.version if end.within else end.version - 1
+        newest = self._commit(last) if last >= start.version else None
+        if newest is None or (end.mark and newest.mark != end.mark):
+            if last < start.version:
+                return
+            raise not_the_commit(self.log, last)
+        for version in range(start.version, last + 1):
+            commit = newest if version == last else self._commit(version)
+            if commit is None:
+                raise not_the_commit(self.log, version)
+            if version == start.version and start.within and start.mark and commit.mark != start.mark:
+                raise not_the_commit(self.log, version)
+            pieces = self.of(commit)
+            until = end if version == end.version else Place(version, len(pieces))
+            since = start if version == start.version else Place(version)
+            for index in range(since.file, min(len(pieces), until.file + 1)):
+                low = since.row if index == since.file else 0
+                high = until.row if index == until.file else None
+                if high is None or low < high:
+                    yield from self._rows(commit, pieces[index], low, high)
+
+    def _commit(self, version: int) -> Commit | None:
+        return self.log.commit(version)
+
+    def _rows(self, commit: Commit, piece: Piece, low: int, high: int | None) -> Iterator[pa.RecordBatch]:
+        file = self._file(commit, piece)
+        for batch in self.format.read(file, low, high, self._mask(file, piece)):
+            if batch.num_rows:
+                yield batch
+
+    def split(self, start: Json, end: Json, parts: int) -> Sequence[tuple[Json, Json]]:
+        """Cut a range between versions, and between the files of one."""
+        begin, last = Place.of(start), Place.of(end)
+        cuts: list[Place] = []
+        for version in range(begin.version, last.version + (1 if last.within else 0)):
+            commit = self.log.commit(version)
+            if commit is None:
+                return [(start, end)]  # whoever reads it says what is wrong
+            first = begin.file + 1 if version == begin.version else 1
+            upto = last.file + 1 if version == last.version else len(self.of(commit))
+            cuts += [Place(version, index, 0, commit.mark) for index in range(first, upto)]
+            cuts.append(Place(version + 1, mark=commit.mark))
+        inner = [
+            cut.to_json() for cut in cuts if (cut.version, cut.file, cut.row) < (last.version, last.file, last.row)
+        ]
+        chosen = [inner[len(inner) * part // parts] for part in range(1, parts)] if len(inner) >= parts else inner
+        edges = [start, *chosen, end]
+        return list(pairwise(edges))
+
+    def _mask(self, file: InputFile, piece: Piece) -> pa.Array | None:
+        if piece.alive is None and piece.dead is None:
+            return None
+        import pyarrow.compute as pc
+
+        rows = read_footer(file).rows
+        kept = pa.repeat(True, rows) if piece.alive is None else self._exist(file, piece.alive, rows)
+        if piece.dead is not None:
+            kept = pc.and_not(kept, self._exist(file, piece.dead, rows))
+        return kept
+
+    def _exist(self, file: InputFile, version: int, rows: int) -> pa.Array:
+        mask = self._keep(version, file)
+        if mask is None:
+            raise file.refusal(f"its deletion vector in version {version} no longer exists", file.if_gone)
+        missing = rows - len(mask)
+        return pa.concat_arrays([mask, pa.repeat(True, missing)]) if missing > 0 else mask.slice(0, rows)
+
+
+class Reading:
+    """Plans how far the channel is read. In the planner.
+
+    Args:
+        pieces: the rows of commits.
+        follower: reads the log.
+        check: raises if the rows of a commit, or what comes after it, must not be read.
+    """
+
+    def __init__(self, pieces: Pieces, follower: Follower, check: Callable[[Commit], None]) -> None:
+        self._pieces, self._follower, self._check = pieces, follower, check
+
+    def advance(self, position: Json, limit: Limit) -> Advance:
+        """The end of the next step; the rows before a commit that is refused are read first.
+
+        Raises:
+            ConfigurationError, StateError: the next commit is refused.
+            DataError, StorageError: it, or one of its files, cannot be read.
+        """
+        self._follower.again()
+        at = begin = Place.of(position)
+        stop = None if limit.upto is None else Place.of(limit.upto).version
+        rows = size = 0
+        while stop is None or at.version < stop:
+            commit = self._next(at)
+            if commit is None:
+                break
+            if not at.within:
+                try:
+                    self._check(commit)
+                except Exception:
+                    if at == begin:
+                        raise
+                    break
+            at, step = self._through(commit, at, limit)
+            rows, size = rows + (step.rows or 0), size + (step.bytes or 0)
+            limit = _less(limit, step)
+            if at.within or 0 in (limit.rows, limit.bytes):
+                break
+        self._follower.forget(min(begin.version, at.version) - 1)
+        return Advance(at.to_json(), rows=rows, bytes=size)
+
+    def _next(self, at: Place) -> Commit | None:
+        if not at.within:
+            return self._follower.commit(at.version, at.mark)
+        commit = self._follower.commit(at.version, "")
+        if commit is None or (at.mark and commit.mark != at.mark):
+            raise not_the_commit(self._pieces.log, at.version)
+        return commit
+
+    def _through(self, commit: Commit, at: Place, limit: Limit) -> tuple[Place, Advance]:
+        """As far into a commit as the limit allows; behind it if that is possible."""
+        pieces = self._pieces.of(commit)
+        index, row = at.file, at.row
+        rows = size = 0
+        while index < len(pieces) and 0 not in (limit.rows, limit.bytes):
+            step = self._pieces.format.advance(self._pieces.file(commit, pieces[index]), row, limit)
+            rows, size = rows + (step.rows or 0), size + (step.bytes or 0)
+            limit = _less(limit, step)
+            index, row = (index + 1, 0) if step.finished else (index, step.end)
+        whole = index == len(pieces)
+        end = Place(commit.version + 1 if whole else commit.version, 0 if whole else index, row, commit.mark)
+        return end, Advance(None, rows=rows, bytes=size)
+
+    def lag(self, position: Json) -> int | None:
+        """Rows of the commits that are there and not read, as the log has them; None: it does not say, or too many."""
+        self._follower.again()
+        at = Place.of(position)
+        total = 0
+        for _ in range(MOST_AHEAD):
+            commit = self._next(at)
+            if commit is None:
+                return total
+            counts = [piece.rows for piece in self._pieces.of(commit)[at.file :]]
+            if None in counts:
+                return None
+            total += sum(count for count in counts if count is not None) - at.row
+            at = Place(commit.version + 1, mark=commit.mark)
+        return None
+
+    def seek(self, position: Json, newest: int, who: str) -> Json:
+        """A version, or a list of a version, the number of one of its files and a row of that.
+
+        Args:
+            position: as an operator gives it.
+            newest: version of the table.
+            who: source and channel, for messages.
+
+        Raises:
+            ConfigurationError: there is no such position.
+        """
+        parts = [position, 0, 0] if not isinstance(position, list) else position
+        if len(parts) not in (3, 4):
+            raise no_position(position, "a version, or a list of a version, the number of a file and a row", who)
+        version = number_in(parts[0], 0, newest + 1, "first a version of the table", who)
+        log = self._pieces.log
+        commit = log.commit(version)
+        if commit is None and version <= newest:
+            raise refused(
+                f"version {version} is no longer in the table's log",
+                who,
+                f"send the event again with a version from {log.earliest()} on",
+                kept="the channel continues where it is",
+            )
+        pieces = () if commit is None else self._pieces.of(commit)
+        index = number_in(parts[1], 0, len(pieces), "as second the number of a file of the version", who)
+        if commit is None or index == len(pieces):
+            number_in(parts[2], 0, 0, "behind the last file the row", who)
+            return Place(version + (index > 0), mark=log.mark(version - (index == 0))).to_json()
+        row = self._pieces.format.seek(self._pieces.file(commit, pieces[index]), parts[2])
+        within = (index, row) != (0, 0)
+        return Place(version, index, row, commit.mark if within else log.mark(version - 1)).to_json()
+
+
+def _less(limit: Limit, step: Advance) -> Limit:
+    return Limit(
+        None if limit.rows is None else max(0, limit.rows - (step.rows or 0)),
+        None if limit.bytes is None else max(0, limit.bytes - (step.bytes or 0)),
+    )
+
+
+def unknown_partition(file: InputFile, version: int) -> DataError:
+    """The error for a removed file of which the log does not say what its rows have in common.
+
+    Args:
+        file: the file.
+        version: that removes it.
+    """
+    return file.refusal(
+        f"version {version} removes it, and the table's log does not have its partition values",
+        "start the source with a new uid and a later starting_version; have such changes made by a writer that records "
+        "partition values of removed files, as Spark and delta-rs do",
+    )

@@ -1,0 +1,265 @@
+"""The files of a table's log, and whether they are still those of the table that was followed so far."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from pyarrow import fs
+
+from spark_ext.datafiles.uri import shown, without_secrets
+from spark_ext.errors import DataError, StateError, StorageError
+from spark_ext.sources.delta_snapshot.commits import Commit, mark_of, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_ext.errors import SparkExtError
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+
+KEPT: Final = "all earlier epochs and positions; nothing of the versions that come next was read"
+"""What is kept when a version cannot be read."""
+
+ANEW: Final = "start the source with a new uid, which reads the table that is there now"
+"""What to do when the table cannot be followed any further."""
+
+
+class Log:
+    """The log of a table, version by version.
+
+    Args:
+        filesystem: of the table.
+        root: the table's folder in it.
+        path: the table as the user names it, for messages.
+        operator: the source, for messages.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, root: str, path: str, operator: str) -> None:
+        self.filesystem, self.root = filesystem, root
+        self._path, self._operator = path, operator
+
+    def text(self, version: int) -> str | None:
+        """The file of a version; None: there is none.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        try:
+            with self.filesystem.open_input_stream(self._file(version)) as file:
+                return bytes(file.read()).decode()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as problem:
+            raise self._unreadable(f"version {version} of the log", problem) from None
+
+    def commit(self, version: int) -> Commit | None:
+        """The commit that made a version; None: its file is not there.
+
+        Raises:
+            DataError: it is damaged.
+            StorageError: it cannot be read.
+        """
+        text = self.text(version)
+        if text is None:
+            return None
+        try:
+            return parse(version, text)
+        except ValueError as problem:
+            raise DataError(
+                f"the file of version {version} in the log of '{shown(self._path)}' is damaged: {problem}",
+                operator=self._operator,
+                kept=KEPT,
+                do="restore the file from a backup",
+            ) from None
+
+    def mark(self, version: int) -> str:
+        """The hash of a version's file; "" if there is none."""
+        text = self.text(version) if version >= 0 else None
+        return "" if text is None else mark_of(text)
+
+    def at(self, version: int) -> int | None:
+        """When a version's file was written, ms since 1970 UTC; None: there is no such file.
+
+        Raises:
+            StorageError: the storage failed.
+        """
+        try:
+            found = self.filesystem.get_file_info(self._file(version))
+        except (OSError, ValueError) as problem:
+            raise self._unreadable(f"version {version} of the log", problem) from None
+        return None if found.type != fs.FileType.File else found.mtime_ns // 1_000_000
+
+    def earliest(self, least: int = 0) -> int | None:
+        """The first version from `least` on from which all files up to the newest are there; None: there are none.
+
+        Raises:
+            StorageError: the log cannot be listed.
+        """
+        try:
+            infos = self.filesystem.get_file_info(fs.FileSelector(f"{self.root}/_delta_log", allow_not_found=True))
+        except (OSError, ValueError) as problem:
+            raise self._unreadable("the log", problem) from None
+        held = {int(found[1]) for info in infos if (found := _COMMIT.fullmatch(info.base_name))}
+        newest = max(held, default=None)
+        if newest is None or newest < least:
+            return None
+        first = newest
+        while first - 1 in held and first > least:
+            first -= 1
+        return first
+
+    def _file(self, version: int) -> str:
+        return f"{self.root}/_delta_log/{version:020}.json"
+
+    def _unreadable(self, what: str, problem: Exception) -> StorageError:
+        text = without_secrets(str(problem), self._path)
+        return StorageError(
+            f"{what} of '{shown(self._path)}' could not be read: {text}",
+            operator=self._operator,
+            kept=KEPT,
+            do="check that the storage is reachable; it will be retried",
+        )
+
+    # -- what is wrong ----------------------------------------------------------------------------------------------
+
+    def lost(self, version: int) -> StateError:
+        """The error for a version whose file has been cleaned up."""
+        first = self.earliest()
+        there = "there are no later ones" if first is None else f"the earliest one from which all are there is {first}"
+        return StateError(
+            f"version {version} of '{shown(self._path)}' comes next, and its file is no longer in the table's log; "
+            f"{there}: what was added between is unknown",
+            operator=self._operator,
+            kept=KEPT,
+            do=f"restore the log's files from a backup, or {ANEW}; set delta.logRetentionDuration longer than the job "
+            "may stand still",
+        )
+
+    def replaced(self) -> StateError:
+        """The error for another table at the same path."""
+        return StateError(
+            f"'{shown(self._path)}' is not the table that this source has begun with, which is gone: another one was "
+            "created there",
+            operator=self._operator,
+            kept=KEPT,
+            do=f"put the table back, or {ANEW}",
+        )
+
+    def put_back(self, version: int, newest: int | None = None) -> StateError:
+        """The error for a table whose history is not the one that was read.
+
+        Args:
+            version: the last one that was read.
+            newest: the newest one that is there; None: there are others in its place.
+        """
+        now = "another commit has its number now" if newest is None else f"its newest version is {newest}"
+        return StateError(
+            f"version {version} of '{shown(self._path)}' has been read, and {now}: the table was put back, for example "
+            "from a backup",
+            operator=self._operator,
+            kept=KEPT,
+            do=f"restore the job from a savepoint that is not newer than the table, or {ANEW}",
+        )
+
+
+class Follower:
+    """Reads a log forwards, one commit after the other, and notices when it is no longer the same log.
+
+    Args:
+        log: the table's.
+        table: looks at the table: the id and the newest version.
+        id: of the table when it was first looked at.
+        clock: s; never goes back.
+        poll_s: how often to look for a new commit when there was none, s.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        table: Callable[[], tuple[str, int]],
+        id: str,
+        clock: Callable[[], float],
+        poll_s: float,
+    ) -> None:
+        self._log, self._table, self._id = log, table, id
+        self._clock, self._poll_s = clock, poll_s
+        self._held: dict[int, Commit] = {}
+        self._fresh: set[int] = set()
+        """Versions that were read since the last call of `again`."""
+        self._absent: tuple[int, float] | None = None
+        """The version that was not there when it was last looked for, and when that was."""
+        self._opened = float("-inf")
+
+    def again(self) -> None:
+        """Time has passed: what was read so far may have been replaced."""
+        self._fresh.clear()
+
+    def forget(self, before: int) -> None:
+        """Drop the commits before a version."""
+        for version in [version for version in self._held if version < before]:
+            del self._held[version]
+            self._fresh.discard(version)
+
+    def commit(self, version: int, mark: str) -> Commit | None:
+        """The commit that makes a version; None: there is none yet.
+
+        Args:
+            version: the version.
+            mark: of the commit before it, as it was when that was read; "": unknown.
+
+        Raises:
+            StateError: the file is gone, or the log is another one.
+            DataError: it is damaged.
+            StorageError: it cannot be read.
+        """
+        held = self._held.get(version)
+        if held is not None:
+            return held
+        now = self._clock()
+        if self._absent is not None and self._absent[0] == version and now - self._absent[1] < self._poll_s:
+            return None
+        found = self._log.commit(version)
+        # One that was read a moment ago need not be read again.
+        fresh = found is not None and version - 1 in self._fresh
+        there = self._held[version - 1].mark if fresh else self._log.mark(version - 1)
+        if not there or (mark and there != mark):
+            found = self._look(version, found, there, mark)
+        if found is None:
+            self._absent = version, now
+            return None
+        if found.metadata is not None and found.metadata.id != self._id:
+            raise self._log.replaced()
+        self._held[version] = found
+        self._fresh.add(version)
+        return found
+
+    def _look(self, version: int, found: Commit | None, there: str, mark: str) -> Commit | None:
+        """The file of the version before is gone, or not the one that was read: what has happened."""
+        if found is None and not there and self._clock() - self._opened < 10 * self._poll_s:
+            # A table at rest whose log has been cleaned up to its last version: opening it is costly.
+            return None
+        self._opened = self._clock()
+        id, newest = self._table()
+        if id != self._id:
+            raise self._log.replaced()
+        if newest < version - 1:
+            raise self._log.put_back(version - 1, newest)
+        if there and mark and there != mark:
+            raise self._log.put_back(version - 1)
+        if found is None and newest >= version:
+            # It may have been committed since.
+            found = self._log.commit(version)
+            if found is None:
+                raise self._log.lost(version)
+        return found
+
+
+def not_the_commit(log: Log, version: int) -> SparkExtError:
+    """The error for a range to be read whose last commit is not the one that was planned.
+
+    Args:
+        log: the table's.
+        version: of that commit.
+    """
+    return log.lost(version) if log.text(version) is None else log.put_back(version)

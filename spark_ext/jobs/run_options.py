@@ -1,0 +1,161 @@
+"""How a run of a job is to end, and what it does while another run of the job is under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeVar
+
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_delay,
+    stop_any,
+    stop_when_event_set,
+    wait_fixed,
+)
+from tenacity.stop import stop_base
+
+from spark_ext.errors import ConfigurationError, JobRunningError
+from spark_ext.jobs.result import JobResult
+from spark_ext.masking import logger
+from spark_ext.queries.writer_checks import NOTHING_STARTED
+
+log = logger("spark_ext.job")
+
+T = TypeVar("T")
+
+Until = Literal["now"]
+Emit = Literal["closed", "all"]
+IfRunning = Literal["refuse", "wait"]
+
+LOOK_EVERY: Final = 1.0
+"""Pause between two looks at whether the other run has ended, s."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is to end."""
+
+    until: Until | None = None
+    emit: Emit = "closed"
+    if_running: IfRunning = "refuse"
+    wait_timeout: float | None = None
+    """s; None: as long as it takes."""
+    other_hosts: bool = False
+    """Whether a driver on another host counts as running while its heartbeat is recent."""
+    drain: bool = False
+    """Whether the start requests a drain."""
+
+    @classmethod
+    def of(
+        cls,
+        job: str,
+        until: str | None,
+        emit: str = "closed",
+        if_running: str | None = None,
+        wait_timeout: float | None = None,
+    ) -> RunOptions:
+        """What a user has given.
+
+        Raises:
+            ConfigurationError: a value is unknown, or two of them do not go together.
+        """
+        who = f"job '{job}'"
+        for name, value, known in (
+            ("until", until, (None, "now")),
+            ("emit", emit, ("closed", "all")),
+            ("if_running", if_running, (None, "refuse", "wait")),
+        ):
+            if value not in known:
+                shown = " or ".join(repr(one) for one in known)
+                raise _refused(f"{name} is {value!r}, and can be {shown}", who, "use one of these")
+        if emit == "all" and until is None:
+            raise _refused(
+                "emit='all' is given without until='now'",
+                who,
+                "leave it out: a run without `until` emits all windows at the end of its input; to end a job whose "
+                "input does not, drain it",
+            )
+        if wait_timeout is not None and if_running != "wait":
+            raise _refused("wait_timeout is given without if_running='wait'", who, "give both, or none")
+        if wait_timeout is not None and wait_timeout < 0:
+            raise _refused(f"wait_timeout is {wait_timeout}", who, "give a number of seconds from 0")
+        return cls(
+            until,  # type: ignore[arg-type]
+            emit,  # type: ignore[arg-type]
+            if_running or "refuse",  # type: ignore[arg-type]
+            wait_timeout,
+            other_hosts=until is not None or if_running is not None,
+        )
+
+    def drained(self) -> RunOptions:
+        """The run after one with `emit="all"`: it reads nothing, and emits what is open."""
+        return replace(self, until=None, emit="closed", drain=True)
+
+    def when_free(self, job: str, start: Callable[[], T], stopping: threading.Event) -> T:
+        """Start, once no other run of the job is under way.
+
+        Args:
+            job: its name.
+            start: raises `JobRunningError` while another one is.
+            stopping: ends the wait.
+
+        Raises:
+            JobRunningError: another run is under way, and is not to be waited for any longer.
+            Exception: whatever `start` raises.
+        """
+        if self.if_running == "refuse":
+            return start()
+        limits: list[stop_base] = [stop_when_event_set(stopping)]
+        if self.wait_timeout is not None:
+            limits.append(stop_after_delay(self.wait_timeout))
+        noted = False
+
+        def attempt() -> T:
+            nonlocal noted
+            try:
+                return start()
+            except JobRunningError as problem:
+                if not noted:
+                    noted = True
+                    log.warning("job '%s' waits for another run: %s", job, problem.what)
+                raise
+
+        waiting = Retrying(
+            retry=retry_if_exception_type(JobRunningError),
+            wait=wait_fixed(LOOK_EVERY),
+            stop=stop_any(*limits),
+            sleep=sleep_using_event(stopping),
+            reraise=True,
+        )
+        return waiting(attempt)
+
+
+def both(first: JobResult, second: JobResult) -> JobResult:
+    """The result of a run that was made in two parts.
+
+    Args:
+        first: of the part that has read what was there.
+        second: of the part that has emitted what was open.
+    """
+    before = {query.uid: query for query in first.queries}
+    queries = tuple(
+        replace(
+            query,
+            rows=query.rows + before[query.uid].rows,
+            epochs=query.epochs + before[query.uid].epochs,
+            bad_rows=query.bad_rows + before[query.uid].bad_rows,
+            finished_before=before[query.uid].finished_before,
+        )
+        if query.uid in before
+        else query
+        for query in second.queries
+    )
+    return replace(second, started=first.started, queries=queries)
+
+
+def _refused(what: str, who: str, do: str) -> ConfigurationError:
+    return ConfigurationError(what, operator=who, kept=NOTHING_STARTED, do=do)

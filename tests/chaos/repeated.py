@@ -1,0 +1,208 @@
+"""`python -m tests.chaos.repeated`: one job, run with `until="now"` on growing input again and again, and killed.
+
+Each run that was not disturbed must have read what was there when it began; in the end the output is the whole input,
+each row once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from deltalake import DeltaTable
+from rich.console import Console
+
+from tests.chaos.inlets import INLETS, START, Inlet, row
+from tests.chaos.scenario import ROOT
+from tests.support.processes import Tree
+from tests.support.waiting import until
+
+WITHIN = 600.0
+"""A run takes less, s."""
+
+
+@dataclass
+class Outcome:
+    """What has come of a series of runs."""
+
+    runs: int = 0
+    kills: int = 0
+    rows: int = 0
+    seconds: list[float] = field(default_factory=list)
+    """Of runs that were not killed."""
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By run: files and bytes of the state directory."""
+    problems: list[str] = field(default_factory=list)
+
+
+class Series:
+    """The runs of one shape in a folder.
+
+    Args:
+        name: of the input, one of `INLETS`.
+        folder: empty.
+        seed: of what is random.
+    """
+
+    def __init__(self, name: str, folder: Path, seed: int) -> None:
+        self._shape, self._next, self._open = INLETS[name]
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._usual = 3.0
+        self.outcome = Outcome()
+
+    def run(self, runs: int, kills: int, say: Callable[[str], None] = lambda what: None) -> Outcome:
+        """Make the runs.
+
+        Args:
+            runs: how many.
+            kills: in so many of them the driver is killed at a random moment.
+            say: shows progress.
+        """
+        killed = set(self._random.sample(range(1, runs), min(kills, runs - 1)))
+        with self._open(self._folder) as inlet:
+            driver = self._start(inlet)
+            try:
+                for number in range(runs):
+                    driver = self._one(number, inlet, driver, kill=number in killed, last=number == runs - 1)
+                    if number % 10 == 9:
+                        self.outcome.sizes[number + 1] = _size(self._folder / "state")
+                        say(f"{number + 1} runs, {self.outcome.kills} kills, {self._next} rows")
+                code = driver.wait(WITHIN)
+                if code != 0:
+                    self.outcome.problems.append(f"the driver's exit code is {code}: {driver.text()[-2000:]}")
+            finally:
+                driver.kill_all()
+        self.outcome.runs, self.outcome.rows = runs, self._next
+        self.outcome.problems += self._differences()
+        return self.outcome
+
+    def _start(self, inlet: Inlet) -> Tree:
+        script = ROOT / "tests" / "chaos" / "repeated_job.py"
+        command: list[str | Path] = [sys.executable, script, self._shape, self._folder, json.dumps(dict(inlet.options))]
+        env = {"SPARK_MASTER": "local[2]", "PYTHONPATH": str(ROOT)}
+        return Tree(command, self._folder / "driver.log", env)
+
+    def _add(self, inlet: Inlet) -> None:
+        count = self._random.choice([0, 1, 3, 12])
+        if count:
+            inlet.add([row(number) for number in range(self._next, self._next + count)])
+            self._next += count
+
+    def _one(self, number: int, inlet: Inlet, driver: Tree, *, kill: bool, last: bool) -> Tree:
+        self._add(inlet)
+        there = self._next
+        done = self._folder / f"done-{number}.json"
+        (self._folder / ".go").write_text("all" if last else "")
+        (self._folder / ".go").rename(self._folder / f"go-{number}")
+        if kill:
+            time.sleep(self._random.uniform(0, 1.2 * self._usual))
+            self.outcome.kills += 1
+            driver.kill()
+            until(lambda: not driver.members(), "the killed driver's processes have ended", 60)
+            driver = self._start(inlet)
+        if not last and self._random.random() < 0.3:
+            # Comes while the run is under way: this run reads it, or the next one.
+            self._add(inlet)
+        until(lambda: done.exists() or driver.poll() is not None, f"run {number}", WITHIN)
+        if not done.exists():
+            self.outcome.problems.append(f"run {number}: the driver has ended: {driver.text()[-3000:]}")
+            raise typer.Exit(1)
+        result = json.loads(done.read_text())
+        self._check(number, there, result, last)
+        if not kill:
+            self.outcome.seconds.append(result["seconds"])
+            self._usual = sorted(self.outcome.seconds)[len(self.outcome.seconds) // 2]
+        return driver
+
+    def _check(self, number: int, there: int, result: dict[str, Any], last: bool) -> None:
+        wanted = "FINISHED" if last else "SUSPENDED"
+        if result["state"] != wanted:
+            self.outcome.problems.append(f"run {number} is {result['state']} for {wanted}")
+        if self._shape != "windows":
+            missing = set(range(there)) - set(self._output())
+            if missing:
+                self.outcome.problems.append(f"run {number} has not read {len(missing)} rows that were there")
+
+    def _output(self) -> list[Any]:
+        place = self._folder / "out"
+        if not (place / "_delta_log").exists():
+            return []
+        table = DeltaTable(place).to_pyarrow_table()
+        if self._shape == "windows":
+            return [(one["start"], one["n"]) for one in table.to_pylist()]
+        return list(table["id"].to_pylist())
+
+    def _differences(self) -> list[str]:
+        if self._shape == "windows":
+            ats = [row(number)["at"] for number in range(self._next)]
+            wanted: Counter[Any] = Counter(Counter(at.replace(second=0) for at in ats).items())
+            assert not ats or min(ats) == START
+        else:
+            wanted = Counter(range(self._next))
+        found = Counter(self._output())
+        return [
+            f"{what}: {sum(some.values())} rows, such as {next(iter(some))}"
+            for what, some in (("missing", wanted - found), ("too many", found - wanted))
+            if some
+        ]
+
+
+def _size(place: Path) -> tuple[int, int]:
+    files = [path for path in place.rglob("*") if path.is_file()]
+    return len(files), sum(path.stat().st_size for path in files if path.exists())
+
+
+def _say(console: Console, name: str, what: str) -> None:
+    console.print(f"{name}: {what}", markup=False)
+
+
+def main(
+    source: Annotated[str, typer.Option(help=f"comma-separated, or 'all': {', '.join(INLETS)}")] = "all",
+    runs: Annotated[int, typer.Option(min=2)] = 100,
+    kills: Annotated[int, typer.Option(min=0)] = 20,
+    seed: Annotated[int, typer.Option()] = 1,
+    keep: Annotated[Path | None, typer.Option(help="work in this directory, and keep everything")] = None,
+) -> None:
+    """Run a job on growing input again and again, kill it, and compare its output."""
+    console = Console()
+    folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-repeated-"))).resolve()
+    names = list(INLETS) if source == "all" else [name.strip() for name in source.split(",")]
+    failed = False
+    try:
+        for name in names:
+            place = folder / name
+            place.mkdir(parents=True)
+            series = Series(name, place, seed)
+            say = partial(_say, console, name)
+            found = series.run(runs, kills, say)
+            usual = sorted(found.seconds)[len(found.seconds) // 2] if found.seconds else 0
+            grown = [f"{count} files, {size // 1024} KiB after {run}" for run, (count, size) in found.sizes.items()]
+            console.print(
+                f"{name}: {found.runs} runs, {found.kills} kills, {found.rows} rows, median run {usual:.1f} s, "
+                f"{len(found.problems)} problems; state: {'; '.join(grown)}",
+                markup=False,
+            )
+            for problem in found.problems:
+                console.print(f"  {problem}", markup=False)
+            failed = failed or bool(found.problems)
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

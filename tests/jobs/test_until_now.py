@@ -1,0 +1,103 @@
+"""Runs that end with what is there, in Spark: linked queries over a growing input, run again and again."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import spark_ext as sx
+from spark_ext.errors import ConfigurationError, JobRunningError
+from spark_ext.model.lifecycle import State
+from tests.support.jobs import JobHarness, expected
+from tests.support.refusals import refused
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.job import Job
+    from spark_ext.jobs.result import JobResult
+
+
+class Hourly:
+    """A job over a file that says how many rows there are: into an exchange, and from there into a folder."""
+
+    def __init__(self, lab: JobHarness) -> None:
+        self.lab = lab
+        self.grow(0)
+
+    def grow(self, rows: int) -> None:
+        (self.lab.folder / "count").write_text(str(rows))
+
+    def job(self) -> Job:
+        lab = self.lab
+        made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+        x = made.exchange("x", partitions=2, max_in_flight=4)
+        reader = lab.spark.readStream.format("growing").option("uid", "in").option("log", lab.log)
+        rows = reader.options(path=str(lab.folder / "count"), max_rows_per_epoch=3).load()
+        made.add("first", x.write(rows))
+        lab.add(made, x.read("x-in"), query="second", out="out")
+        return made
+
+    def run(self, emit: str = "closed") -> JobResult:
+        return self.job().run(until="now", emit=emit, progress=False)  # type: ignore[arg-type]
+
+    def committed(self) -> list[int]:
+        """Up to where the source has been told that its rows are safe, each time."""
+        return [event["positions"]["0"] for event in self.lab.events("committed")]
+
+
+@pytest.mark.slow(30, "six runs of two queries")
+def test_run_again_and_again_it_reads_what_is_new_and_ends_when_it_is_asked_to(lab: JobHarness) -> None:
+    hourly = Hourly(lab)
+    hourly.grow(7)
+    first = hourly.run()
+    assert (first.state, first.finished, first.caught_up) == (State.SUSPENDED, False, True)
+    assert lab.numbers() == expected(7)
+    assert hourly.committed()[-1] == 7, "the last epoch is acknowledged as well"
+    assert not lab.events("end_of_input", "close")
+
+    epochs = [len(list((lab.checkpoint(query) / "commits").glob("[0-9]*"))) for query in ("first", "second")]
+    nothing = hourly.run()
+    assert (nothing.state, nothing.rows, nothing.epochs) == (State.SUSPENDED, 0, 0)
+    assert epochs == [len(list((lab.checkpoint(query) / "commits").glob("[0-9]*"))) for query in ("first", "second")]
+
+    hourly.grow(12)
+    assert hourly.run().caught_up
+    assert lab.numbers() == expected(12)
+
+    hourly.grow(14)
+    last = hourly.run(emit="all")
+    assert (last.state, last.rows) == (State.FINISHED, 4)
+    assert lab.numbers() == expected(14)
+    hourly.grow(20)
+    assert hourly.run().finished
+    assert lab.numbers() == expected(14), "what has finished reads nothing"
+
+
+def test_a_source_that_always_has_more_is_refused(lab: JobHarness) -> None:
+    with refused(ConfigurationError, "query 'q'", "source 'in' (numbers) has no end and does not say"):
+        lab.job(lab.source(live="true")).run(until="now", progress=False)
+    assert not lab.rows()
+
+
+@pytest.mark.slow(15, "two runs, one after the other")
+def test_while_another_run_is_under_way_it_is_refused_or_waits(lab: JobHarness) -> None:
+    hourly = Hourly(lab)
+    hourly.grow(2)
+    running = hourly.job().start()
+    with refused(JobRunningError, "job 'lab'", "is running as incarnation 1"):
+        hourly.run()
+    found: list[JobResult] = []
+
+    def wait() -> None:
+        found.append(hourly.job().run(until="now", if_running="wait", progress=False))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(lambda: lab.numbers() == expected(2), "the first run has read what was there")
+    hourly.grow(5)
+    running.stop()
+    waiting.join(300)
+    assert [result.state for result in found] == [State.SUSPENDED]
+    assert lab.numbers() == expected(5)

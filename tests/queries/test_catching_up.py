@@ -1,0 +1,132 @@
+"""A query in a run that ends with what is there: what its Spark query's end means, and whom it waits for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ext.ledger.schema import ExecutionStateRow
+from spark_ext.model.lifecycle import State
+from spark_ext.model.until import UntilNow, Upstream
+from spark_ext.queries.catching_up import AT_REST
+from spark_ext.spark.own_end import OwnEnd
+from tests.queries.fakes import TASK_LOST, Bench, position
+
+NOTHING_LEFT = OwnEnd(found_nothing=True, one_epoch=False)
+STOPPED = OwnEnd(found_nothing=False, one_epoch=False)
+ONE_EPOCH = OwnEnd(found_nothing=False, one_epoch=True)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    # Its operators are made up, and have no hooks.
+    return Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow()).started()
+
+
+def state_of(bench: Bench) -> State:
+    return bench.run.state
+
+
+def ended(bench: Bench, own: OwnEnd | None) -> State:
+    bench.query.end(own=own)
+    bench.tick()
+    bench.tick()
+    return bench.run.state
+
+
+def test_what_was_there_is_read_and_the_query_is_suspended(bench: Bench) -> None:
+    bench.query.commit({"offset": 1})
+    assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
+    assert (bench.query.starts, bench.run.committed) == (1, 0)
+    assert [row.state for row in bench.rows(ExecutionStateRow)][-1] == "SUSPENDED"
+
+
+def test_without_anything_to_read_there_is_no_epoch(bench: Bench) -> None:
+    assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
+    assert (bench.query.starts, bench.run.committed) == (1, -1)
+
+
+@pytest.mark.parametrize("own", [STOPPED, None], ids=["in between", "with Spark itself"])
+def test_a_stop_from_outside_is_not_the_end_of_the_input(bench: Bench, own: OwnEnd | None) -> None:
+    bench.query.commit({"offset": 1})
+    assert ended(bench, own) is State.CANCELED
+    assert "outside" in bench.run.reason
+
+
+def test_an_epoch_that_was_not_committed_is_no_end(bench: Bench) -> None:
+    bench.query.plan({"offset": 1})
+    assert ended(bench, NOTHING_LEFT) is State.CANCELED
+
+
+def test_a_source_that_gives_one_epoch_at_a_time_has_given_what_was_there(bench: Bench) -> None:
+    bench.query.commit({"offset": 1})
+    assert ended(bench, ONE_EPOCH) is State.SUSPENDED
+
+
+def test_the_one_epoch_of_a_run_may_be_one_that_an_earlier_run_had_planned(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow())
+    bench.query.plan({"offset": 1})
+    bench.started()
+    bench.query.commit_planned()
+    assert ended(bench, ONE_EPOCH) is State.RUNNING
+    assert bench.query.starts == 2
+    bench.query.commit({"offset": 2})
+    assert ended(bench, ONE_EPOCH) is State.SUSPENDED
+
+
+def test_a_failure_leads_to_a_restart_and_the_run_goes_on_to_its_end(bench: Bench) -> None:
+    bench.query.commit({"offset": 1})
+    bench.query.end(TASK_LOST)
+    bench.tick()
+    assert state_of(bench) is State.RESTARTING
+    bench.tick(1.0)
+    assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
+
+
+def test_a_query_that_has_all_its_input_finishes_and_is_not_suspended(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, until=UntilNow()).started()
+    bench.query.commit(position(finished=1, ended=True))
+    assert ended(bench, NOTHING_LEFT) is State.FINISHING
+
+
+def test_a_stop_while_it_rests_is_a_stop(bench: Bench) -> None:
+    bench.run.request_stop()
+    bench.tick()
+    assert state_of(bench) is State.CANCELED
+
+
+class Feeding:
+    """Queries that feed another one, as a test says."""
+
+    def __init__(self) -> None:
+        self.now = Upstream(ended=False)
+
+    def __call__(self, uid: str) -> Upstream:
+        return self.now
+
+
+def test_a_query_follows_those_that_feed_it_until_they_have_ended(tmp_path: Path) -> None:
+    feeding = Feeding()
+    bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(feeding)).started()
+    assert ended(bench, NOTHING_LEFT) is State.RUNNING
+    bench.tick(AT_REST)
+    assert bench.query.starts == 1, "there is nothing new"
+    feeding.now = Upstream(ended=False, epochs=1)
+    bench.tick()
+    assert bench.query.starts == 2
+    bench.query.commit({"offset": 1})
+    # They end while it runs: what they committed last may have come after its last look.
+    feeding.now = Upstream(ended=True, epochs=2)
+    assert ended(bench, NOTHING_LEFT) is State.RUNNING
+    bench.tick(AT_REST)
+    assert bench.query.starts == 3
+    assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
+
+
+def test_a_query_that_waits_for_those_that_feed_it_can_be_stopped(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(Feeding())).started()
+    assert ended(bench, NOTHING_LEFT) is State.RUNNING
+    bench.run.request_stop()
+    bench.tick()
+    assert state_of(bench) is State.CANCELED

@@ -1,0 +1,82 @@
+"""Up to where a run that ends with what is there reads a source, over restarts of its planner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_ext.sources.runtime.planner import NoLedger, Planner
+from spark_ext.sources.runtime.targets import Targets
+from spark_ext.spark import registry
+from spark_ext.spark.registry import Registration
+from tests.sources.memory import Log, Store, memory, registration, rows_of, run_to_end
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "registry"
+    monkeypatch.setenv(registry.VARIABLE, str(folder))
+    return folder
+
+
+def until_now(place: Path, start: int = 1) -> Registration:
+    found = replace(registration(), until_now=True, start=start)
+    registry.publish([found], place)
+    return found
+
+
+def planner(store: Store, known: Registration | None) -> Planner:
+    made = Planner(memory(store, bounded=False), known, NoLedger())
+    made.prepare_available_now()
+    return made
+
+
+def test_another_planner_of_the_run_reads_up_to_where_the_first_one_was_to_read(place: Path) -> None:
+    store, log, known = Store({"a": 3}, ends=False), Log(), until_now(place)
+    planner(store, known)
+    store.rows.update(a=5, b=2)
+    run_to_end(log, planner(store, known))
+    assert rows_of(log.read()) == {"a": [0, 1, 2]}
+
+
+def test_the_next_run_reads_what_has_come_since(place: Path) -> None:
+    store, log = Store({"a": 3}, ends=False), Log()
+    run_to_end(log, planner(store, until_now(place, 1)))
+    store.rows.update(a=5, b=2)
+    run_to_end(log, planner(store, until_now(place, 2)))
+    assert rows_of(log.read()) == {"a": [0, 1, 2, 3, 4], "b": [0, 1]}
+
+
+def test_a_query_with_sparks_own_trigger_keeps_nothing(place: Path) -> None:
+    store, log, known = Store({"a": 3}, ends=False), Log(), replace(registration(), start=1)
+    planner(store, known)
+    store.rows.update(a=5)
+    run_to_end(log, planner(store, known))
+    assert rows_of(log.read()) == {"a": [0, 1, 2, 3, 4]}
+    assert not list(place.glob("*.now"))
+
+
+def test_each_stage_has_targets_of_its_own(place: Path) -> None:
+    targets = Targets(until_now(place), place)
+    assert targets.of(None, lambda: {"a": 1}) == {"a": 1}
+    assert targets.of({"number": 1}, lambda: {"b": 2}) == {"b": 2}
+    again = Targets(until_now(place), place)
+    assert again.of(None, lambda: {"a": 9}) == {"a": 1}
+    assert again.of({"number": 1}, lambda: {"b": 9}) == {"b": 2}
+
+
+def test_they_are_removed_with_the_registration(place: Path) -> None:
+    known = until_now(place)
+    Targets(known, place).of(None, lambda: {"a": 1})
+    registry.withdraw([known.uid], place)
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"start": 1}', '{"start": 2, "targets": {}}'])
+def test_a_note_that_says_nothing_of_this_run_is_replaced(place: Path, text: str) -> None:
+    known = until_now(place)
+    (place / registry.targets_note(known.uid)).write_text(text)
+    assert Targets(known, place).of(None, lambda: {"a": 1}) == {"a": 1}
+    assert Targets(known, place).of(None, lambda: {"a": 2}) == {"a": 1}
