@@ -1,9 +1,10 @@
-# make run | pipeline | control | quick | test | test-all | spec | bench | chaos | histories | lint | clean.
-# Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
+# make run | pipeline | control | quick | test | test-all | test-matrix | spec | bench | chaos | histories | lint | docs | release | clean.
+# Needs Python 3.10 to 3.13, Java 17+ and GNU make; installs the rest into .venv.
 
 PYTHON ?= python3
 ARGS ?=
 WORKERS ?= 3
+PYTHONS ?= python3.10 python3.12 python3.13
 BIN := .venv/bin
 # A file's tests stay on one worker, which has one Spark session; see tests/support/scheduling.py.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
@@ -11,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # Hundreds of short Python processes would each compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run pipeline control quick test test-all spec bench chaos histories lint clean python java
+.PHONY: help run pipeline control quick test test-all test-matrix spec bench chaos histories lint docs release clean python java
 
 help:
 	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
@@ -20,11 +21,14 @@ help:
 	@echo "make quick      the tests that need no Spark, no server and no process of their own: under a minute"
 	@echo "make test       the tests; ARGS='tests/test_x.py -k y' for some of them, WORKERS=4 on a larger machine"
 	@echo "make test-all   also those that repeat the others in further modes, formats and kills"
+	@echo "make test-matrix  the quick tests and a core of the others for each of PYTHONS, with the oldest and the newest libraries"
 	@echo "make spec       the models of the protocols, and that each of their rules is needed: 3 to 6 minutes"
 	@echo "make bench      ratios against plain Spark, measured side by side in one run"
 	@echo "make chaos      every sink, linked queries, checkpoints, savepoints, control events and the flights job, killed at random and at each named step"
 	@echo "make histories  random histories: starts, kills, renames, restored and copied states; exact or refused"
 	@echo "make lint       ruff, the layers of imports, and mypy --strict"
+	@echo "make release    wheel, source distribution and release notes in dist/, checked and tried; uploads nothing"
+	@echo "make docs       the documentation as a site in out/site; any link or name that leads nowhere fails"
 	@echo "make clean      removes outputs and caches; .venv stays"
 
 run: .venv/.test java
@@ -46,6 +50,9 @@ test: .venv/.test .venv/.browser java
 
 test-all: .venv/.test .venv/.browser java
 	@$(PYTEST) $(ARGS)
+
+test-matrix: .venv/.dev java
+	@$(BIN)/python -m tools.matrix $(PYTHONS) $(ARGS)
 
 spec: .venv/.test java
 	@$(BIN)/python -m tests.spec $(ARGS)
@@ -72,7 +79,14 @@ lint: .venv/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
-	@$(BIN)/mypy tests benchmarks examples
+	@$(BIN)/mypy tests benchmarks examples tools
+
+release: .venv/.dev java
+	@$(BIN)/python -m tools.release
+
+docs: .venv/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+	@echo "open out/site/index.html"
 
 clean:
 	@rm -rf out data build dist spark-warehouse metastore_db derby.log
@@ -88,6 +102,13 @@ clean:
 .venv/.dev: pyproject.toml constraints.txt | python
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+# Without npm the diagrams of the site are shown as text, and its files have no search when they are opened.
+.venv/.docs: pyproject.toml constraints.txt docs/site/fetch_scripts.py | python
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
+	@$(BIN)/python docs/site/fetch_scripts.py
 	@touch $@
 
 # Where the machine has no Chromium and no npm, the tests of the page in a browser are skipped.

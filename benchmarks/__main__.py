@@ -19,6 +19,7 @@ from benchmarks._figures import OUT
 NAMES = (
     "delta_commit",
     "delta_throughput",
+    "upsert",
     "job_overhead",
     "metrics_epochs",
     "operations_epochs",

@@ -1,21 +1,33 @@
 """What it costs to collect bad rows where there are none: a CSV file read with `quarantine` and with `fail`.
 
 The rows are read by the reader of a task, in this process, in turns; the figure is CPU time. What a file costs in which
-one line in ten thousand is bad is measured beside it.
+one line in ten thousand is bad is measured beside it. Likewise for tasks of sinks: `delta_2pc` looks for nulls,
+`files_2pc` for times and texts that JSON does not have, `kafka_2pc` at what it checks anyway.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import workplace
 from spark_ext.bad_rows.collector import Destination
 from spark_ext.bad_rows.names import key_of
+from spark_ext.model.commits import Task
+from spark_ext.model.identity import Identity
 from spark_ext.model.offsets import Range, SourceOffset
 from spark_ext.schemas.ddl import columns
+from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
+from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit
+from spark_ext.sinks.kafka_2pc.sink import KafkaTwoPhaseCommit
+from spark_ext.sinks.runtime.writer import write_task
 from spark_ext.sources.files.source import Files
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 
@@ -23,6 +35,22 @@ ROUNDS = 15
 ROWS = 1_000_000
 BAD_EVERY = 10_000
 SIDES = {"fail": ("good", "fail"), "quarantine": ("good", "quarantine"), "one in 10,000": ("bad", "quarantine")}
+
+
+SINK_ROWS, BATCH = 500_000, 10_000
+
+SINKS: dict[str, Callable[[Path, str], TwoPhaseCommitSink]] = {
+    "delta_2pc": lambda folder, on_bad_row: DeltaTwoPhaseCommit(
+        {"uid": "out", "path": str(folder / "table"), "on_bad_row": on_bad_row}
+    ),
+    "files_2pc": lambda folder, on_bad_row: FilesTwoPhaseCommit(
+        {"uid": "out", "path": str(folder / "files"), "format": "json", "on_bad_row": on_bad_row}
+    ),
+    "kafka_2pc": lambda folder, on_bad_row: KafkaTwoPhaseCommit(
+        {"uid": "out", "bootstrap_servers": "127.0.0.1:1", "topic": "t", "staging": str(folder / "staging"),
+         "on_bad_row": on_bad_row}
+    ),
+}  # fmt: skip
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
@@ -48,8 +76,64 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
             Aim(">=", 0.98),
             samples,
             {"rows": ROWS},
-        )
+        ),
+        *_sinks(rounds),
     ]
+
+
+def _sinks(rounds: int) -> list[Figure]:
+    """Rows per second of CPU of a task of each sink."""
+    rates: dict[tuple[str, str], list[float]] = {(sink, side): [] for sink in SINKS for side in ("fail", "quarantine")}
+    for round_ in range(rounds + 1):
+        for (sink, side), found in rates.items():
+            with workplace() as folder:
+                rate = _rate_of_sink(folder, sink, side)
+            if round_:
+                found.append(rate)
+    figures = []
+    for sink in SINKS:
+        samples = {side: Sample.of(rates[sink, side], "M rows/s") for side in ("fail", "quarantine")}
+        figures.append(
+            Figure(
+                "bad_rows",
+                f"bad_rows_{sink.partition('_')[0]}",
+                f"rows per second of CPU of a task of {sink} without bad rows: collecting them / failing on them",
+                samples["quarantine"].median / samples["fail"].median,
+                Aim(">=", 0.98),
+                samples,
+                {"rows": SINK_ROWS},
+            )
+        )
+    return figures
+
+
+def _rate_of_sink(folder: Path, name: str, on_bad_row: str) -> float:
+    """Millions of rows per second of CPU."""
+    sink = SINKS[name](folder, on_bad_row)
+    schema = columns(
+        "value string, timestamp timestamp" if name == "kafka_2pc" else "id bigint, at timestamp, tag string"
+    )
+    task = Task("out", "q", 0, 0, 0, 1, 1)
+    identity = Identity(state=str(folder / "state"), incarnation=1, lineage=1)
+    batches = [_batch_of(schema, start) for start in range(0, SINK_ROWS, BATCH)]
+    began = time.process_time()
+    written = write_task(sink, schema, iter(batches), task, identity)
+    spent = time.process_time() - began
+    if written.rows != SINK_ROWS or written.bad is not None:
+        raise AssertionError(f"{written.rows} rows were written")
+    return SINK_ROWS / spent / 1e6
+
+
+def _batch_of(schema: StructType, start: int) -> pa.RecordBatch:
+    numbers = pa.array(range(start + 1, start + BATCH + 1), pa.int64())
+    made = {
+        "id": numbers,
+        "at": numbers.cast(pa.timestamp("us", "UTC")),
+        "timestamp": pa.array([1_000_000 + start] * BATCH, pa.timestamp("us", "UTC")),
+        "tag": pa.array([f"key-{n % 1000}" for n in range(BATCH)]),
+        "value": pa.array([f"value-{n}" for n in range(BATCH)]),
+    }
+    return pa.RecordBatch.from_arrays([made[name] for name in schema.names], names=schema.names)
 
 
 def _rate(folder: Path, name: str, on_bad_row: str) -> float:

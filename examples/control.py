@@ -13,7 +13,7 @@
 # MAGIC | `daily` | flights and mean departure delay per carrier and day | `out/control/daily` |
 # MAGIC
 # MAGIC As a script: `python examples/control.py [--fresh] [--out DIR] [--data DIR]`. It needs the packages of
-# MAGIC `pip install 'spark-ext[examples,server]'`.
+# MAGIC `pip install 'spark-ext[spark,examples,server]'`.
 
 # COMMAND ----------
 

@@ -5,7 +5,7 @@
 # MAGIC One job, two queries on the same rows: a function that takes its time, and a count with state. The job divides the time
 # MAGIC of their epochs into planning, reading, user code, state and commit.
 # MAGIC
-# MAGIC As a script: `python examples/epoch_parts.py [--fresh] [--out DIR]`. It needs the packages of `pip install spark-ext`.
+# MAGIC As a script: `python examples/epoch_parts.py [--fresh] [--out DIR]`. It needs the packages of `pip install 'spark-ext[spark]'`.
 
 # COMMAND ----------
 

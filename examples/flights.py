@@ -13,7 +13,7 @@
 # MAGIC | `with_weather` | each flight with the weather at its airport in that hour | `out/flights/with_weather` |
 # MAGIC
 # MAGIC As a script: `python examples/flights.py [--fresh] [--out DIR] [--data DIR]`. With the command line tool:
-# MAGIC `spark-ext run examples/flights.py`. Both need the packages of `pip install 'spark-ext[examples]'`.
+# MAGIC `spark-ext run examples/flights.py`. Both need the packages of `pip install 'spark-ext[spark,examples]'`.
 
 # COMMAND ----------
 

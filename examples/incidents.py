@@ -7,7 +7,7 @@
 # MAGIC endpoint, signed, and each is in the ledger. At the end the job leaves the stacks of all its processes.
 # MAGIC
 # MAGIC As a script: `python examples/incidents.py [--fresh] [--out DIR]`. It needs the packages of
-# MAGIC `pip install 'spark-ext[webhook]'`.
+# MAGIC `pip install 'spark-ext[spark,webhook]'`.
 
 # COMMAND ----------
 

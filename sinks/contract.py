@@ -39,6 +39,19 @@ has been committed before changes nothing and says so.
     spark_ext.register(spark, Archive)
     frame.writeStream.format("archive").options(uid="out", path="...")
 
+With `quarantines = True` and two more lines it also supports `on_bad_row=quarantine`:
+
+        def write(self, schema, batches, task):
+            ...
+            self.bad_row(BadRow({"row": number}, "too long", text))     # instead of writing it
+
+        def commit(self, schema, epoch, prepared):
+            ...
+                target.publish(prepared, epoch.application, epoch.number, self.keep_bad_rows())
+
+        def kept_bad_rows(self, epoch):
+            return self._look().mark_of(epoch.application, epoch.number)
+
 The rest is done for you: waiting for all tasks' records, the job's incarnation and lineage, retries with back-off, one
 query per uid in a session, and the notice of the end of input.
 
@@ -79,22 +92,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.bad_rows.options import BadRowOptions
+from spark_ext.bad_rows.row import BadRow as BadRow
+from spark_ext.errors import NOTHING_DONE, ConfigurationError, DataError, refused
 from spark_ext.model.commits import Claim as Claim
 from spark_ext.model.commits import CommitOutcome as CommitOutcome
 from spark_ext.model.commits import Epoch as Epoch
 from spark_ext.model.commits import FenceMark as FenceMark
 from spark_ext.model.commits import Task as Task
-from spark_ext.options import Milliseconds, Options
+from spark_ext.options import Milliseconds
 from spark_ext.spark.connector import Connector
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from spark_ext.bad_rows.epoch import Takes
 
-class SinkOptions(Options):
-    """Options that every sink has. Declare yours as fields of a subclass."""
+
+class SinkOptions(BadRowOptions):
+    """Options that every sink has. Declare yours as fields of a subclass.
+
+    `on_bad_row`, `bad_rows_path`, `max_bad_share` and `max_bad_rows` are among them; see `BadRowOptions`. A sink that
+    does not put bad rows aside (`quarantines`) refuses `quarantine`.
+    """
 
     commit_attempts: int = Field(default=8, gt=0)
     """How often the commit of an epoch is attempted before the query fails. Claims are retried like commits."""
@@ -139,9 +160,24 @@ class TwoPhaseCommitSink(Connector):
     rolls_back: ClassVar[bool] = False
     """Whether `roll_back` can take later epochs away, so that a savepoint can be restored in place."""
 
+    quarantines: ClassVar[bool] = False
+    """Whether it puts bad rows aside if `on_bad_row=quarantine` says so. Then `write`, or `commit`, gives them to
+    `bad_row`; `commit` records what `keep_bad_rows` returns in the step that makes the epoch visible; and
+    `kept_bad_rows` reads it there again."""
+
+    _bad_rows: Takes | None = None
+    """Set while a task writes, or an epoch is committed, whose bad rows are collected."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         self.given = dict(options)
         self.options = self.options_type.parse(self.name(), options)
+        if self.options.on_bad_row == "quarantine" and not self.quarantines:
+            raise refused(
+                "on_bad_row=quarantine: a sink of this kind cannot put bad rows aside",
+                f"sink '{self.options.uid}' ({self.name()})",
+                "remove the option, and filter such rows in the query",
+                kept=NOTHING_DONE,
+            )
 
     # -- required -----------------------------------------------------------------------------------------------------
 
@@ -162,7 +198,8 @@ class TwoPhaseCommitSink(Connector):
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
         """Phase two, on the driver's machine: make everything that was prepared visible, atomically and once.
 
-        Not called for an epoch without rows, except for a final one; see `check`.
+        Not called for an epoch without rows, except for a final one, and for one whose rows are all bad. Then nothing
+        is prepared, and the epoch and its mark are recorded. See `check`.
 
         Args:
             schema: the rows' schema.
@@ -191,7 +228,65 @@ class TwoPhaseCommitSink(Connector):
             TransientError or OSError: attempted again like a commit; after the last attempt the start is refused.
         """
 
+    # -- for you to call ----------------------------------------------------------------------------------------------
+
+    @property
+    def collects_bad_rows(self) -> bool:
+        """Whether `bad_row` returns, so that it is worth looking for the other bad rows of a batch."""
+        return self._bad_rows is not None
+
+    def bad_row(self, row: BadRow, error: DataError | None = None) -> None:
+        """In `write` or `commit`: a row does not fit the target, and is left out of what is written.
+
+        With `on_bad_row=quarantine` the row is collected. If the epoch is committed, it comes into the table. In
+        `commit` the rows that an attempt has found are forgotten when the next one begins.
+
+        Args:
+            row: the row; `text_of` of `spark_ext.bad_rows.sift` makes JSON of a batch of one row.
+            error: what is raised with `on_bad_row=fail`; None: an error with the position and the reason.
+
+        Raises:
+            DataError: with `on_bad_row=fail`; or there are more bad rows than `max_bad_rows` allows.
+        """
+        if self._bad_rows is not None:
+            self._bad_rows.add(row)
+            return
+        raise error or DataError(
+            f"a row is bad: {row.reason}",
+            operator=f"sink '{self.options.uid}', {row.position!r}",
+            kept="everything up to the previous epoch; no row of this one was committed",
+            do="correct the row in the query or the target's checks, or write with on_bad_row=quarantine",
+        )
+
+    def keep_bad_rows(self) -> int | None:
+        """In `commit`, once all bad rows of the epoch are known: store them, before the epoch becomes visible.
+
+        Returns:
+            The epoch's mark, from 1 below 2^63: record it with the epoch, in the same atomic step. None: no row is bad,
+            and the epoch has no mark.
+
+        Raises:
+            DataError: there are more bad rows than `max_bad_rows` allows.
+            StorageError: they cannot be stored; nothing may be committed.
+        """
+        return None if self._bad_rows is None else self._bad_rows.keep()
+
+    def collect_bad_rows(self, into: Takes | None) -> None:
+        """Called by the runtime before and after a task, and an attempt to commit; not yours to call."""
+        self._bad_rows = into
+
     # -- optional -----------------------------------------------------------------------------------------------------
+
+    def kept_bad_rows(self, epoch: Epoch) -> int | None:
+        """The mark that the target holds with an epoch; implement it in a sink that `quarantines`.
+
+        Asked after `commit` has returned `ALREADY_COMMITTED`: another attempt has committed the epoch, and its bad rows
+        are those that count. The newest epoch of the application is enough.
+
+        Returns:
+            The mark; None: the epoch has none.
+        """
+        raise NotImplementedError
 
     def check(self, epoch: Epoch) -> None:
         """Look whether this start may still write: called instead of `commit` for an epoch of a job without rows.

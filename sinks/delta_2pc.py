@@ -1,5 +1,7 @@
 """The sink `delta_2pc`: each epoch is one commit to a Delta table, exactly once, by `deltalake` instead of the JVM.
 
+Its rows are appended, or replace those of the same key (`mode=upsert`; see `delta.upsert` and `delta.merge`).
+
     frame.writeStream.format("delta_2pc").option("uid", "daily").option("path", "out/daily").start()
 
 Tasks write Parquet with statistics (`datafiles.writer`); the driver commits the files (`delta.sink_table`).
@@ -12,24 +14,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.sift import Numbered
 from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout
-from spark_ext.errors import StorageError
+from spark_ext.errors import DataError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Names, Pairs
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.sinks.delta_options import OptimizeOptions, UpsertOptions
+from spark_ext.sinks.runtime.aside import Aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from deltalake import Transaction
 
+    from spark_ext.delta.merge import Merge
+    from spark_ext.delta.optimize import Optimize
     from spark_ext.delta.rollback import RollBack
     from spark_ext.delta.sink_table import Target
+    from spark_ext.delta.upsert import Upsert
 
 
-class DeltaOptions(SinkOptions):
+class DeltaOptions(UpsertOptions, OptimizeOptions):
     """Options of `delta_2pc`."""
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"storage_options"})
@@ -68,19 +77,28 @@ class DeltaOptions(SinkOptions):
     """Options of the object store as `deltalake` names them, as a JSON object. Never shown or stored; the environment
     of driver and executors is a better place for secrets."""
 
+    @model_validator(mode="after")
+    def _bad_rows_of_appends(self) -> DeltaOptions:
+        if self.on_bad_row == "quarantine" and self.mode == "upsert":
+            raise ValueError("on_bad_row=quarantine requires mode=append: rows of an upsert are checked by the merge")
+        return self
+
 
 class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
-    """Exactly-once appends to a Delta table, one commit per epoch."""
+    """Exactly-once appends or upserts to a Delta table, one commit per epoch."""
 
     options_type = DeltaOptions
     options: DeltaOptions
     rolls_back = True
+    quarantines = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self.location = Location.of(self.options.path, self.options.storage_options)
         check_for_delta(self.location, f"sink '{self.options.uid}' (delta_2pc)")
         self._schema: StructType | None = None
+        self._required: frozenset[str] | None = None
+        """With `quarantine`: columns of the table that are NOT NULL; None: not looked up."""
 
     @classmethod
     def name(cls) -> str:
@@ -95,17 +113,82 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         if self.options.indexed_columns != 32:
             # So that compaction and other writers of the table use the same settings.
             properties.setdefault("delta.dataSkippingNumIndexedCols", str(self.options.indexed_columns))
+        if self._upsert is not None and "target_file_size" in self.options.model_fields_set:
+            # A merge's files are written by delta-rs, which asks the table.
+            properties.setdefault("delta.targetFileSize", str(self.options.target_file_size))
         return Target(
             self.location,
             self.options.uid,
             partition_by=self.options.partition_by,
             merge_schema=self.options.merge_schema,
             properties=properties,
+            without_nulls=self._required or (),
+            merge=self._merge,
         )
 
+    @property
+    def _upsert(self) -> Upsert | None:
+        return self.options.upsert()
+
+    @property
+    def _merge(self) -> Merge | None:
+        from spark_ext.delta.merge import Merge
+
+        options, upsert = self.options, self._upsert
+        if upsert is None:
+            return None
+        return Merge(upsert, options.compression, options.row_group_rows, options.merge_memory, options.merge_disk)
+
+    @property
+    def _optimize(self) -> Optimize | None:
+        from spark_ext.delta.optimize import Optimize
+
+        options = self.options
+        if options.optimize_interval is None:
+            return None
+        return Optimize(
+            options.optimize_interval, options.optimize_target_size, options.z_order_by, options.vacuum_after
+        )
+
+    def _check_input(self, schema: StructType, who: str) -> None:
+        """Refuse columns that the table cannot have, or that an upsert cannot use."""
+        from spark_ext.schemas.parquet_types import check_input
+
+        if self._upsert is None:
+            check_input(schema, self.options.partition_by, who)
+            return
+        check_input(schema, (), who)
+        self._upsert.check_columns(schema, who)
+        check_input(self._upsert.stored(schema), self.options.partition_by, who)
+
     def __getstate__(self) -> dict[str, Any]:
-        """Executors receive the sink without the table."""
+        """Executors receive the sink without the table, and with what it demands of rows."""
+        if self.options.on_bad_row == "quarantine" and self._required is None:
+            self._required = self._not_null()
+            self.__dict__.pop("_target", None)
         return {key: value for key, value in self.__dict__.items() if key != "_target"}
+
+    def _not_null(self) -> frozenset[str]:
+        table = self._target.load()
+        fields = () if table is None else table.schema().fields
+        return frozenset(field.name for field in fields if not field.nullable)
+
+    def _refuse_nulls(self, batch: pa.RecordBatch) -> None:
+        for name in self._required or ():
+            if name in batch.schema.names and batch.column(name).null_count:
+                raise DataError(f"column '{name}' may not be null in the table")
+
+    def _mark(self, epoch: Epoch) -> Sequence[Transaction]:
+        from deltalake import Transaction
+
+        from spark_ext.delta.transactions import bad_rows_name
+
+        mark = self.keep_bad_rows()
+        return () if mark is None else (Transaction(bad_rows_name(epoch), mark),)
+
+    def kept_bad_rows(self, epoch: Epoch) -> int | None:
+        """The mark in the table's transactions."""
+        return self._target.mark(epoch)
 
     def validate(self, schema: StructType) -> None:
         """Raise an error for types and tables that cannot be written.
@@ -115,12 +198,16 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             UnsupportedTableError: the table has an unsupported feature, which the message names.
             StorageError: the table cannot be read.
         """
-        from spark_ext.schemas.parquet_types import check_input
-
-        check_input(schema, self.options.partition_by, self._target.who)
+        self._check_input(schema, self._target.who)
+        if self.options.on_bad_row == "quarantine":
+            self._required = self._not_null()
+            self.__dict__.pop("_target", None)
         table = self._target.load()
         if table is not None:
             self._target.check(table, schema)
+        if self._optimize is not None:
+            found = self.options.table_properties if table is None else table.metadata().configuration
+            self._optimize.check(schema, self.options.partition_by, found, self._target.who)
         self._schema = schema
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
@@ -128,15 +215,18 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
         Raises:
             ConfigurationError: a type cannot be stored.
+            DataError: a row of an upsert has no key.
             StorageError: a file cannot be written.
         """
-        from spark_ext.schemas.parquet_types import check_input
-
         who = f"sink '{task.sink}' (delta_2pc {self.location.uri}), epoch {task.epoch}, partition {task.partition}"
-        check_input(schema, self.options.partition_by, who)
+        self._check_input(schema, who)
         files = DataFileWriter(self.location, schema, self._layout, task)
+        if self.collects_bad_rows:
+            aside = Aside(self, task)
+            files.bad = aside.rows
+            batches = Numbered(self._refuse_nulls, DataError, aside.row).good(batches)
         try:
-            return files.write(batches)
+            return files.write(batches if self._upsert is None else self._checked(batches, self._upsert, who))
         except OSError as problem:
             raise StorageError(
                 f"a data file could not be written: {problem}",
@@ -145,9 +235,21 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
                 do="check the storage (space, permissions); the epoch will be retried",
             ) from problem
 
+    def _checked(self, batches: Iterator[pa.RecordBatch], upsert: Upsert, who: str) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        for batch in batches:
+            upsert.check_values(batch, self.options.partition_by, rows, who)
+            rows += batch.num_rows
+            yield batch
+
     @property
     def _layout(self) -> Layout:
         options = self.options
+        if options.mode == "upsert":
+            # Staged, and never a part of the table.
+            return Layout(
+                row_group_rows=options.row_group_rows, row_group_bytes=options.row_group_size, statistics_columns=0
+            )
         return Layout(
             partition_by=options.partition_by,
             compression=options.compression,
@@ -158,13 +260,21 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         )
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
-        """One commit with all files of the epoch; see `delta.sink_table`."""
+        """One commit with all files of the epoch, or with the merge of their rows; see `delta.sink_table`."""
         files = [file for of_task in prepared for file in of_task]
-        outcome, version = self._target.commit(schema, epoch, files)
+        outcome, version = self._target.commit(schema, epoch, files, lambda: self._mark(epoch))
+        if self._upsert is not None:
+            from spark_ext.delta.merge import discard
+
+            discard(self.location, files)
         if outcome is CommitOutcome.COMMITTED:
             from spark_ext.delta.log_checkpoints import checkpoint_if_due
 
             checkpoint_if_due(self.location, version, self.options.log_checkpoint_interval)
+            if self._optimize is not None:
+                from spark_ext.delta.optimize import optimize_if_due
+
+                optimize_if_due(self.location, self._optimize)
         return outcome
 
     def check(self, epoch: Epoch) -> None:

@@ -62,15 +62,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
+from spark_ext.bad_rows.options import BadRowOptions
 from spark_ext.bad_rows.row import BadRow as BadRow
-from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.model.offsets import Json, Position, SourceOffset
-from spark_ext.options import Bytes, Milliseconds, Options
+from spark_ext.options import Bytes, Milliseconds
 from spark_ext.spark.connector import Connector
 
 if TYPE_CHECKING:
@@ -78,8 +78,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class SourceOptions(Options):
-    """Options that every source has. Declare yours as fields of a subclass."""
+class SourceOptions(BadRowOptions):
+    """Options that every source has. Declare yours as fields of a subclass.
+
+    `on_bad_row`, `bad_rows_path`, `max_bad_share` and `max_bad_rows` are among them; see `BadRowOptions`.
+    """
 
     max_rows_per_epoch: int | None = Field(default=None, gt=0)
     """Most rows that one epoch reads, over all channels; None: everything available."""
@@ -92,36 +95,6 @@ class SourceOptions(Options):
 
     discovery_interval: Milliseconds = 10_000
     """How often an unbounded source looks for new channels, ms. A bounded one looks once per run."""
-
-    on_bad_row: Literal["fail", "quarantine"] = "fail"
-    """What is done about a row that does not parse or fit: the query fails, or the row goes to a table of its own."""
-
-    bad_rows_path: str | None = None
-    """With `quarantine`: path or URI of the Delta table; None: `bad_rows/table` in the job's state directory."""
-
-    max_bad_share: float = Field(default=1.0, ge=0, le=1)
-    """With `quarantine`: the share of bad rows among all rows of a run above which the job stops; 1: it never does."""
-
-    max_bad_rows: int | None = Field(default=None, ge=0)
-    """With `quarantine`: the number of bad rows of a run above which the job stops; None: it never does."""
-
-    @field_validator("bad_rows_path")
-    @classmethod
-    def _absolute(cls, path: str | None) -> str | None:
-        """As the user's process sees it: others have another working directory."""
-        if path is None:
-            return None
-        location = Location.of(path, {})
-        check_for_delta(location, "the option 'bad_rows_path'")
-        return location.uri
-
-    @model_validator(mode="after")
-    def _bad_rows_together(self) -> SourceOptions:
-        if self.on_bad_row != "quarantine":
-            for name in ("bad_rows_path", "max_bad_share", "max_bad_rows"):
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} needs on_bad_row=quarantine")
-        return self
 
 
 @dataclass(frozen=True)
@@ -330,6 +303,15 @@ class ChannelSource(Connector):
     ) -> Sequence[tuple[Position, Position]]:
         """Cut a range into at most `parts` that separate tasks may read; the default keeps it whole and in order."""
         return [(start, end)]
+
+    @property
+    def least_tasks(self) -> int:
+        """At least how many tasks read an epoch, even if Spark has fewer slots; 0: as `readers` says.
+
+        With it, `split` is asked for more parts of larger ranges, and not only when there are fewer ranges than tasks.
+        Positions have to be numbers.
+        """
+        return 0
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
         """Check a position to which an operator wants to send a channel, and return it in the source's own form.

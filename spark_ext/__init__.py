@@ -6,7 +6,7 @@
     result = job.run()
 
 Names are loaded on first use: Python workers import this package in every task's process, and need neither a
-session nor a job.
+session nor a job. Without pyspark, which is an extra, the names that need it raise an `EnvironmentProblem`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,12 @@ def __getattr__(name: str) -> Any:
     if place is None:
         raise AttributeError(f"module 'spark_ext' has no attribute {name!r}")
     module, _, attribute = place.partition(":")
-    value = import_module(module)
+    try:
+        value = import_module(module)
+    except ImportError as problem:
+        from spark_ext.spark.environment import explained
+
+        raise explained(problem) from problem
     found = getattr(value, attribute) if attribute else value
     globals()[name] = found
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from spark_ext.commands import check, classify, control, incidents, report, serve, timeline, top
+from spark_ext.commands import check, classify, control, incidents, plot, report, serve, timeline, top
 from spark_ext.commands.output import FAILED as FAILED
 from spark_ext.commands.output import (
     REFUSED,
@@ -66,9 +66,10 @@ def main() -> None:
         print_error(problem)
         raise SystemExit(REFUSED) from None
     except Exception as problem:
+        from spark_ext.spark.environment import explained
         from spark_ext.spark.short_errors import is_library, ours
 
-        found = ours(problem)
+        found = ours(explained(problem) if isinstance(problem, ImportError) else problem)
         if found is not None:
             print_error(found)
             raise SystemExit(REFUSED) from None
@@ -85,6 +86,7 @@ app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("classify")(classify.classify)
 app.command("incidents")(incidents.incidents)
+app.command("plot")(plot.plot)
 app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)
 app.command("top")(top.top)

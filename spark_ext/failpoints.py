@@ -45,9 +45,12 @@ class FailPoint(str, Enum):
     SINK_BEFORE_COMMIT = "sink.before_commit"
     SINK_COMMITTED = "sink.committed"
 
-    # Bad rows of sources.
+    # Bad rows of sources and sinks; kept and decided are those of sinks.
     BAD_ROWS_BEFORE_FILE = "bad_rows.before_file"
     BAD_ROWS_FILE = "bad_rows.file"
+    BAD_ROWS_BEFORE_KEPT = "bad_rows.before_kept"
+    BAD_ROWS_KEPT = "bad_rows.kept"
+    BAD_ROWS_DECIDED = "bad_rows.decided"
     BAD_ROWS_BEFORE_COMMIT = "bad_rows.before_commit"
     BAD_ROWS_COMMITTED = "bad_rows.committed"
     BAD_ROWS_DELETED = "bad_rows.deleted"
@@ -118,6 +121,8 @@ class FailPoint(str, Enum):
     DELTA_BEFORE_COLUMNS = "delta.before_columns"
     DELTA_BEFORE_COMMIT = "delta.before_commit"
     DELTA_COMMITTED = "delta.committed"
+    DELTA_BEFORE_OPTIMIZE = "delta.before_optimize"
+    DELTA_OPTIMIZED = "delta.optimized"
     DELTA_BEFORE_ROLLBACK = "delta.before_rollback"
     DELTA_ROLLED_BACK = "delta.rolled_back"
 
@@ -188,6 +193,7 @@ class FailPoint(str, Enum):
     # postgres_2pc
     POSTGRES_FENCED = "postgres.fenced"
     POSTGRES_CLEANED = "postgres.cleaned"
+    POSTGRES_READY = "postgres.ready"
     POSTGRES_STAGED = "postgres.staged"
     POSTGRES_BEFORE_PREPARE = "postgres.before_prepare"
     POSTGRES_PREPARED = "postgres.prepared"

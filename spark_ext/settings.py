@@ -98,7 +98,8 @@ class JobSettings(BaseModel):
     """How old the lag of a source may become, while an epoch runs or none does, until the source is asked again; 0: it
     is asked when an epoch is planned."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    """Refused by `Job`: they would reach the ledger alone. Never shown or stored."""
+    """Of the object stores in which the job keeps things, as delta-rs names them; for all processes of the session.
+    Never shown or stored. What is not here is looked for in the environment."""
 
     @field_validator("on_damage")
     @classmethod

@@ -89,6 +89,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 # So that its assertions say what differs, as those of tests do.
 pytest.register_assert_rewrite(
+    "spark_ext.testing.sink_bad_rows",
     "spark_ext.testing.sink_contract",
     "spark_ext.testing.sink_identity",
     "spark_ext.testing.sink_queries",
@@ -104,4 +105,5 @@ pytest_plugins = [
     "tests.support.slow_tests",
     "tests.servers.postgres",
     "tests.servers.kafka",
+    "tests.servers.object_store",
 ]

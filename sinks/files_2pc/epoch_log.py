@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from spark_ext.datafiles.exclusive import put_if_absent, writer_of
+from spark_ext.datafiles.exclusive import writer_of
+from spark_ext.datafiles.once import LocalOnceFolder, OnceFolder
 from spark_ext.errors import CommitError, StateError
 from spark_ext.model.commits import FenceMark
 
@@ -89,12 +89,13 @@ class EpochLog:
     """The log of one sink.
 
     Args:
-        folder: its folder; created with the first entry.
+        folder: its folder, also as a path of a shared file system; created with the first entry.
         span: how many pieces are merged into one.
     """
 
-    def __init__(self, folder: Path, span: int = SPAN) -> None:
-        self._folder, self._span = folder, span
+    def __init__(self, folder: Path | OnceFolder, span: int = SPAN) -> None:
+        self._folder = LocalOnceFolder(folder) if isinstance(folder, Path) else folder
+        self._span = span
 
     def state(self) -> LogState:
         """The current state.
@@ -139,7 +140,7 @@ class EpochLog:
                 return after
         raise CommitError(
             f"other writers of the log were faster {ROUNDS} times in a row",
-            operator=f"log {self._folder}",
+            operator=f"log {self._folder.place}",
             kept="everything that was committed",
             do="find out who else writes under this sink's uid: each sink needs a uid of its own",
         )
@@ -150,10 +151,10 @@ class EpochLog:
         Raises:
             OSError: the folder cannot be listed.
         """
-        for name in self._names():
+        for name in self._folder.names():
             writer = writer_of(name)
             if writer is not None and is_dead(writer):
-                (self._folder / name).unlink(missing_ok=True)
+                self._folder.delete(name)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class EpochLog:
                     return taken
         raise StateError(
             "entries of the log are missing",
-            operator=f"log {self._folder}",
+            operator=f"log {self._folder.place}",
             kept="nothing was written",
             do="restore the folder from a backup; files in it must not be deleted by hand",
         )
@@ -207,25 +208,18 @@ class EpochLog:
                 state = state.after(entry)
         return state
 
-    def _names(self) -> list[str]:
-        try:
-            with os.scandir(self._folder) as found:
-                return [item.name for item in found]
-        except FileNotFoundError:
-            return []
-
     def _pieces(self) -> list[_Piece]:
-        matches = (_PIECE.fullmatch(name) for name in self._names())
+        matches = (_PIECE.fullmatch(name) for name in self._folder.names())
         return [_Piece(int(match[1]), int(match[2] or match[1])) for match in matches if match]
 
     def _entries(self, piece: _Piece) -> list[Entry]:
-        text = (self._folder / piece.name).read_text(encoding="utf-8")
+        text = self._folder.read(piece.name)
         lines = text.splitlines()
         if not text.endswith("\n") or len(lines) != 2 + piece.last - piece.first:
             # It was created whole: only a file system that lost data can have done this.
             raise StateError(
                 f"'{piece.name}' of the log is empty or truncated, as a power failure may leave the newest files",
-                operator=f"log {self._folder}",
+                operator=f"log {self._folder.place}",
                 kept="nothing was written; all other entries are unchanged",
                 do="restore the file from a backup; if there is none, discard the history with job.reset(...) and "
                 "write to a new folder",
@@ -233,8 +227,7 @@ class EpochLog:
         return [json.loads(line) for line in lines[1:]]
 
     def _segment_state(self, piece: _Piece) -> LogState:
-        with (self._folder / piece.name).open(encoding="utf-8") as lines:
-            return LogState(**json.loads(next(lines))["state"])
+        return LogState(**json.loads(self._folder.read(piece.name).partition("\n")[0])["state"])
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -242,7 +235,7 @@ class EpochLog:
         """Create a piece with its whole content, unless it exists: a header line, then one line per entry."""
         head = {"version": VERSION} if state is None else {"version": VERSION, "state": asdict(state)}
         lines = "".join(json.dumps(line) + "\n" for line in (head, *entries))
-        return put_if_absent(self._folder / piece.name, lines, writer)
+        return self._folder.put(piece.name, lines, writer)
 
     def _counts(self, piece: _Piece, entry: Entry) -> bool:
         """Whether a new entry is part of the log, and not in a gap that merging has left below its end.
@@ -259,7 +252,7 @@ class EpochLog:
 
         if self._read(at_its_place) == written:
             return True
-        (self._folder / piece.name).unlink(missing_ok=True)
+        self._folder.delete(piece.name)
         return False
 
     def _merge(self, last: int, writer: str) -> None:
@@ -291,8 +284,8 @@ class EpochLog:
 
     def _forget(self, covered: _Piece, size: int) -> None:
         """Delete the parts of a segment, if it exists."""
-        if covered.first < 0 or not (self._folder / covered.name).exists():
+        if covered.first < 0 or not self._folder.has(covered.name):
             return
         for piece in self._pieces():
             if covered.first <= piece.first and piece.last <= covered.last and piece.last - piece.first + 1 < size:
-                (self._folder / piece.name).unlink(missing_ok=True)
+                self._folder.delete(piece.name)

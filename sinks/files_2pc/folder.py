@@ -13,17 +13,17 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
-from spark_ext.datafiles.exclusive import put_if_absent
 from spark_ext.datafiles.location import Location
+from spark_ext.datafiles.once import once_folder
 from spark_ext.datafiles.orphans import delete_orphans
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.sinks.contract import Claim
 from spark_ext.sinks.files_2pc.epoch_log import EpochLog
+from spark_ext.stores.objects import Objects
 
 ABOUT: Final = "_files_2pc.json"
 FILES: Final = "_files"
@@ -52,17 +52,24 @@ class Folder:
     """One folder as the target of sinks.
 
     Args:
-        path: absolute.
+        location: its root.
         who: for messages.
     """
 
-    def __init__(self, path: Path, who: str) -> None:
-        self.path, self._who = path, who
-        self.files = Location(str(path / FILES))
+    def __init__(self, location: Location, who: str) -> None:
+        self.location, self._who = location, who
+        self.files = self._below(FILES)
+        self._root = once_folder(location)
+        self._logs: dict[str, EpochLog] = {}
+
+    def _below(self, name: str) -> Location:
+        return Location(f"{self.location.uri.rstrip('/')}/{name}", self.location.storage_options)
 
     def log(self, uid: str) -> EpochLog:
         """The log of one sink."""
-        return EpochLog(self.path / EPOCHS / uid)
+        if uid not in self._logs:
+            self._logs[uid] = EpochLog(once_folder(self._below(f"{EPOCHS}/{uid}")))
+        return self._logs[uid]
 
     # -- its description ----------------------------------------------------------------------------------------------
 
@@ -74,7 +81,7 @@ class Folder:
             OSError: it cannot be read.
         """
         try:
-            raw = json.loads((self.path / ABOUT).read_text(encoding="utf-8"))
+            raw = json.loads(self._root.read(ABOUT))
         except FileNotFoundError:
             self._refuse_foreign()
             return None
@@ -83,13 +90,18 @@ class Folder:
         return About(**{**raw, "partition_by": tuple(raw["partition_by"])})
 
     def _refuse_foreign(self) -> None:
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as found:
-            for item in found:
-                if item.name not in (FILES, EPOCHS, ABOUT) and not item.name.startswith(".draft-"):
-                    raise self._refusal(
-                        f"the folder is not empty and was not written by a sink of this kind; it has '{item.name}'",
-                        "choose another path, or move its content",
-                    )
+        for name in self._top():
+            if name not in (FILES, EPOCHS, ABOUT) and not name.startswith(".draft-"):
+                raise self._refusal(
+                    f"the folder is not empty and was not written by a sink of this kind; it has '{name}'",
+                    "choose another path, or move its content",
+                )
+
+    def _top(self) -> list[str]:
+        """What is directly in the folder."""
+        if self.location.local is not None:
+            return self._root.names()
+        return [*self._root.names(), *Objects(self.location.uri, self._who).folders()]
 
     def ensure(self, wanted: About) -> None:
         """Describe a new folder; refuse one whose files are different.
@@ -101,7 +113,7 @@ class Folder:
         found = self.about()
         if found is None:
             text = json.dumps({"version": VERSION, **asdict(wanted)})
-            put_if_absent(self.path / ABOUT, text, "0")
+            self._root.put(ABOUT, text, "0")
             found = self.about()
             assert found is not None
         self.check(found, wanted)
@@ -136,9 +148,20 @@ class Folder:
 
     def uids(self) -> list[str]:
         """The sinks that have written here."""
+        epochs = self._below(EPOCHS)
+        if epochs.local is None:
+            return sorted(Objects(epochs.uri, self._who).folders())
         with contextlib.suppress(FileNotFoundError):
-            return sorted(item.name for item in (self.path / EPOCHS).iterdir() if item.is_dir())
+            return sorted(item.name for item in epochs.local.iterdir() if item.is_dir())
         return []
+
+    def place_of(self, path: str) -> str:
+        """The path or URI of a committed file.
+
+        Args:
+            path: as a record has it.
+        """
+        return f"{self.files.uri}/{path}"
 
     def committed(self) -> Iterator[dict[str, Any]]:
         """The records of all committed files (`path`, `size`, `rows`, `partition`), by sink and in commit order.
@@ -151,21 +174,23 @@ class Folder:
                 yield from entry.get("files", ())
 
     def publish(self, paths: Iterable[str]) -> None:
-        """Link committed files into the folder; existing links are skipped.
+        """Link committed files into the folder, which is on a file system; existing links are skipped.
 
         Raises:
             OSError: the folder cannot be written.
         """
+        root = self.location.local
+        assert root is not None
         for name in paths:
-            link = self.path / name
+            link = root / name
             try:
-                os.link(self.path / FILES / name, link)
+                os.link(root / FILES / name, link)
             except FileExistsError:
                 continue
             except FileNotFoundError:
                 link.parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(FileExistsError):
-                    os.link(self.path / FILES / name, link)
+                    os.link(root / FILES / name, link)
 
     def clean(self, claim: Claim) -> int:
         """Delete what dead incarnations have left; only once the claim is in the log, when they can no longer commit.

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.sift import Numbered
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout
 from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Names
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.files_2pc.storable import UNSTORABLE, Storable
+from spark_ext.sinks.runtime.aside import Aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +39,8 @@ class FilesSinkOptions(SinkOptions):
     """Options of `files_2pc`."""
 
     path: str = Field(min_length=1)
-    """The folder: a path that the driver and the executors share. Created if it does not exist."""
+    """The folder: a path that the driver and the executors share, or a URI of an object store. Created if it does not
+    exist."""
 
     format: Literal["parquet", "csv", "json"] = "parquet"
     """File format."""
@@ -53,8 +57,9 @@ class FilesSinkOptions(SinkOptions):
     sep: str = Field(default=",", min_length=1, max_length=1)
     """CSV: separator of values."""
 
-    publish: bool = True
-    """Whether committed files are linked into the folder itself, for readers that do not know the log."""
+    publish: bool | None = None
+    """Whether committed files are linked into the folder itself, for readers that do not know the log. Default: yes; in
+    an object store, which has no links, no."""
 
     target_file_size: Bytes = Field(default=256 * 1024**2, gt=0)
     """Size at which a file is closed and a new one is started, bytes."""
@@ -79,19 +84,28 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
     options_type = FilesSinkOptions
     options: FilesSinkOptions
+    quarantines = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._schema: StructType | None = None
         # Made absolute here, because executors may have another working directory.
-        place = Location.of(self.options.path, {})
-        if place.local is None:
+        self._place = Location.of(self.options.path, {})
+        remote = self._place.local is None
+        if remote and self.options.publish:
             raise refused(
-                f"'{self.options.path}' is not a path of a mounted file system",
+                f"option 'publish': '{self.options.path}' is in an object store, which has no links",
                 f"sink '{self.options.uid}' (files_2pc)",
-                "use a path on a shared file system; for object stores use delta_2pc",
+                "leave it out, and read with spark_ext.sinks.files_2pc.read or committed_uris; or use delta_2pc",
             )
-        self._path = place.local
+        if remote and self.options.partition_by:
+            raise refused(
+                f"option 'partition_by': '{self.options.path}' is in an object store, and stores differ in how they "
+                "spell the special characters of a folder's name",
+                f"sink '{self.options.uid}' (files_2pc)",
+                "leave it out, or use delta_2pc, whose readers do not depend on such names",
+            )
+        self._publishes = not remote and self.options.publish is not False
 
     @classmethod
     def name(cls) -> str:
@@ -100,13 +114,17 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
     @property
     def _who(self) -> str:
-        return f"sink '{self.options.uid}' (files_2pc {self._path})"
+        return f"sink '{self.options.uid}' (files_2pc {self._place.uri})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors receive the sink without the opened folder."""
+        return {key: value for key, value in self.__dict__.items() if key != "_folder"}
 
     @cached_property
     def _folder(self) -> Folder:
         from spark_ext.sinks.files_2pc.folder import Folder
 
-        return Folder(self._path, self._who)
+        return Folder(self._place, self._who)
 
     def _about(self, schema: StructType) -> About:
         from spark_ext.schemas.parquet_types import table_schema
@@ -147,6 +165,11 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
         check(schema, self.options.format, self.options.partition_by, who)
         files = self._writer(schema, task)
+        if self.collects_bad_rows:
+            aside = Aside(self, task)
+            files.bad = aside.rows
+            storable = Storable(schema, self.options.format, self.options.partition_by)
+            batches = Numbered(storable.check, UNSTORABLE, aside.row).good(batches)
         try:
             return files.write(batches)
         except OSError as problem:
@@ -190,6 +213,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             self._check(state, epoch)
             if state.epochs.get(epoch.application, -1) >= epoch.number:
                 return None
+            mark = self.keep_bad_rows()
             reach(FailPoint.FILES_BEFORE_COMMIT)
             return {
                 "kind": "epoch",
@@ -197,6 +221,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                 "epoch": epoch.number,
                 "incarnation": epoch.incarnation,
                 "files": [_record(file) for file in files],
+                **({} if mark is None else {"bad_rows": mark}),
             }
 
         try:
@@ -243,8 +268,24 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                         self._folder.files.delete(file.path)
                 return
 
+    def kept_bad_rows(self, epoch: Epoch) -> int | None:
+        """The mark in the epoch's entry.
+
+        Raises:
+            StorageError: the log cannot be read.
+        """
+        try:
+            entries = self._folder.log(epoch.sink).entries()
+        except OSError as problem:
+            raise self._storage("could not be read", problem) from problem
+        for entry in reversed(entries):
+            if entry.get("application") == epoch.application and entry.get("epoch") == epoch.number:
+                found = entry.get("bad_rows")
+                return None if found is None else int(found)
+        return None
+
     def _publish(self, paths: Any) -> None:
-        if self.options.publish:
+        if self._publishes:
             self._folder.publish(paths)
 
     def claim(self, claim: Claim) -> None:
@@ -264,7 +305,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                     f"or this job '{claim.job}' before its state was deleted",
                     self._who,
                     "give this sink another uid; or, if the state was deleted, restore it, "
-                    f"or delete the output at {self._path} to write it again",
+                    f"or delete the output at {self._place.uri} to write it again",
                     kept="the folder is unchanged; nothing was started",
                 )
             claim.check_state(claim.known(state.epochs), state.mark, self._who)
@@ -313,10 +354,24 @@ def committed_files(path: str | Path) -> list[Path]:
     For any reader: `pyarrow.dataset.dataset(committed_files("out"))`, DuckDB, pandas. Files are never moved.
 
     Raises:
+        ConfigurationError: it is not such a folder, or it is in an object store; see `committed_uris`.
+    """
+    folder = _opened(path)[0]
+    if folder.location.local is None:
+        raise refused(
+            f"'{path}' is in an object store, where files have no paths", f"reader of {path}", "use committed_uris"
+        )
+    return [Path(folder.place_of(file["path"])) for file in folder.committed()]
+
+
+def committed_uris(path: str) -> list[str]:
+    """As `committed_files`, also in an object store: the URIs of the files, or their paths on a file system.
+
+    Raises:
         ConfigurationError: it is not such a folder.
     """
     folder = _opened(path)[0]
-    return [folder.path / "_files" / file["path"] for file in folder.committed()]
+    return [folder.place_of(file["path"]) for file in folder.committed()]
 
 
 def read(spark: SparkSession, path: str | Path) -> DataFrame:
@@ -328,13 +383,13 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
     from spark_ext.sinks.files_2pc.text import read_options
 
     folder, about = _opened(path)
-    names = [str(folder.path / "_files" / file["path"]) for file in folder.committed()]
+    names = [folder.place_of(file["path"]) for file in folder.committed()]
     if not names:
         return spark.createDataFrame([], about.schema)
     reader = spark.read.format(about.format).schema(about.schema)
     # Spark's own switch: the names of files are no patterns.
     reader = reader.option("__globPaths__", "false").options(
-        basePath=str(folder.path / "_files"), **read_options(about.format, about.header, about.separator)
+        basePath=folder.files.uri, **read_options(about.format, about.header, about.separator)
     )
     return reader.load(names).select(about.schema.fieldNames())
 
@@ -342,7 +397,7 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
 def _opened(path: str | Path) -> tuple[Folder, About]:
     from spark_ext.sinks.files_2pc.folder import Folder
 
-    folder = Folder(Path(path).expanduser().absolute(), f"reader of {path}")
+    folder = Folder(Location.of(str(path), {}), f"reader of {path}")
     about = folder.about()
     if about is None:
         raise refused(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types as spark
@@ -71,8 +71,7 @@ class _TextFile:
     def __init__(self, place: Location, path: str) -> None:
         import pyarrow as pa
 
-        assert place.local is not None
-        self.path, self._root, self._rows = path, place.local, 0
+        self.path, self._place, self._rows = path, place, 0
         self._raw = place.create(path)
         self._out = pa.CompressedOutputStream(self._raw, "gzip") if path.endswith(".gz") else self._raw
 
@@ -82,7 +81,7 @@ class _TextFile:
         Raises:
             ValueError: a time has no text form.
         """
-        _refuse_far_times(table)
+        refuse_far_times(list(zip(table.column_names, table.columns, strict=True)))
         self._rows += table.num_rows
         self._write(table)
         return int(self._raw.tell())
@@ -94,7 +93,8 @@ class _TextFile:
         """Finish the file."""
         self._out.close()
         self._raw.close()
-        size = (self._root / self.path).stat().st_size
+        with self._place.open(self.path) as written:
+            size = int(written.size())
         return DataFile(self.path, size, self._rows, partition, time.time_ns() // 1_000_000, "{}")
 
     def drop(self) -> None:
@@ -104,11 +104,19 @@ class _TextFile:
                 stream.close()
 
 
-def _refuse_far_times(table: pa.Table) -> None:
+def refuse_far_times(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray]]) -> None:
+    """Refuse dates and times that have no text form.
+
+    Args:
+        columns: names and values.
+
+    Raises:
+        ValueError: names the column.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    for name, column in columns:
         if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
             days = pa.types.is_date(column.type)
             bounds = pc.min_max(column.cast(pa.int32()).cast(pa.int64()) if days else column.cast(pa.int64())).as_py()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from typing import Final
 
 from spark_ext.model.commits import Epoch
@@ -30,18 +31,26 @@ class Cut:
     bytes: int
     """Maximum size of its lines, bytes; a longer line is a request of its own."""
     body: str
-    """`lines` or `array`."""
+    """`lines`, `array`, or `object`: one row."""
     keys: int = KEYS
     """The version of the keys. A request that may have been sent is repeated under the key that it had."""
 
-    def to_json(self) -> str:
-        """The stored form."""
-        return json.dumps(asdict(self))
+    def to_json(self, url: str | None = None) -> str:
+        """The stored form; with the address, if rows have addresses of their own."""
+        return json.dumps(asdict(self) | ({} if url is None else {"url": url}))
 
     @classmethod
     def from_json(cls, text: str) -> Cut:
         """Parse the stored form."""
-        return cls(**{"keys": 1, **json.loads(text)})
+        found = {"keys": 1, **json.loads(text)}
+        found.pop("url", None)
+        return cls(**found)
+
+
+def recorded_url(cut: str) -> str | None:
+    """The address in the stored form of a cut; None: that of the sink."""
+    found: str | None = json.loads(cut).get("url")
+    return found
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,8 @@ class Piece:
     rows: int
     lines: str
     """JSON, one row per line, each line terminated."""
+    url: str | None = None
+    """Where they are sent; None: to the address of the sink."""
 
     @property
     def size(self) -> int:
@@ -69,6 +80,17 @@ class Chunk:
     last: bool
     job: str = ""
     """What its key says of the job; "" if the key does not name one: outside a job, and in version 1."""
+    content: str = "application/x-ndjson"
+    """The type of the body."""
+    url: str | None = None
+    """Where it is sent; None: to the address of the sink."""
+
+    def lines(self) -> list[str]:
+        """The rows, each as JSON."""
+        text = self.body.decode()
+        if self.body[:1] != b"[":
+            return text.removesuffix("\n").split("\n")
+        return [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in json.loads(text)]
 
     def key(self, epoch: Epoch) -> str:
         """The idempotency key of the request: the same whenever, and by whomever, it is sent."""
@@ -76,19 +98,25 @@ class Chunk:
         return f"{epoch.sink}{job}:{epoch.lineage}:{epoch.query_id}:{epoch.number}:{self.number}"
 
 
-def pieces(lines: Iterator[str], cut: Cut) -> Iterator[Piece]:
-    """Gather a task's lines into pieces within the limits of a request."""
+def pieces(lines: Iterator[str], cut: Cut, addresses: Iterator[str] | Iterator[None] | None = None) -> Iterator[Piece]:
+    """Gather a task's lines into pieces within the limits of a request.
+
+    Args:
+        lines: JSON, one row each.
+        cut: the limits.
+        addresses: of each row; None: they have none of their own. A piece has one address.
+    """
     held: list[str] = []
-    size = 0
-    for line in lines:
+    size, at = 0, None
+    for line, url in zip(lines, repeat(None) if addresses is None else addresses, strict=False):
         length = (len(line) if line.isascii() else len(line.encode())) + 1
-        if held and (len(held) >= cut.rows or size + length > cut.bytes):
-            yield Piece(len(held), "\n".join(held) + "\n")
+        if held and (len(held) >= cut.rows or size + length > cut.bytes or url != at):
+            yield Piece(len(held), "\n".join(held) + "\n", at)
             held, size = [], 0
         held.append(line)
-        size += length
+        size, at = size + length, url
     if held:
-        yield Piece(len(held), "\n".join(held) + "\n")
+        yield Piece(len(held), "\n".join(held) + "\n", at)
 
 
 def chunks(found: Iterator[Piece], cut: Cut, job: str = "") -> Iterator[Chunk]:
@@ -103,7 +131,7 @@ def chunks(found: Iterator[Piece], cut: Cut, job: str = "") -> Iterator[Chunk]:
     held: list[Piece] = []
     rows = size = number = 0
     for piece in found:
-        if held and (rows + piece.rows > cut.rows or size + piece.size > cut.bytes):
+        if held and (rows + piece.rows > cut.rows or size + piece.size > cut.bytes or piece.url != held[0].url):
             yield _chunk(number, held, cut, job, last=False)
             number, held, rows, size = number + 1, [], 0, 0
         held.append(piece)
@@ -115,5 +143,8 @@ def chunks(found: Iterator[Piece], cut: Cut, job: str = "") -> Iterator[Chunk]:
 
 def _chunk(number: int, held: Sequence[Piece], cut: Cut, job: str, *, last: bool) -> Chunk:
     lines = "".join(piece.lines for piece in held)
-    body = lines if cut.body == "lines" else "[" + lines[:-1].replace("\n", ",") + "]"
-    return Chunk(number, sum(piece.rows for piece in held), body.encode(), last, job)
+    content = "application/x-ndjson" if cut.body == "lines" else "application/json"
+    body = {"lines": lines, "object": lines[:-1]}.get(cut.body)
+    if body is None:
+        body = "[" + lines[:-1].replace("\n", ",") + "]"
+    return Chunk(number, sum(piece.rows for piece in held), body.encode(), last, job, content, held[0].url)

@@ -17,15 +17,21 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from spark_ext import masking
 from spark_ext.clients.library import load
 from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.sinks.http_2pc import oauth
+from spark_ext.sinks.http_2pc.proxy import proxy_for
+from spark_ext.sinks.http_2pc.tls import Tls, is_refused_client
 
 if TYPE_CHECKING:
     import httpcore
 
+    from spark_ext.sinks.http_2pc.addresses import Allowed
     from spark_ext.sinks.http_2pc.chunks import Chunk
     from spark_ext.sinks.http_2pc.exchange import Answer
+    from spark_ext.sinks.http_2pc.pace import Pace
     from spark_ext.sinks.http_2pc.proxy import Proxy
 
 SHOWN = 300
@@ -39,6 +45,12 @@ _TOO_LARGE = 413
 
 _ACCESS = frozenset({401, 403, 404, 405, 407, 410, 501, 505})
 """Statuses that mean that the address, method or credentials are wrong, not the rows."""
+
+OF_ROWS = frozenset({400, 404, 409, 410, 413, 414, 422})
+"""Statuses with which `on_bad_row=quarantine` puts the rows of a request aside, if they are final: 409 only where the
+option `conflict` says `refuse`. Others say nothing of rows: what is to be corrected is the address, the credentials or
+the receiver."""
+_UNAUTHORIZED = 401
 
 FENCED = 412
 """Precondition Failed: the receiver has seen a newer incarnation."""
@@ -100,13 +112,20 @@ class Wire:
     """Limit for the delay of one request by `Retry-After`, seconds."""
     conflict: str
     compress: bool
-    ca_file: str | None
-    proxy: Proxy | None
+    tls: Tls
     redact: bool
+    allowed: Allowed
+    """To where requests with addresses of their own may go."""
+    grant: oauth.Grant | None = None
+    """For tokens; None: the headers have all credentials."""
+    pace: Pace | None = None
+    """How fast they are sent; None: as fast as they are answered."""
 
 
-_pools: dict[tuple[str | None, Proxy | None], httpcore.ConnectionPool] = {}
+_pools: dict[tuple[Tls, tuple[tuple[str, int], ...], Proxy | None], httpcore.ConnectionPool] = {}
 """Open connections of this process: sink objects are created again for each epoch."""
+
+_KEPT = "the epoch is recorded in the outbox; requests that have succeeded are not undone"
 
 
 def library(who: str) -> Any:
@@ -128,87 +147,187 @@ class Sender:
 
     def __init__(self, wire: Wire, who: str) -> None:
         self._wire, self._who = wire, who
+        self._secrets = wire.secrets
         self._httpcore = library(who)
 
-    def send(self, chunk: Chunk, headers: Mapping[str, str]) -> None:
+    def send(self, chunk: Chunk, headers: Mapping[str, str], *, aside: bool = False) -> str | None:
         """Send a chunk until the receiver has taken it, waiting as long as the receiver asks for.
+
+        Args:
+            chunk: the request's content.
+            headers: that identify it.
+            aside: whether rows that the receiver refuses for good are put aside.
+
+        Returns:
+            None; with `aside` the receiver's answer if it refuses the rows.
 
         Raises:
             TransientError: no answer, or one after which the same request may succeed.
             CommitError: the receiver asks for a longer wait than is allowed.
             FencedError: the receiver has seen a newer incarnation.
             DataError: the receiver refused the rows.
-            ConfigurationError: the receiver refused the address or the credentials.
+            ConfigurationError: the receiver refused the address or the credentials, or a recorded address is one to
+                which nothing may be sent any longer.
         """
         import tenacity
 
+        who = self._operator(chunk)
+        url = self._address(chunk, who)
         body = gzip.compress(chunk.body, mtime=0) if self._wire.compress else chunk.body
         given_up = time.monotonic() + self._wire.patience
+        renewed = False
         while True:
-            answer = self._request(body, {**self._wire.headers, **headers}, chunk)
+            token = self._token(given_up, who)
+            bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
+            self._keep_pace()
+            reach(FailPoint.HTTP_BEFORE_REQUEST)
+            answer = self._request(self._wire.method, url, body, {**self._wire.headers, **headers, **bearer}, who)
+            reach(FailPoint.HTTP_ANSWERED)
+            if answer.status == _UNAUTHORIZED and token is not None and not renewed:
+                assert self._wire.grant is not None
+                oauth.drop(self._wire.grant, token)
+                renewed = True
+                continue
             meaning = verdict(answer.status, self._wire.conflict)
             wait = retry_after(answer.headers.get("retry-after"), datetime.now(timezone.utc))
             if meaning is Verdict.TAKEN:
-                return
+                return None
+            if aside and meaning is Verdict.REFUSED and answer.status in OF_ROWS:
+                return f"the receiver refused the request: status {answer.status}{self._shown(answer.text)}"
             if meaning is Verdict.AGAIN and wait is not None and time.monotonic() + wait <= given_up:
                 tenacity.nap.sleep(wait)
                 continue
             raise self._error(meaning, answer.status, answer.text, wait, chunk)
 
-    def _request(self, body: bytes, headers: Mapping[str, str], chunk: Chunk) -> Answer:
+    def authorize(self) -> None:
+        """Ask for a token, if tokens are used, without waiting for it.
+
+        Raises:
+            ConfigurationError: the endpoint refuses the credentials, or gives no token that can be used.
+            TransientError: it does not answer now.
+        """
+        self._token(0.0, self._who)
+
+    def _address(self, chunk: Chunk, who: str) -> str:
+        """Where a chunk is sent: as recorded, if it was recorded, and still allowed."""
+        if chunk.url is None:
+            return self._wire.url
+        try:
+            self._wire.allowed.check(chunk.url)
+        except ValueError as problem:
+            raise refused(
+                f"a request is recorded for an address to which nothing may be sent now: {problem}",
+                who,
+                "name the host in 'allowed_hosts' until the recorded epoch is sent, or put 'url' back; "
+                "job.reset discards the recorded epoch",
+                kept=_KEPT,
+            ) from None
+        return chunk.url
+
+    def _keep_pace(self) -> None:
+        if self._wire.pace is not None and (wait := self._wire.pace.take(time.monotonic())) > 0:
+            import tenacity
+
+            tenacity.nap.sleep(wait)
+
+    def _token(self, given_up: float, who: str) -> str | None:
+        """The token for the next request; a new one if there is none, or it ends soon."""
+        import tenacity
+
+        grant = self._wire.grant
+        if grant is None:
+            return None
+        while (text := oauth.kept(grant, time.monotonic())) is None:
+            asked = time.monotonic()
+            headers, body = grant.request()
+            answer = self._request("POST", grant.url, body, headers, who)
+            wait = retry_after(answer.headers.get("retry-after"), datetime.now(timezone.utc))
+            meaning = verdict(answer.status, "refuse")
+            if meaning is Verdict.AGAIN and wait is not None and asked + wait <= given_up:
+                tenacity.nap.sleep(wait)
+                continue
+            if meaning is not Verdict.TAKEN:
+                raise self._no_token(meaning, answer, who)
+            try:
+                oauth.keep(grant, oauth.token_of(answer.text, asked))
+            except ValueError as problem:
+                raise refused(
+                    f"the answer of the token endpoint {shown(grant.url)} has no token that can be used: {problem}",
+                    who,
+                    "check 'oauth2_token_url'",
+                    kept=_KEPT,
+                ) from None
+        self._secrets = (*self._wire.secrets, text)
+        return text
+
+    def _no_token(self, meaning: Verdict, answer: Answer, who: str) -> ConfigurationError | TransientError:
+        said = oauth.reason_of(answer.text)
+        what = f"the token endpoint {shown(self._wire.grant.url if self._wire.grant else '')} gave no token: status "
+        what += f"{answer.status}" + (f": {self._clean(masking.mask(said))[:SHOWN]}" if said else "")
+        if meaning is Verdict.AGAIN:
+            return TransientError(
+                what, operator=who, kept=_KEPT, do="check the endpoint; it will be asked again, with back-off"
+            )
+        return refused(
+            what,
+            who,
+            "correct 'oauth2_token_url', 'oauth2_client_id', its secret, 'oauth2_scope' or 'oauth2_auth', and start "
+            "again: a recorded epoch is sent first",
+            kept=_KEPT,
+        )
+
+    def _request(self, method: str, url: str, body: bytes, headers: Mapping[str, str], who: str) -> Answer:
         from spark_ext.sinks.http_2pc.exchange import exchange
 
         wire, client = self._wire, self._httpcore
-        reach(FailPoint.HTTP_BEFORE_REQUEST)
         failures = (client.TimeoutException, client.NetworkError, client.ProtocolError, client.ProxyError)
         try:
-            answer = exchange(self._pool(), wire.method, wire.url, headers, body, wire.timeout)
+            return exchange(self._pool(url), method, url, headers, body, wire.timeout)
         except failures as problem:
             # Not chained: the library quotes what it was given, headers included.
-            raise self._no_answer(problem, chunk) from None
-        reach(FailPoint.HTTP_ANSWERED)
-        return answer
+            raise self._no_answer(problem, url, who) from None
 
-    def _pool(self) -> httpcore.ConnectionPool:
+    def _pool(self, url: str) -> httpcore.ConnectionPool:
         from spark_ext.sinks.http_2pc.exchange import connections
 
-        key = (self._wire.ca_file, self._wire.proxy)
+        tls = self._wire.tls
+        key = (tls, tls.stamp, proxy_for(url, self._who))
         if key not in _pools:
-            trust = None
-            if self._wire.ca_file is not None:
-                import ssl
-
-                try:
-                    trust = ssl.create_default_context(cafile=self._wire.ca_file)
-                except OSError as problem:
-                    raise refused(
-                        f"the certificates of 'ca_file' could not be read: {problem}",
-                        self._who,
-                        "use a readable file of PEM certificates",
-                        kept="nothing was sent",
-                    ) from problem
-            _pools[key] = connections(trust, self._wire.proxy)
+            made = connections(tls.context(self._who), key[2])
+            for old in [one for one in _pools if one[0] == tls and one[1] != key[1]]:
+                # Its files have been replaced since.
+                _pools.pop(old).close()
+            _pools[key] = made
         return _pools[key]
 
-    def _no_answer(self, problem: Exception, chunk: Chunk) -> ConfigurationError | TransientError:
+    def _no_answer(self, problem: Exception, url: str, who: str) -> ConfigurationError | TransientError:
         reason = self._clean(f"{type(problem).__name__}: {problem}")
+        if self._wire.grant is not None and url == self._wire.grant.url:
+            who = f"{who}, token endpoint {shown(url)}"
         if isinstance(problem, self._httpcore.ProxyError) and str(problem).startswith("407"):
             return refused(
                 f"the proxy did not accept the credentials: {reason}",
-                self._operator(chunk),
+                who,
                 "correct the user and password in HTTPS_PROXY or ALL_PROXY, with special characters percent-encoded",
                 kept="the epoch is recorded in the outbox; nothing was sent",
             )
         if "CERTIFICATE_VERIFY_FAILED" in str(problem):
             return refused(
                 f"the receiver's certificate was not accepted: {reason}",
-                self._operator(chunk),
+                who,
                 "check the certificate, or name its authority with the option 'ca_file'",
+                kept="the epoch is recorded in the outbox; nothing was sent",
+            )
+        if is_refused_client(str(problem)):
+            return refused(
+                f"the receiver did not accept the sink's certificate, or wants one: {reason}",
+                who,
+                "set 'tls_client_cert' and 'tls_client_key' to a certificate that the receiver knows",
                 kept="the epoch is recorded in the outbox; nothing was sent",
             )
         return TransientError(
             f"there was no answer: {reason}",
-            operator=self._operator(chunk),
+            operator=who,
             kept="the epoch is recorded in the outbox; only the receiver knows, by the key, whether this request took "
             "effect",
             do="make sure that the receiver is reachable; the same request will be sent again",
@@ -218,8 +337,7 @@ class Sender:
         self, meaning: Verdict, status: int, text: str, wait: float | None, chunk: Chunk
     ) -> ConfigurationError | DataError | FencedError | TransientError:
         answer = f"status {status}" + self._shown(text)
-        kept = "the epoch is recorded in the outbox; requests that have succeeded are not undone"
-        who = self._operator(chunk)
+        kept, who = _KEPT, self._operator(chunk)
         if meaning is Verdict.FENCED:
             return FencedError(
                 f"the receiver has seen a newer incarnation of the job: {answer}",
@@ -249,8 +367,9 @@ class Sender:
             return refused(
                 f"the receiver refused the request: {answer}",
                 who,
-                "correct 'method', 'token' or 'headers', and start again: the recorded epoch is sent first. Redirects "
-                "are not followed; a corrected 'url' is another target, and needs job.add(..., accept=('<uid>.url',))",
+                "correct 'method', 'token', 'oauth2_...' or 'headers', and start again: the recorded epoch is sent "
+                "first. Redirects are not followed; a corrected 'url' is another target, and needs job.add(..., "
+                "accept=('<uid>.url',))",
                 kept=kept,
             )
         limit = "raise the receiver's limit (for later epochs, lower 'batch_bytes' or 'batch_rows')"
@@ -259,7 +378,8 @@ class Sender:
             f"the receiver refused these {chunk.rows} rows: {answer}",
             operator=who,
             kept=kept,
-            do=f"{fix}, and start again: the recorded epoch is sent first, with the same keys",
+            do=f"{fix}, and start again: the recorded epoch is sent first, with the same keys; "
+            "on_bad_row=quarantine puts such rows aside",
         )
 
     def _shown(self, text: str) -> str:
@@ -270,12 +390,13 @@ class Sender:
         return f": {clean[:SHOWN]}" + ("..." if len(clean) > SHOWN else "")
 
     def _clean(self, text: str) -> str:
-        for secret in self._wire.secrets:
+        for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
 
     def _operator(self, chunk: Chunk) -> str:
-        return f"{self._who}, request {chunk.number}"
+        where = f" to {shown(chunk.url)}" if chunk.url and not self._wire.redact else ""
+        return f"{self._who}, request {chunk.number}{where}"
 
 
 def shown(url: str) -> str:

@@ -13,23 +13,26 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import tee
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import types as spark
 
+from spark_ext.bad_rows.sift import Bad, behind, sift
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout, owner_of
-from spark_ext.errors import StateError, StorageError
+from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
-from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, pieces
+from spark_ext.sinks.http_2pc.addresses import Addresses
+from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, pieces, recorded_url
 from spark_ext.sinks.http_2pc.rows import JsonRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Transaction
 
     from spark_ext.delta.sink_table import Target
 
@@ -76,19 +79,29 @@ def stage(
     task: Task,
     cut: Cut,
     who: str,
+    addresses: Addresses | None = None,
+    bad: Bad | None = None,
 ) -> tuple[DataFile, ...] | None:
     """Phase one, in a task: write the rows as pieces to a file in the outbox that no commit refers to yet.
 
+    Args:
+        location: root of the outbox.
+        schema: of the rows.
+        batches: the rows.
+        task: which.
+        cut: how they are divided.
+        who: for messages.
+        addresses: of the rows, if they have any of their own; they are recorded with them.
+        bad: takes the number of a row that has no JSON form or no address, the row, and why; None: it is an error.
+
     Raises:
-        DataError: a value has no JSON form.
+        DataError: a value has no JSON form, or a row has no address to which it may be sent.
         StorageError: the outbox cannot be written.
     """
-    rows = JsonRows(schema, who)
     files = DataFileWriter(location, SCHEMA, _LAYOUT, task)
     epoch = label(task.lineage, task.query_id, task.epoch)
-    lines = (line for batch in batches for line in rows.lines(batch))
     try:
-        return files.write(_batch(epoch, cut, piece) for piece in pieces(lines, cut))
+        return files.write(_batch(epoch, cut, piece) for piece in _pieces(schema, batches, cut, who, addresses, bad))
     except OSError as problem:
         raise StorageError(
             f"the outbox could not be written: {problem}",
@@ -98,12 +111,54 @@ def stage(
         ) from problem
 
 
+Sent = TypeVar("Sent")
+
+
+def _each(
+    batches: Iterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], Iterable[Sent]], bad: Bad | None
+) -> Iterator[Sent]:
+    """What the rows become, without those that are bad."""
+    first = 0
+    for batch in batches:
+        if bad is None:
+            yield from convert(batch)
+            continue
+        try:
+            yield from list(convert(batch))
+        except DataError:
+            for found in sift(batch, lambda part: list(convert(part)), DataError, behind(bad, first)):
+                yield from found
+        first += batch.num_rows
+
+
+def _pieces(
+    schema: spark.StructType,
+    batches: Iterator[pa.RecordBatch],
+    cut: Cut,
+    who: str,
+    addresses: Addresses | None,
+    bad: Bad | None,
+) -> Iterator[Piece]:
+    if addresses is None:
+        yield from pieces(_each(batches, JsonRows(schema, who).lines, bad), cut)
+        return
+    body = addresses.body(schema)
+    rows = JsonRows(body, who)
+
+    def addressed(batch: pa.RecordBatch) -> Iterable[tuple[str, str]]:
+        return zip(addresses.of(batch), rows.lines(batch.select(body.names)), strict=True)
+
+    # One iterator for both: a row's line comes with its address.
+    urls, lines = tee(_each(batches, addressed, bad))
+    yield from pieces((line for _, line in lines), cut, (url for url, _ in urls))
+
+
 def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:
     import pyarrow as pa
 
     from spark_ext.schemas.arrow import arrow_schema
 
-    columns = [[epoch], [cut.to_json()], [piece.rows], [piece.lines]]
+    columns = [[epoch], [cut.to_json(piece.url)], [piece.rows], [piece.lines]]
     schema = arrow_schema(SCHEMA)
     return pa.RecordBatch.from_arrays(
         [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
@@ -209,6 +264,28 @@ class Outbox:
         self._remove([file.path for file in files if file.path not in kept])
         return not _is_sent(self._table(), epoch)
 
+    def decide_empty(self, epoch: Epoch, keep: Callable[[], int | None]) -> CommitOutcome:
+        """Decide that an epoch has no rows to be sent, as all of them are bad, and record it as sent, in one commit.
+
+        Args:
+            epoch: the epoch.
+            keep: stores its bad rows, and returns their mark.
+        """
+        from deltalake import Transaction
+
+        def also() -> list[Transaction]:
+            return [Transaction(_sent(epoch), epoch.number), *_marked(epoch, keep())]
+
+        return self._target.commit(SCHEMA, epoch, (), also)[0]
+
+    def is_sent(self, epoch: Epoch) -> bool:
+        """Whether the receiver is known to have all of an epoch."""
+        return _is_sent(self._table(), epoch)
+
+    def mark(self, epoch: Epoch) -> int | None:
+        """The mark of bad rows that the outbox holds of the epoch's application; None if there is none."""
+        return self._target.mark(epoch)
+
     def decided(self, epoch: Epoch) -> Iterator[Chunk]:
         """The requests of a decided epoch; the same on every call, in any process.
 
@@ -258,12 +335,19 @@ class Outbox:
 
         for name in names:
             with self.location.open(name) as file:
-                for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines"]):
+                for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines", "cut"]):
                     for row in batch.to_pylist():
-                        yield Piece(row["rows"], row["lines"])
+                        yield Piece(row["rows"], row["lines"], recorded_url(row["cut"]))
 
-    def settle(self, epoch: Epoch) -> None:
+    def settle(self, epoch: Epoch, mark: int | None = None) -> bool:
         """Remove an epoch that the receiver has acknowledged completely, and keep its number.
+
+        Args:
+            epoch: the epoch.
+            mark: of its bad rows, which is kept with the number.
+
+        Returns:
+            Whether this call has recorded it; False if that was done before.
 
         Raises:
             FencedError: a newer incarnation has claimed the outbox.
@@ -276,13 +360,17 @@ class Outbox:
         from spark_ext.delta.log_checkpoints import checkpoint_if_due
 
         fence = self._target.fence(epoch.mark)
-        carried = (Transaction(_sent(epoch), epoch.number), *(fence.transactions if fence else ()))
+        carried = (
+            Transaction(_sent(epoch), epoch.number),
+            *_marked(epoch, mark),
+            *(fence.transactions if fence else ()),
+        )
 
-        def attempt(table: DeltaTable | None) -> tuple[int, list[str]]:
+        def attempt(table: DeltaTable | None) -> tuple[int, list[str], bool]:
             if table is None:
                 raise self._lost()
             if _is_sent(table, epoch):
-                return table.version(), []
+                return table.version(), [], False
             names = _names(table, epoch)
             reach(FailPoint.HTTP_BEFORE_SETTLE)
             table.create_write_transaction(
@@ -294,12 +382,13 @@ class Outbox:
                 commit_properties=properties(carried),
                 post_commithook_properties=NO_HOOKS,
             )
-            return table.version(), names
+            return table.version(), names, True
 
-        version, names = self._target.settle(epoch, attempt, f"recording that epoch {epoch.number} was sent")
+        version, names, recorded = self._target.settle(epoch, attempt, f"recording that epoch {epoch.number} was sent")
         reach(FailPoint.HTTP_RECORDED)
         self._remove(names)
         checkpoint_if_due(self.location, version, LOG_CHECKPOINT_EVERY)
+        return recorded
 
     def _table(self) -> DeltaTable:
         table = self._target.load()
@@ -327,6 +416,17 @@ class Outbox:
 def _sent(epoch: Epoch) -> str:
     """The id under which the table records the last epoch acknowledged by the receiver."""
     return f"sent:{epoch.application}"
+
+
+def _marked(epoch: Epoch, mark: int | None) -> list[Transaction]:
+    """The transaction that keeps the mark of an epoch's bad rows."""
+    if mark is None:
+        return []
+    from deltalake import Transaction
+
+    from spark_ext.delta.transactions import bad_rows_name
+
+    return [Transaction(bad_rows_name(epoch), mark)]
 
 
 def _is_sent(table: DeltaTable, epoch: Epoch) -> bool:

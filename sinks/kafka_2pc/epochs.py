@@ -52,6 +52,8 @@ class EpochRecord:
     """The last epoch by `Epoch.application`, the most recent one last."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """The ids of the topics that the newest lineage writes to, by name, at most `TOPICS`."""
+    bad_rows: Mapping[str, int] = field(default_factory=dict)
+    """By `Epoch.application`, the mark of the bad rows of its last epoch, if that has any."""
 
     @property
     def mark(self) -> FenceMark:
@@ -77,13 +79,23 @@ class EpochRecord:
                 how = "created again" if found[topic] else "deleted"
                 raise not_the_target(f"the topic '{topic}' was {how}", who)
 
-    def with_epoch(self, epoch: Epoch, topics: Mapping[str, str] | None = None) -> EpochRecord:
-        """The record with this epoch as the last one, and the ids of its topics."""
+    def mark_of(self, epoch: Epoch) -> int | None:
+        """The mark of an epoch's bad rows; None if it has none, or is not the last one of its query."""
+        last = self.epochs.get(epoch.application) == epoch.number
+        return self.bad_rows.get(epoch.application) if last else None
+
+    def with_epoch(self, epoch: Epoch, topics: Mapping[str, str] | None = None, mark: int | None = None) -> EpochRecord:
+        """The record with this epoch as the last one, the ids of its topics, and the mark of its bad rows."""
         others = {name: number for name, number in self.epochs.items() if name != epoch.application}
         kept = dict(list(others.items())[-(APPLICATIONS - 1) :])
         epochs = {**kept, epoch.application: epoch.number}
         known = dict(list({**(topics or {}), **self.topics}.items())[:TOPICS])
-        return replace(self, incarnation=epoch.incarnation, start=epoch.start, epochs=epochs, topics=known)
+        bad_rows = {name: held for name, held in self.bad_rows.items() if name in kept}
+        if mark is not None:
+            bad_rows[epoch.application] = mark
+        return replace(
+            self, incarnation=epoch.incarnation, start=epoch.start, epochs=epochs, topics=known, bad_rows=bad_rows
+        )
 
     def claimed(self, claim: Claim, topics: Mapping[str, str]) -> EpochRecord:
         """The record with a new owner, and the ids of the topics as they are now.
@@ -97,7 +109,7 @@ class EpochRecord:
 
     def to_bytes(self) -> bytes:
         """The value of the message."""
-        names = ("incarnation", "start", "job", "job_id", "epochs", "topics")
+        names = ("incarnation", "start", "job", "job_id", "epochs", "topics", "bad_rows")
         return json.dumps({"version": _VERSION, **{name: getattr(self, name) for name in names}}).encode()
 
     @classmethod
@@ -117,6 +129,7 @@ class EpochRecord:
                     job_id=found["job_id"],
                     epochs=found["epochs"],
                     topics=found.get("topics", {}),
+                    bad_rows=found.get("bad_rows", {}),
                 )
         except (ValueError, KeyError, TypeError):
             pass

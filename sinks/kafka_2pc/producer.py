@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from spark_ext.sinks.kafka_2pc.staging import Staged
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
+# Newer clients abort in `close` once more, and warn where that cannot be, as after a fatal error.
+warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
 
 _FENCED: Final = frozenset(
     {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "INVALID_TXN_STATE"}
@@ -180,25 +183,29 @@ class Session:
         Raises:
             ConfigurationError: names them.
         """
-        wanted: dict[str, int] = {}
-        for one in staged:
-            for topic, partition in one.topics:
-                wanted[topic] = max(wanted.get(topic, -1), partition)
+        wanted = _wanted(staged)
+        for topic, there in self._lacking(wanted).items():
+            raise refused(
+                f"the topic '{topic}' has {there} partitions, and a row is for partition {wanted[topic]}"
+                if there
+                else f"there is no topic '{topic}'",
+                self._who,
+                "create it, or correct the columns 'topic' and 'partition' of the rows",
+                kept=NOTHING_VISIBLE,
+            )
+
+    def lacking(self, staged: Iterable[Staged]) -> dict[str, int]:
+        """The topics that lack a partition which some row is for, with the number that they have; 0: there is none."""
+        return self._lacking(_wanted(staged))
+
+    def _lacking(self, wanted: Mapping[str, int]) -> dict[str, int]:
         unknown = [topic for topic, most in wanted.items() if self._partitions.get(topic, 0) <= max(most, 0)]
         if unknown:
             with admin(self._options, self._who) as client:
                 self._partitions |= partitions(client, unknown, self._seconds, self._who, NOTHING_VISIBLE)
-        for topic, partition in wanted.items():
-            if self._partitions[topic] <= max(partition, 0):
-                there = self._partitions[topic]
-                raise refused(
-                    f"the topic '{topic}' has {there} partitions, and a row is for partition {partition}"
-                    if there
-                    else f"there is no topic '{topic}'",
-                    self._who,
-                    "create it, or correct the columns 'topic' and 'partition' of the rows",
-                    kept=NOTHING_VISIBLE,
-                )
+        return {
+            topic: self._partitions[topic] for topic, most in wanted.items() if self._partitions[topic] <= max(most, 0)
+        }
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
@@ -245,6 +252,15 @@ class Session:
         # A fatal error is raised again here; it must not hide the one for which the session is closed.
         with suppress(self._kafka.KafkaException):
             self._producer.close()
+
+
+def _wanted(staged: Iterable[Staged]) -> dict[str, int]:
+    """The topics of messages, with the highest partition that a row names; -1: none."""
+    wanted: dict[str, int] = {}
+    for one in staged:
+        for topic, partition in one.topics:
+            wanted[topic] = max(wanted.get(topic, -1), partition)
+    return wanted
 
 
 def _numbers(column: pa.Array | None, default: int) -> Iterable[int]:

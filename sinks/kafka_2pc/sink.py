@@ -23,12 +23,14 @@ from spark_ext.model.commits import FenceMark
 from spark_ext.model.identity import Identity
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.runtime.aside import Aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_ext.sinks.kafka_2pc.astray import Astray
     from spark_ext.sinks.kafka_2pc.epochs import EpochRecord, EpochsTopic
-    from spark_ext.sinks.kafka_2pc.producer import Limits
+    from spark_ext.sinks.kafka_2pc.producer import Limits, Session
     from spark_ext.sinks.kafka_2pc.staging import Staged, Staging
 
 
@@ -71,6 +73,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
 
     options_type = KafkaSinkOptions
     options: KafkaSinkOptions
+    quarantines = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -157,7 +160,8 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         from spark_ext.sinks.kafka_2pc.staging import check_columns
 
         check_columns(schema, self.options.topic, self._who)
-        return self._staging.write(batches, task, self.options.topic, self.options.max_message_bytes)
+        bad = Aside(self, task).row if self.collects_bad_rows else None
+        return self._staging.write(batches, task, self.options.topic, self.options.max_message_bytes, bad)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Staged]) -> CommitOutcome:
         """Publish all messages of the epoch and its record in one transaction."""
@@ -175,9 +179,14 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             if held.record.holds(epoch):
                 outcome = CommitOutcome.ALREADY_COMMITTED
             else:
-                held.require(prepared)
-                messages = (batch for one in prepared for batch in staging.read(one))
-                held.publish(messages, options.topic, held.record.with_epoch(epoch, topics))
+                astray = self._astray(held, prepared)
+                if astray is not None:
+                    for batch in staging.read_all(prepared):
+                        astray.give(batch, self.bad_row)
+                    topics = {topic: found for topic, found in topics.items() if found}
+                record = held.record.with_epoch(epoch, topics, self.keep_bad_rows())
+                messages = staging.read_all(prepared)
+                held.publish(messages if astray is None else map(astray.without, messages), options.topic, record)
                 outcome = CommitOutcome.COMMITTED
                 reach(FailPoint.KAFKA_COMMITTED)
         except BaseException:
@@ -186,6 +195,22 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             raise
         staging.remove(prepared)
         return outcome
+
+    def _astray(self, held: Session, prepared: Sequence[Staged]) -> Astray | None:
+        """The messages that are put aside as their topic, or partition, does not exist; None: there are none."""
+        if not self.collects_bad_rows:
+            held.require(prepared)
+            return None
+        from spark_ext.sinks.kafka_2pc.astray import Astray
+
+        lacking = held.lacking(prepared)
+        if lacking.get(self.options.topic or "") == 0:
+            held.require(prepared)  # the option is wrong, not the rows
+        return Astray(lacking, self.options.topic) if lacking else None
+
+    def kept_bad_rows(self, epoch: Epoch) -> int | None:
+        """The mark in the sink's record."""
+        return self._epochs.look().mark_of(epoch)
 
     def check(self, epoch: Epoch) -> None:
         """Read the sink's record, and wait for open transactions of other sinks only if it seems to be the wrong one.

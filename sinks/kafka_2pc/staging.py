@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 from pyarrow import fs
 from pyspark.sql import types as T
 
+from spark_ext.bad_rows.sift import Bad, behind, sift
 from spark_ext.errors import NOTHING_VISIBLE, DataError, PreparedLostError, StorageError, refused
 from spark_ext.sinks.contract import Task
+from spark_ext.stores import filesystem_of
 
 HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
@@ -93,8 +95,7 @@ def _are_headers(given: T.DataType) -> bool:
 def place_of(folder: str) -> tuple[fs.FileSystem, str]:
     """A folder's file system and its path there."""
     if "://" in folder and not folder.startswith("file:"):
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(folder)
-        return found
+        return filesystem_of(folder)
     local = folder.removeprefix("file://") if folder.startswith("file://") else folder.removeprefix("file:")
     return fs.LocalFileSystem(), str(Path(local).expanduser().absolute())
 
@@ -110,8 +111,22 @@ class Staging:
     def __init__(self, folder: str, who: str) -> None:
         self._folder, self._who = folder.rstrip("/"), who
 
-    def write(self, batches: Iterator[pa.RecordBatch], task: Task, topic: str | None, max_bytes: int) -> Staged | None:
+    def write(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        task: Task,
+        topic: str | None,
+        max_bytes: int,
+        bad: Bad | None = None,
+    ) -> Staged | None:
         """Write a task's messages as a file; None if there are none.
+
+        Args:
+            batches: the rows.
+            task: whose they are.
+            topic: of all messages; None: the rows have a column for it.
+            max_bytes: maximum size of the key and value of a message.
+            bad: takes a row that is no message; None: it is an error.
 
         Raises:
             DataError: a message has no topic or is too large.
@@ -125,11 +140,7 @@ class Staging:
         stream: pa.NativeFile | None = None
         writer: pa.RecordBatchStreamWriter | None = None
         try:
-            for batch in batches:
-                if not batch.num_rows:
-                    continue
-                messages = _messages(batch, topic)
-                self._check(messages, max_bytes, task)
+            for messages in self._checked(batches, task, topic, max_bytes, bad):
                 _note_topics(messages, topic, topics)
                 if writer is None:
                     filesystem.create_dir(folder, recursive=True)
@@ -149,6 +160,28 @@ class Staging:
                 do="check the folder of the option 'staging' (space, permissions); the epoch will be retried",
             ) from problem
         return Staged(f"{self._folder}/{name}", rows, tuple(sorted(topics.items())), socket.gethostname())
+
+    def _checked(
+        self, batches: Iterator[pa.RecordBatch], task: Task, topic: str | None, max_bytes: int, bad: Bad | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows as messages."""
+
+        def checked(rows: pa.RecordBatch) -> pa.RecordBatch:
+            messages = _messages(rows, topic)
+            self._check(messages, max_bytes, task)
+            return messages
+
+        first = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            try:
+                yield checked(batch)
+            except DataError:
+                if bad is None:
+                    raise
+                yield from sift(batch, checked, DataError, behind(bad, first))
+            first += batch.num_rows
 
     def _check(self, messages: pa.RecordBatch, max_bytes: int, task: Task) -> None:
         size = pc.fill_null(pc.binary_length(messages["value"]), 0)
@@ -173,6 +206,11 @@ class Staging:
         wrong = _no_message(messages)
         if wrong is not None:
             raise DataError(wrong, operator=where, kept=NOTHING_VISIBLE, do="correct or filter such rows in the query")
+
+    def read_all(self, staged: Iterable[Staged]) -> Iterator[pa.RecordBatch]:
+        """The messages of all tasks; see `read`."""
+        for one in staged:
+            yield from self.read(one)
 
     def read(self, staged: Staged) -> Iterator[pa.RecordBatch]:
         """The messages of a task.

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.postgres_2pc import record
+from spark_ext.sinks.postgres_2pc.columns import add, lacking
 from spark_ext.sinks.postgres_2pc.commit import Committer, begin
 from spark_ext.sinks.postgres_2pc.prepare import drop, pending, roll_back, staging_tables
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from spark_ext.sinks.contract import Claim
 
 PATIENCE = 90.0
@@ -60,6 +63,31 @@ def take(committer: Committer, claim: Claim, mark: str) -> None:
     old = [name for name, origin in staging_tables(connection, identity.mark) if origin.incarnation < claim.incarnation]
     drop(connection, old)
     reach(FailPoint.POSTGRES_CLEANED)
+
+
+def make_ready(committer: Committer, claim: Claim, schema: StructType | None) -> None:
+    """Add the columns that the table lacks, and run `setup_sql` if it has not run, in one transaction under the fence.
+
+    After `take`, as what older incarnations have prepared holds locks on the table.
+
+    Args:
+        committer: for the target.
+        claim: that was taken.
+        schema: the columns of the rows in the table; None: none are added.
+
+    Raises:
+        FencedError: a newer incarnation holds the table.
+        ConfigurationError: a column cannot be added, or the server refuses the statements.
+        StorageError: a lock on the table is not granted in time.
+    """
+    connection, who = committer.connection, committer.errors.who
+    begin(connection, committer.lock_timeout)
+    record.refuse_older(record.lock(connection, committer.identity).mark, claim.mark, who)
+    if schema is not None:
+        add(connection, committer.table.name, lacking(schema, committer.table.columns, who), who)
+    committer.statements.set_up(connection, committer.identity, who)
+    connection.execute("COMMIT")
+    reach(FailPoint.POSTGRES_READY)
 
 
 def _lock(committer: Committer, incarnation: int, mark: str) -> record.Held:

@@ -11,25 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.clients.postgres.problems import describe
-from spark_ext.errors import NOTHING_VISIBLE, PreparedLostError, StateError
+from spark_ext.errors import NOTHING_VISIBLE, DataError, PreparedLostError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import CommitOutcome, Epoch
 from spark_ext.sinks.postgres_2pc import record
 from spark_ext.sinks.postgres_2pc.prepare import Fence, InDoubt, Inline, Part, Staged, drop, give_up, pending, roll_back
-from spark_ext.sinks.postgres_2pc.rows import RowErrors, copy_in, unpacked
+from spark_ext.sinks.postgres_2pc.rows import RowErrors, copy_in, is_of_a_row, unpacked
+from spark_ext.sinks.postgres_2pc.sifting import Aside, Sifting, Upsert
+from spark_ext.sinks.postgres_2pc.statements import Statements
 from spark_ext.sinks.postgres_2pc.table import Table, names
 
 if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
-
-
-@dataclass(frozen=True)
-class Upsert:
-    """How rows replace existing ones."""
-
-    key: tuple[str, ...]
-    latest_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +40,9 @@ class Committer:
     lock_timeout: int
     """Time limit for a lock, ms."""
     fence: Fence
+    statements: Statements
+    aside: Aside | None = None
+    """Takes the rows that the table refuses; None: one of them is an error."""
 
     def commit(self, epoch: Epoch, parts: Sequence[Part]) -> CommitOutcome:
         """Commit the epoch exactly once.
@@ -68,8 +65,16 @@ class Committer:
             self.finish()
             self._discard(parts)
             return CommitOutcome.ALREADY_COMMITTED
-        self._move(parts)
-        record.committed(self.connection, self.identity, epoch, sum(part.rows for part in parts))
+        if not epoch.start:
+            # Nobody has claimed the table before.
+            self.statements.set_up(self.connection, self.identity, self.errors.who)
+        self.statements.before(self.connection, self.errors.who)
+        refused = self._move_sifted(parts) if self.aside is not None else self._move(parts)
+        self.statements.after(self.connection, self.errors.who)
+        rows = sum(part.rows for part in parts) - refused
+        # The transaction is still open: without this file nothing is committed.
+        mark = None if self.aside is None else self.aside.keep()
+        record.committed(self.connection, self.identity, epoch, rows, mark)
         in_doubt = [part.gid for part in parts if isinstance(part, InDoubt)]
         if in_doubt:
             self._all_there(in_doubt)
@@ -85,7 +90,24 @@ class Committer:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def _move(self, parts: Sequence[Part]) -> None:
+    def _move_sifted(self, parts: Sequence[Part]) -> int:
+        """All rows at once, as without bad rows; if one is refused, without those that are. Returns how many are."""
+        import psycopg
+
+        # What is checked at the end of the transaction would be found too late.
+        self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        try:
+            with self.connection.transaction():
+                return self._move(parts)
+        except (psycopg.Error, DataError) as error:
+            if not is_of_a_row(error):
+                raise
+        assert self.aside is not None
+        refused = Sifting(self, self.aside).move(parts)
+        drop(self.connection, [part.table for part in parts if isinstance(part, Staged)])
+        return refused
+
+    def _move(self, parts: Sequence[Part]) -> int:
         from psycopg import sql
 
         staged = [part for part in parts if isinstance(part, Staged)]
@@ -106,6 +128,7 @@ class Committer:
         if sources:
             self._insert_checked(sources, staged, exact=copied)
         drop(self.connection, [part.table for part in staged])
+        return 0
 
     def _insert_checked(self, sources: Sequence[sql.Identifier], staged: Sequence[Staged], *, exact: bool) -> None:
         """Insert, and check that the staging tables still had all rows."""
@@ -117,13 +140,21 @@ class Committer:
             raise self._lost(describe(gone)) from None
         # Counting costs a scan; a trigger of the table may drop rows, an upsert merges some.
         if not exact or inserted != sum(part.rows for part in staged):
-            self._count(staged)
+            self.count(staged)
 
     def _insert(self, sources: Sequence[sql.Identifier]) -> sql.Composed:
         from psycopg import sql
 
         columns = names(self.columns)
-        rows = sql.SQL(" UNION ALL ").join(sql.SQL("SELECT {} FROM {}").format(columns, source) for source in sources)
+        return self.insert(
+            sql.SQL(" UNION ALL ").join(sql.SQL("SELECT {} FROM {}").format(columns, source) for source in sources)
+        )
+
+    def insert(self, rows: sql.Composed) -> sql.Composed:
+        """The statement that inserts the rows of a query, or merges them into the table."""
+        from psycopg import sql
+
+        columns = names(self.columns)
         into = sql.SQL("INSERT INTO {} AS t ({}) ").format(self.table.name.identifier, columns)
         if self.upsert is None:
             return into + rows
@@ -144,7 +175,7 @@ class Committer:
             made += sql.SQL(" WHERE t.{0} IS NULL OR excluded.{0} >= t.{0}").format(sql.Identifier(latest))
         return made
 
-    def _count(self, staged: Sequence[Staged]) -> None:
+    def count(self, staged: Sequence[Staged]) -> None:
         """Check the number of rows: an unlogged table is empty after a crash of the server."""
         from psycopg import sql
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.postgres_2pc.record import SCHEMA, Identity, decided, refuse_fenced
-from spark_ext.sinks.postgres_2pc.rows import RowErrors, copy_in, packed
+from spark_ext.sinks.postgres_2pc.rows import Bad, RowErrors, copy_in, copy_sifted, packed
 from spark_ext.sinks.postgres_2pc.table import Table, names
 
 if TYPE_CHECKING:
@@ -117,8 +117,20 @@ def stage(
     origin: Origin,
     errors: RowErrors,
     lock_timeout: int,
+    bad: Bad | None = None,
 ) -> Staged:
-    """Copy rows into a new staging table, atomically; `lock_timeout` is in ms."""
+    """Copy rows into a new staging table, atomically.
+
+    Args:
+        connection: to the database.
+        table: the target.
+        columns: of the rows.
+        batches: the rows.
+        origin: of the staging table.
+        errors: for errors.
+        lock_timeout: ms.
+        bad: takes a row that does not fit; None: it is an error.
+    """
     from psycopg import sql
 
     name = origin.new_table()
@@ -131,7 +143,11 @@ def stage(
                 "CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA"
             ).format(into, names(columns), table.name.identifier)
         )
-        rows = copy_in(connection, into, table.chosen(columns), batches, errors)
+        chosen = table.chosen(columns)
+        if bad is None:
+            rows = copy_in(connection, into, chosen, batches, errors)
+        else:
+            rows = copy_sifted(connection, into, chosen, batches, errors, bad)
     reach(FailPoint.POSTGRES_STAGED)
     return Staged(rows, name)
 

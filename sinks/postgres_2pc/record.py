@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS spark_ext.epochs (
   sink text, target text, application text, epoch bigint NOT NULL, incarnation bigint NOT NULL,
   rows bigint NOT NULL, committed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (sink, target, application)) WITH (fillfactor = 50);
+ALTER TABLE spark_ext.epochs ADD COLUMN IF NOT EXISTS bad_rows bigint;
 COMMENT ON TABLE spark_ext.epochs IS 'spark-ext: the last epoch committed by each query';
 CREATE TABLE IF NOT EXISTS spark_ext.decided (
   gid text PRIMARY KEY, sink text NOT NULL, target text NOT NULL, epoch bigint NOT NULL,
@@ -63,6 +64,8 @@ class Identity:
 _COMPLETE = """
 SELECT to_regclass('spark_ext.parts') IS NOT NULL AND EXISTS (SELECT FROM pg_attribute
   WHERE attrelid = to_regclass('spark_ext.sinks') AND attname = 'target_oid' AND NOT attisdropped)
+  AND EXISTS (SELECT FROM pg_attribute
+  WHERE attrelid = to_regclass('spark_ext.epochs') AND attname = 'bad_rows' AND NOT attisdropped)
 """
 
 
@@ -191,15 +194,26 @@ def last(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch) 
     return -1 if found is None else int(found[0])
 
 
-def committed(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch, rows: int) -> None:
-    """Record the epoch; part of the transaction that moves its rows."""
+def committed(
+    connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch, rows: int, mark: int | None
+) -> None:
+    """Record the epoch, with the mark of its bad rows; part of the transaction that moves its rows."""
     connection.execute(
-        "INSERT INTO spark_ext.epochs AS e (sink, target, application, epoch, incarnation, rows) "
-        "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (sink, target, application) DO UPDATE SET "
+        "INSERT INTO spark_ext.epochs AS e (sink, target, application, epoch, incarnation, rows, bad_rows) "
+        "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT (sink, target, application) DO UPDATE SET "
         "epoch = excluded.epoch, incarnation = excluded.incarnation, rows = excluded.rows, "
-        "committed_at = excluded.committed_at",
-        (identity.sink, identity.target, epoch.application, epoch.number, epoch.incarnation, rows),
+        "bad_rows = excluded.bad_rows, committed_at = excluded.committed_at",
+        (identity.sink, identity.target, epoch.application, epoch.number, epoch.incarnation, rows, mark),
     )
+
+
+def mark(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch) -> int | None:
+    """The mark of the epoch's bad rows; None if it has none, or is not the last one."""
+    found = connection.execute(
+        "SELECT bad_rows FROM spark_ext.epochs WHERE sink = %s AND target = %s AND application = %s AND epoch = %s",
+        (identity.sink, identity.target, epoch.application, epoch.number),
+    ).fetchone()
+    return None if found is None or found[0] is None else int(found[0])
 
 
 def decide(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch, gids: Sequence[str]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ext.clients.postgres.problems import describe, place_in_copy, to_error
+from spark_ext.bad_rows.sift import sift
+from spark_ext.clients.postgres.problems import describe, place_in_copy, sqlstate, to_error
 from spark_ext.errors import NOTHING_VISIBLE, DataError, SparkExtError
 from spark_ext.sinks.postgres_2pc.copy import HEADER, TRAILER, ValueMisfit, encode
 from spark_ext.sinks.postgres_2pc.table import names
@@ -33,16 +34,22 @@ class RowErrors:
 
     who: str
     redact: bool
+    numbered: bool = True
+    """Whether they say the row's number; not where each row is tried by itself."""
 
     def refused(self, row: int, column: str | None, value: object, reason: str) -> DataError:
         """The error of a row; `value` is shown unless values must not appear in messages."""
-        where = f"row {row}" + (f", column '{column}'" if column else "")
-        shown = "" if self.redact or value is _UNKNOWN else f", value {_short(value)}"
-        return DataError(
-            f"{where}{shown}: {reason}",
-            operator=self.who,
-            kept=NOTHING_VISIBLE,
-            do="correct the row in the query, or the column's type or constraint in the table",
+        where = [f"row {row}"] if self.numbered else []
+        where += [f"column '{column}'"] if column else []
+        where += [] if self.redact or value is _UNKNOWN or not (column or self.numbered) else [f"value {_short(value)}"]
+        return of_a_row(
+            DataError(
+                f"{', '.join(where)}: {reason}" if where else reason,
+                operator=self.who,
+                kept=NOTHING_VISIBLE,
+                do="correct the row in the query, or the column's type or constraint in the table; "
+                "on_bad_row=quarantine puts such rows aside",
+            )
         )
 
     def of(self, error: BaseException) -> SparkExtError:
@@ -137,6 +144,8 @@ def copy_in(
             copy.write(TRAILER)
     except psycopg.Error as error:
         found = errors.of(error)
+        if isinstance(found, DataError) and is_of_a_row(error):
+            of_a_row(found)
         place = place_in_copy(error)
         if isinstance(found, DataError) and place is not None:
             row, column = place
@@ -145,6 +154,114 @@ def copy_in(
             ) from None
         raise found from None
     return recent.rows
+
+
+_OF_A_ROW = ("22", "23", "44", "54", "P0")
+"""Classes of SQLSTATE that say that a row is wrong: data, integrity constraint, WITH CHECK OPTION, a limit such as the
+size of an index entry, and RAISE in a trigger."""
+
+
+def is_of_a_row(error: BaseException) -> bool:
+    """Whether the server, or this sink before it asked the server, has refused a row rather than the statement."""
+    return bool(getattr(error, "of_a_row", False)) or sqlstate(error).startswith(_OF_A_ROW)
+
+
+def of_a_row(error: DataError) -> DataError:
+    """The same error, known to be one of a row."""
+    error.__dict__["of_a_row"] = True
+    return error
+
+
+AT_ONCE = 16 * 1024**2
+"""Bytes of rows that are tried by one COPY, where rows may be put aside."""
+
+Bad = Callable[[pa.RecordBatch, DataError], object]
+"""Takes a row that was refused, as a batch of its own, and why."""
+
+
+class _Refused(Exception):
+    def __init__(self, error: DataError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def copy_sifted(
+    connection: psycopg.Connection[Any],
+    into: sql.Identifier,
+    columns: Sequence[Column],
+    batches: Iterable[pa.RecordBatch],
+    errors: RowErrors,
+    bad: Bad,
+) -> int:
+    """Like `copy_in`, without the rows that do not fit. Each part is tried behind a savepoint.
+
+    Args:
+        connection: to the database, in a transaction.
+        into: the table.
+        columns: of the table.
+        batches: rows.
+        errors: for errors.
+        bad: takes a row that does not fit.
+
+    Returns:
+        The number of rows that do.
+    """
+    alone = replace(errors, numbered=False)
+
+    def tried(rows: Sequence[pa.RecordBatch]) -> int:
+        with connection.transaction():
+            return copy_in(connection, into, columns, rows, alone)
+
+    def one(rows: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            tried([rows])
+        except DataError as error:
+            if not is_of_a_row(error):
+                raise
+            raise _Refused(error) from None
+        return rows
+
+    def collect(_: int, row: pa.RecordBatch, problem: Exception) -> None:
+        assert isinstance(problem, _Refused)
+        bad(row, problem.error)
+
+    total = 0
+    for group in _groups(batches):
+        try:
+            total += tried(group)
+        except DataError as error:
+            if not is_of_a_row(error):
+                raise
+            total += sum(rows.num_rows for batch in group for rows in sift(batch, one, _Refused, collect))
+    return total
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= AT_ONCE:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+class NullKey(ValueError):
+    """A row of an upsert has a null in its key."""
+
+
+def refuse_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> None:
+    """Check the key of an upsert.
+
+    Raises:
+        NullKey: a row has a null in it.
+    """
+    for name in key:
+        if batch.column(name).null_count:
+            raise NullKey(f"column '{name}': the key of an upsert may not be null")
 
 
 def cast(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -13,22 +13,24 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import field_validator, model_validator
 from pyspark.sql.types import StructType
 
-from spark_ext.clients.postgres.connection import ConnectionOptions, Server, session
+from spark_ext.bad_rows.sift import Numbered
+from spark_ext.clients.postgres.connection import Server, session
 from spark_ext.clients.postgres.names import Name
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NOTHING_VISIBLE, refused
 from spark_ext.model.commits import FenceMark, not_the_target
-from spark_ext.options import Bytes, Milliseconds, Names
 from spark_ext.schemas.arrow import arrow_schema
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.sinks.postgres_2pc.columns import lacking, renamed
+from spark_ext.sinks.postgres_2pc.options import PostgresSinkOptions
 from spark_ext.sinks.postgres_2pc.record import Identity
-from spark_ext.sinks.postgres_2pc.rows import RowErrors, cast, keyed
+from spark_ext.sinks.postgres_2pc.rows import NullKey, RowErrors, cast, keyed, refuse_null_keys
 from spark_ext.sinks.postgres_2pc.table import Table, create, look_up, missing, resolved, usable
+from spark_ext.sinks.runtime.aside import Aside as TaskAside
 
 if TYPE_CHECKING:
     import psycopg
@@ -38,61 +40,12 @@ if TYPE_CHECKING:
     from spark_ext.sinks.postgres_2pc.prepare import Part
 
 
-class PostgresSinkOptions(SinkOptions, ConnectionOptions):
-    """Options of `postgres_2pc`."""
-
-    identity_fields: ClassVar[frozenset[str]] = frozenset({"table"})
-
-    table: str
-    """Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes."""
-
-    mode: Literal["append", "upsert"] = "append"
-    """Whether rows are added, or replace those with the same key."""
-
-    key: Names = ()
-    """For `upsert`: the key columns, comma-separated; the table needs a primary key or unique index on them."""
-
-    latest_by: str | None = None
-    """For `upsert`: of several rows with the same key, the one with the greatest value in this column is kept. Without
-    it an epoch with several rows of the same key is refused."""
-
-    prepared: bool = False
-    """Whether tasks copy directly into the table, in prepared transactions, instead of staging tables."""
-
-    create_table: bool = True
-    """Whether to create the table, with the columns of the rows, if it does not exist."""
-
-    inline_size: Bytes = 64 * 1024
-    """Maximum size of a task's rows that are sent with its commit message, bytes; 0: never."""
-
-    lock_timeout: Milliseconds = 30_000
-    """Time limit for a lock on the table or the sink's record, ms; then the epoch is retried."""
-
-    redact: bool = False
-    """Whether errors omit values of rows."""
-
-    @field_validator("table")
-    @classmethod
-    def _is_a_name(cls, value: str) -> str:
-        Name.parse(value)
-        return value
-
-    @model_validator(mode="after")
-    def _together(self) -> PostgresSinkOptions:
-        if self.mode == "upsert" and not self.key:
-            raise ValueError("mode=upsert needs the option 'key'")
-        if self.mode == "append" and (self.key or self.latest_by):
-            raise ValueError("key and latest_by require mode=upsert")
-        if self.mode == "upsert" and self.prepared:
-            raise ValueError("prepared=true requires mode=append: COPY cannot replace rows")
-        return self
-
-
 class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     """Exactly-once writes to a PostgreSQL table, one transaction per epoch."""
 
     options_type = PostgresSinkOptions
     options: PostgresSinkOptions
+    quarantines = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -128,6 +81,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         from spark_ext.sinks.postgres_2pc.types import new_type
 
         options = self.options
+        schema = renamed(schema, options.column_map, self._who)
         for field in schema.fields:
             new_type(field.dataType, field.name, self._who)
         for name in (*options.key, *([options.latest_by] if options.latest_by else [])):
@@ -139,8 +93,14 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                     "correct the options, or add the column to the query",
                 )
         with self._session(0) as connection:
-            if look_up(connection, self._table, self._who) is not None:
-                table = usable(connection, self._table, schema, options.key, self._who, make=False)
+            table = look_up(connection, self._table, self._who)
+            if table is not None:
+                there = schema
+                if options.schema_evolution == "add_columns":
+                    # Added by the claim; the others have to fit before anything is.
+                    new = lacking(schema, table.columns, self._who)
+                    there = StructType([field for field in schema if field not in new])
+                table = usable(connection, self._table, there, options.key, self._who, make=False)
                 self._refuse_prepared_without_copy(table, self._who)
             elif not options.create_table:
                 raise missing(self._table, self._who)
@@ -171,7 +131,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
         Without a table there is nothing to fence; it is created here if `validate` was called with a schema.
         """
-        from spark_ext.sinks.postgres_2pc.claim import take
+        from spark_ext.sinks.postgres_2pc.claim import make_ready, take
 
         with self._session(claim.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
@@ -182,7 +142,11 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                 table = look_up(connection, self._table, self._who)
             if table is None:
                 raise missing(self._table, self._who)
-            take(self._committer(connection, table, (), self._who, claim.mark), claim, self._mark)
+            committer = self._committer(connection, table, (), self._who, claim.mark)
+            take(committer, claim, self._mark)
+            grown = self._schema if self.options.schema_evolution == "add_columns" else None
+            if grown is not None or self.options.setup_sql is not None:
+                make_ready(committer, claim, grown)
 
     def _refuse_gone(self, connection: psycopg.Connection[Any], claim: Claim) -> None:
         """Refuse to create a table to which epochs were committed before."""
@@ -229,10 +193,16 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         from spark_ext.sinks.postgres_2pc.prepare import Origin, gather, make_way, prepare, stage
         from spark_ext.sinks.postgres_2pc.record import refuse_fenced
 
+        schema = renamed(schema, self.options.column_map, self._who)
         arrow = arrow_schema(schema, nullable=True)
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
         errors = RowErrors(who, self.options.redact)
-        rows = keyed(cast(batches, arrow), self.options.key, errors)
+        aside = TaskAside(self, task) if self.collects_bad_rows else None
+        rows = cast(batches, arrow)
+        if aside is None:
+            rows = keyed(rows, self.options.key, errors)
+        elif self.options.key:
+            rows = Numbered(partial(refuse_null_keys, key=self.options.key), NullKey, aside.row).good(rows)
         inline, first = gather(rows, arrow, self.options.inline_size)
         if inline is not None:
             return inline if inline.rows else None
@@ -242,7 +212,8 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             identity = Identity(task.sink, str(table.name))
             origin = Origin.task(identity, task)
             if not self.options.prepared:
-                return stage(connection, table, schema.names, every, origin, errors, self.options.lock_timeout)
+                bad = None if aside is None else aside.rows
+                return stage(connection, table, schema.names, every, origin, errors, self.options.lock_timeout, bad)
             self._refuse_prepared_without_copy(table, who)
             make_way(connection, identity, origin, partial(self._fence, identity, task.mark, who))
             begin(connection, self.options.lock_timeout)
@@ -259,10 +230,22 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             StorageError: the server failed; the epoch is retried.
         """
         who = f"{self._who}, epoch {epoch.number}"
+        schema = renamed(schema, self.options.column_map, who)
         with self._session(epoch.incarnation, who) as connection:
             table = self._usable(connection, schema, who, epoch.mark)
             committer = self._committer(connection, table, tuple(schema.names), who, epoch.mark)
             return committer.commit(epoch, prepared)
+
+    def kept_bad_rows(self, epoch: Epoch) -> int | None:
+        """The mark in the sink's record.
+
+        Raises:
+            StorageError: the server failed.
+        """
+        from spark_ext.sinks.postgres_2pc import record
+
+        with self._session(epoch.incarnation) as connection:
+            return record.mark(connection, Identity(epoch.sink, str(resolved(connection, self._table))), epoch)
 
     # -- shared --------------------------------------------------------------------------------------------------------
 
@@ -274,11 +257,20 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
         who = who or self._who
         name = application(self._mark, incarnation)
+
+        def begin(connection: psycopg.Connection[Any]) -> None:
+            self._limit(connection)
+            ensure(connection)
+
         with (
             translated(who, NOTHING_VISIBLE, redact=self.options.redact),
-            session(self._server, name, who, ensure) as connection,
+            session(self._server, name, who, begin) as connection,
         ):
             yield connection
+
+    def _limit(self, connection: psycopg.Connection[Any]) -> None:
+        if self.options.statement_timeout is not None:
+            connection.execute(f"SET statement_timeout = {int(self.options.statement_timeout)}")
 
     @contextmanager
     def _fence(self, identity: Identity, mark: FenceMark, who: str) -> Iterator[psycopg.Connection[Any]]:
@@ -292,6 +284,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         from spark_ext.sinks.postgres_2pc.record import lock, refuse_older
 
         with self._server.connect(application(self._mark, mark.incarnation)) as connection:
+            self._limit(connection)
             begin(connection, self.options.lock_timeout)
             refuse_older(lock(connection, identity).mark, mark, who)
             yield connection
@@ -306,12 +299,15 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         options = self.options
         if mark.start and look_up(connection, self._table, who) is None:
             raise not_the_target("there is no table", who)
-        return usable(connection, self._table, schema, options.key, who, make=options.create_table and not mark.start)
+        grow = options.schema_evolution == "add_columns" and not mark.start
+        make = options.create_table and not mark.start
+        return usable(connection, self._table, schema, options.key, who, make=make, grow=grow)
 
     def _committer(
         self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str, mark: FenceMark
     ) -> Committer:
-        from spark_ext.sinks.postgres_2pc.commit import Committer, Upsert
+        from spark_ext.sinks.postgres_2pc.commit import Committer
+        from spark_ext.sinks.postgres_2pc.sifting import Aside, Upsert
 
         options = self.options
         identity = Identity(options.uid, str(table.name))
@@ -324,4 +320,6 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             RowErrors(who, options.redact),
             options.lock_timeout,
             partial(self._fence, identity, mark, who),
+            options.statements,
+            Aside(self.bad_row, self.keep_bad_rows, options.redact) if self.collects_bad_rows else None,
         )

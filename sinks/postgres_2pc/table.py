@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.clients.postgres.names import Name
 from spark_ext.errors import ConfigurationError, refused
+from spark_ext.sinks.postgres_2pc.columns import add, lacking
 from spark_ext.sinks.postgres_2pc.types import Column, check, new_type
 
 if TYPE_CHECKING:
@@ -141,8 +142,9 @@ def usable(
     who: str,
     *,
     make: bool,
+    grow: bool = False,
 ) -> Table:
-    """The table for these rows; created if it does not exist and `make` is set.
+    """The table for these rows; created if it does not exist and `make` is set, with new columns if `grow` is.
 
     Raises:
         ConfigurationError: it does not exist, the rows do not fit it, or it has no unique index on the key.
@@ -152,6 +154,12 @@ def usable(
         if not make:
             raise missing(name, who)
         create(connection, name, schema, key, who)
+        table = look_up(connection, name, who)
+        assert table is not None
+    if grow and (new := lacking(schema, table.columns, who)):
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+            add(connection, table.name, new, who)
         table = look_up(connection, name, who)
         assert table is not None
     check(schema, table.columns, who)

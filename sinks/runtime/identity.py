@@ -9,6 +9,7 @@ import pyarrow.fs as pafs
 from spark_ext.errors import StateError
 from spark_ext.model.identity import ONLY_JOBS, Identity, state_of
 from spark_ext.spark.spark_log import local_path
+from spark_ext.stores import filesystem_of
 
 
 def identity_of(given: Mapping[str, str], operator: str) -> Identity:
@@ -40,5 +41,5 @@ def _has_ledger(state: str) -> bool:
     place = local_path(state)
     if place is not None:
         return (place / "ledger").is_dir()
-    system, root = pafs.FileSystem.from_uri(state)
+    system, root = filesystem_of(state)
     return any(system.get_file_info(pafs.FileSelector(f"{root}/ledger", allow_not_found=True)))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.stores import filesystem_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -119,7 +120,5 @@ def _write(checkpoint: str, text: str) -> None:
 
 
 def _remote(checkpoint: str) -> tuple[FileSystem, str]:
-    import pyarrow.fs as pafs
-
-    filesystem, path = pafs.FileSystem.from_uri(checkpoint)
+    filesystem, path = filesystem_of(checkpoint)
     return filesystem, f"{path.rstrip('/').rpartition('/')[0]}/{NAME}"

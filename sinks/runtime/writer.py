@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.epoch import CommitRows, Left, SinkPlace, TaskRows
+from spark_ext.bad_rows.names import default_table
 from spark_ext.control import current, levels
 from spark_ext.control.current import Place
-from spark_ext.errors import CommitError, StateError
+from spark_ext.errors import CommitError, ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
 from spark_ext.model.barriers import NO_BARRIER, SourceBarrier, barrier_of
+from spark_ext.model.identity import Identity
 from spark_ext.model.query_offsets import final_epochs, source_offsets
-from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.sinks.contract import CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sinks.runtime.identity import identity_of
 from spark_ext.sinks.runtime.position import Position, remember, remembered
 from spark_ext.sinks.runtime.retry import attempts
@@ -41,6 +44,53 @@ class Written(WriterCommitMessage):
     epoch: int
     rows: int
     prepared: Any
+    bad: Left | None = None
+    """Its bad rows; None: there are none."""
+
+
+def write_task(
+    sink: TwoPhaseCommitSink, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task, identity: Identity
+) -> Written:
+    """Phase one of one task.
+
+    Args:
+        sink: as it has arrived in the task.
+        schema: of the rows.
+        batches: the rows.
+        task: whose they are.
+        identity: of the sink.
+    """
+    counted = _Counted(batches)
+    into = None
+    if sink.options.on_bad_row == "quarantine":
+        into = TaskRows(bad_rows_place(sink.options, identity, task.query_id, task.epoch))
+    sink.collect_bad_rows(into)
+    try:
+        prepared = sink.write(schema, counted, task)
+        left = None if into is None else into.finish()
+    finally:
+        sink.collect_bad_rows(None)
+    reach(FailPoint.SINK_WRITTEN)
+    return Written(task.query_id, task.epoch, counted.rows, prepared, left)
+
+
+def bad_rows_place(options: SinkOptions, identity: Identity, query_id: str, epoch: int) -> SinkPlace:
+    """Where the bad rows of an epoch of a sink are left."""
+    return SinkPlace(
+        identity.state,
+        options.bad_rows_path or default_table(identity.state),
+        options.uid,
+        query_id,
+        epoch,
+        identity.lineage,
+        identity.incarnation,
+        options.max_bad_rows,
+    )
+
+
+_so_far: dict[tuple[str, int], tuple[int, int]] = {}
+"""By checkpoint and start of the job: rows that were bad, and all that were given, in the epochs that this process has
+committed with `quarantine`."""
 
 
 class EpochWriter(DataSourceStreamArrowWriter):
@@ -50,6 +100,13 @@ class EpochWriter(DataSourceStreamArrowWriter):
         self._sink = sink
         self._schema = schema
         self._identity = identity_of(sink.given, f"sink '{sink.options.uid}'")
+        if sink.options.on_bad_row == "quarantine" and not self._identity.in_job:
+            raise ConfigurationError(
+                "on_bad_row=quarantine needs a job: it moves the bad rows of committed epochs into their table",
+                operator=f"sink '{sink.options.uid}'",
+                kept="nothing was written",
+                do="run the query in a job, with spark_ext.Job, or write with on_bad_row=fail",
+            )
         tune()
 
     @property
@@ -78,11 +135,9 @@ class EpochWriter(DataSourceStreamArrowWriter):
             start=mine.start,
         )
         levels.follow()
-        counted = _Counted(iterator)
-        prepared = self._sink.write(self._schema, counted, task)
-        reach(FailPoint.SINK_WRITTEN)
+        written = write_task(self._sink, self._schema, iterator, task, mine)
         tune()
-        return Written(query_id, int(epoch), counted.rows, prepared)
+        return written
 
     @guarded()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -109,7 +164,8 @@ class EpochWriter(DataSourceStreamArrowWriter):
         prepared = [message.prepared for message in written if message.prepared is not None]
         final = self._sink.requires_finalization and self._is_final(batchId)
         barrier = self._barrier(batchId)
-        empty = not prepared and not final and not (self._sink.records_barriers and barrier)
+        bad = [message.bad for message in written if message.bad is not None]
+        empty = not prepared and not bad and not final and not (self._sink.records_barriers and barrier)
         mine = self._identity
         if empty and not mine.in_job:
             return  # nothing is fenced
@@ -131,7 +187,11 @@ class EpochWriter(DataSourceStreamArrowWriter):
             tries(self._sink.check, epoch)
             return
         reach(FailPoint.SINK_BEFORE_COMMIT)
-        self._with_retries(epoch, prepared)
+        if self._sink.options.on_bad_row == "quarantine":
+            place = bad_rows_place(self._sink.options, mine, query_id, batchId)
+            self._with_retries(epoch, prepared, CommitRows(place, bad), sum(message.rows for message in written))
+        else:
+            self._with_retries(epoch, prepared)
         reach(FailPoint.SINK_COMMITTED)
         if mine.checkpoint:
             remember(mine.checkpoint, Position(self._uid, mine.lineage, query_id, batchId), mine.start)
@@ -143,11 +203,33 @@ class EpochWriter(DataSourceStreamArrowWriter):
         The next claim of the target cleans up what the tasks prepared.
         """
 
-    def _with_retries(self, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
+    def _quarantining(self, epoch: Epoch, prepared: Sequence[Any], rows: CommitRows, given: int) -> CommitOutcome:
+        """One attempt at a commit whose bad rows are collected: those of the attempt that took effect count."""
+        rows.begin()
+        self._sink.collect_bad_rows(rows)
+        try:
+            outcome = self._sink.commit(self._schema, epoch, prepared)
+        finally:
+            self._sink.collect_bad_rows(None)
+        key = self._identity.checkpoint, self._identity.start
+        if outcome is CommitOutcome.COMMITTED:
+            mark = rows.kept
+            bad, all_given = _so_far.get(key, (0, 0))
+            _so_far[key] = bad + rows.count, all_given + given
+        else:
+            mark = self._sink.kept_bad_rows(epoch)
+        rows.decide(mark, *_so_far.get(key, (0, 0)))
+        return outcome
+
+    def _with_retries(
+        self, epoch: Epoch, prepared: Sequence[Any], rows: CommitRows | None = None, given: int = 0
+    ) -> CommitOutcome:
         import tenacity
 
         tries = attempts(self._sink.options, f"the commit of epoch {epoch.number} of sink '{self._uid}'")
         try:
+            if rows is not None:
+                return tries(self._quarantining, epoch, prepared, rows, given)
             return tries(self._sink.commit, self._schema, epoch, prepared)
         except tenacity.RetryError as given_up:
             last = given_up.last_attempt.exception()

@@ -91,25 +91,46 @@ def filled_lines(block: pa.Buffer, blank: bytes) -> int:
     return int(np.count_nonzero(np.logical_or.reduceat(filled[data], starts[starts < len(data)])))
 
 
-def first_line(raw: pa.NativeFile, complete: Callable[[bytes], bool]) -> tuple[bytes, int]:
+def first_line(
+    raw: pa.NativeFile, complete: Callable[[bytes], bool], skipped: Callable[[bytes], bool] = lambda _: False
+) -> tuple[bytes, int]:
     """The first line that is not empty, without its end, and the byte after it.
 
     Args:
         raw: a stream at its beginning; it may be read further than the line.
         complete: whether a line is one; a line that is not continues with the next one.
+        skipped: whether a line is passed over, such as a comment.
     """
-    data, more = b"", True
+    data, more, base = b"", True, 0
     while True:
-        begin = len(BOM) if data.startswith(BOM) else 0
+        begin = base or (len(BOM) if data.startswith(BOM) else 0)
         begin += len(data[begin:]) - len(data[begin:].lstrip(b"\r\n"))
         for end in ends_of(data[begin:]).tolist():
             # A CR at the end of what is known may be followed by a LF.
             if more and begin + end == len(data) and data.endswith(b"\r"):
                 break
             line = data[begin : begin + end].rstrip(b"\r\n")
+            if skipped(line):
+                base = begin + end
+                break
             if complete(line) or len(line) > LONGEST_HEADER:
                 return line, begin + end
+        if base > begin:
+            continue
         if not more:
-            return data[begin:].rstrip(b"\r\n"), len(data)
+            rest = data[begin:].rstrip(b"\r\n")
+            return (b"" if skipped(rest) else rest), len(data)
         more = bool(piece := raw.read(64 * 1024))
         data += piece
+
+
+def without_lines(block: pa.Buffer, first: int) -> pa.Buffer:
+    """A block without the lines whose first byte this is."""
+    data = np.frombuffer(block, np.uint8)
+    if not len(data) or not (data == first).any():
+        return block
+    ends = ends_of(block)
+    starts = np.concatenate([[0], ends])
+    starts = starts[starts < len(data)]
+    kept = np.repeat(data[starts] != first, np.diff(np.append(starts, len(data))))
+    return pa.py_buffer(data[kept].tobytes())

@@ -19,6 +19,7 @@ from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, constant
 from spark_ext.sources.contract import Advance, BadRow, Limit
+from spark_ext.sources.files.encodings import MARK, UTF_8, Encoding
 from spark_ext.sources.files.line_ends import BOM, after_lines, count_lines, ends_of, last_end, line_end
 from spark_ext.sources.positions import no_position, number_in
 
@@ -41,18 +42,21 @@ class LinesFormat(ABC):
     Args:
         wanted: the declared columns.
         whole: whether rows may span lines, so that a file is one step.
+        encoding: of the files.
     """
 
     begin = 0
+    by_row = False
     skipping: Callable[[BadRow], object] | None = None
     """While planning: takes the lines that do not fit; None: they are refused."""
 
     blank: ClassVar[bytes] = b"\r\n"
     """The characters of a block without rows."""
 
-    def __init__(self, wanted: pa.Schema, *, whole: bool) -> None:
+    def __init__(self, wanted: pa.Schema, *, whole: bool, encoding: Encoding = UTF_8) -> None:
         self._wanted = wanted
         self._whole = whole
+        self._encoding = encoding
 
     # -- per format ------------------------------------------------------------------------------------------
 
@@ -67,6 +71,15 @@ class LinesFormat(ABC):
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """Parse whole lines into columns; raises Arrow's errors."""
 
+    def only_rows(self, block: pa.Buffer) -> pa.Buffer:
+        """Whole lines without those that are no rows, such as comments."""
+        return block
+
+    @property
+    def has_other_lines(self) -> bool:
+        """Whether lines may be no rows, so that a file has to be divided into lines before it is parsed."""
+        return False
+
     @abstractmethod
     def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         """A whole file, from its beginning, whose rows may span lines."""
@@ -75,7 +88,17 @@ class LinesFormat(ABC):
 
     def whole(self, file: InputFile) -> bool:
         """Whether this file is one step."""
-        return self._whole or file.compression is not None
+        return self._whole or file.compression is not None or not self._encoding.by_line
+
+    def text(self, file: InputFile) -> pa.NativeFile:
+        """A file from its beginning, unpacked and in UTF-8."""
+        return self._encoding.stream(pa.input_stream(file.open(), file.compression))
+
+    def _check_mark(self, file: InputFile) -> None:
+        """Refuse a file with the mark of another encoding."""
+        if not self._encoding.is_utf8:
+            with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+                self._encoding.check(bytes(raw.read(MARK)))
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
         """The end of the next step: limits are exact to the line; a row is a line, including blank ones.
@@ -85,8 +108,14 @@ class LinesFormat(ABC):
         """
         file.verify()
         if start == 0 and file.size:
+            self._check_mark(file)
             self.check(file)
         if self.whole(file):
+            if start:
+                raise file.refusal(
+                    f"it was read up to byte {start}, and can only be read in one step now",
+                    "put the options 'encoding' and 'multiline' back as they were when it was begun",
+                )
             # Under a limit of rows it is read twice: rows that nobody has counted would not count.
             rows = (
                 None if limit.rows is None else sum(batch.num_rows for batch in self._whole_rows(file, self.skipping))
@@ -162,17 +191,17 @@ class LinesFormat(ABC):
                 yield from self._whole_rows(file, bad) if self.whole(file) else self._rows(file, start, end, bad)
 
     def _whole_rows(self, file: InputFile, bad: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
-        if bad is not None and not self._whole:
+        if not self._whole and (bad is not None or self.has_other_lines):
             yield from self._unpacked_rows(file, bad)
             return
-        with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+        with file.faults(), self.text(file) as raw:
             for batch in self.stream(file, raw):
                 yield from self._pieces(file, pa.Table.from_batches([batch]))
 
-    def _unpacked_rows(self, file: InputFile, bad: Callable[[BadRow], object]) -> Iterator[pa.RecordBatch]:
-        """The rows of a compressed file, in blocks of lines. Bytes are those of the text in it."""
+    def _unpacked_rows(self, file: InputFile, bad: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a file that is one step, in blocks of lines. Bytes are those of the text in it, in UTF-8."""
         head, at, rest, more = self.head(file), 0, b"", True
-        with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+        with file.faults(), self.text(file) as raw:
             while more:
                 piece = raw.read(BLOCK)
                 more, rest = bool(piece), rest + piece
@@ -187,6 +216,8 @@ class LinesFormat(ABC):
                     try:
                         yield from self._parsed(file, block)
                     except pa.ArrowException:
+                        if bad is None:
+                            raise
                         self._check_constants(file)
                         yield from self._sifted(file, block, at, bad)
                     at, rest = at + cut, rest[cut:]
@@ -259,6 +290,9 @@ class LinesFormat(ABC):
             return max(len(BOM) if raw.read(len(BOM)) == BOM else 0, self.head(file))
 
     def _parsed(self, file: InputFile, block: pa.Buffer) -> list[pa.RecordBatch]:
+        if not self.whole(file):
+            block = self._encoding.to_utf8(block)
+        block = self.only_rows(block)
         if not bytes(block).strip(self.blank):
             return []
         # Convert the rows here as well: a null or a timestamp may be what does not fit.

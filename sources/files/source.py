@@ -1,4 +1,4 @@
-"""`files`: Parquet, CSV and JSON files; a file, or a folder's files in order, is a channel.
+"""`files`: Parquet, ORC, Avro, CSV and JSON files; a file, or a folder's files in order, is a channel.
 
     spark.readStream.format("files").option("uid", "flights").option("path", "data/flights").load()
 
@@ -9,98 +9,44 @@ become new channels as they appear. A file that has been read is never opened ag
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.row import passed_over
+from spark_ext.clients.library import load
 from spark_ext.datafiles.entry import Entry
 from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
 from spark_ext.datafiles.listing import Listing
 from spark_ext.datafiles.uri import shown
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.model.offsets import Json, Position
-from spark_ext.options import Milliseconds
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import folder_values, spark_schema
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
-from spark_ext.sources.files.parquet import ParquetFormat, columns_of
+from spark_ext.sources.contract import Advance, BadRow, Channel, ChannelSource, Limit
+from spark_ext.sources.files import metadata
+from spark_ext.sources.files.encodings import Encoding
+from spark_ext.sources.files.lines import LinesFormat
+from spark_ext.sources.files.options import BINARY, BY_ROW, FORMATS, FilesOptions
+from spark_ext.sources.files.parquet import ParquetFormat
+from spark_ext.sources.files.row_groups import RowGroupsFormat
 from spark_ext.sources.files.text import CsvFormat, Dialect, JsonFormat
 from spark_ext.sources.positions import no_position, number_in
 
-FORMATS = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-}
-"""Formats by the suffix of the file name, for the default of the option `format`."""
-
-
-class FilesOptions(SourceOptions):
-    """Options of `files`."""
-
-    identity_fields: ClassVar[frozenset[str]] = frozenset({"group", "path"})
-
-    path: str
-    """A folder, a file or a glob pattern: a local path, or a URI that pyarrow.fs supports."""
-    format: Literal["parquet", "csv", "json"] | None = None
-    """File format; default: by the suffix of each file's name."""
-    recursive: bool = True
-    """Whether to read subfolders."""
-    pattern: str | None = None
-    """Glob pattern of the names of the files to read, such as `*.csv`."""
-    group: Literal["file", "directory"] = "file"
-    """What a channel is: a file, or all files of a folder, read one after the other by `order`."""
-    order: Literal["name", "modified"] = "name"
-    """The order in which files are started."""
-    watch: bool = False
-    """Whether to continue with new files as new channels."""
-    min_age: Milliseconds = 0
-    """With `watch`: how long a file must be unmodified before it is read, ms."""
-    split: bool = True
-    """Whether several tasks may read one file; its rows are then not in order within an epoch."""
-    changed_files: Literal["refuse", "accept"] = "refuse"
-    """Whether a file that was changed after its discovery stops the query, or is read as it is now."""
-    header: bool = False
-    """CSV: whether the first line contains the column names; columns are then matched by name, else by position."""
-    sep: str = Field(default=",", min_length=1, max_length=1)
-    """CSV: separator of values."""
-    quote: str | None = Field(default='"', max_length=1)
-    """CSV: quote character; empty: none."""
-    escape: str | None = Field(default=None, max_length=1)
-    """CSV: escape character before a quote inside quotes; default: the quote is doubled."""
-    null_value: str = ""
-    """CSV: text that is read as null, besides an empty value without quotes."""
-    multiline: bool = False
-    """CSV and JSON: whether values may contain line breaks; a file is then one step, whatever the limits."""
-    timestamp_format: str | None = None
-    """CSV and JSON: strptime pattern of timestamps; default: ISO 8601. UTC if no zone is given."""
-
-    @field_validator("sep", mode="before")
-    @classmethod
-    def _tab(cls, value: object) -> object:
-        return "\t" if value == "\\t" else value
-
-    @model_validator(mode="after")
-    def _together(self) -> FilesOptions:
-        if self.watch and self.group == "directory":
-            raise ValueError("watch and group=directory exclude each other: a folder's channel has to end")
-        return self
+if TYPE_CHECKING:
+    from spark_ext.sources.files.avro import AvroFormat
 
 
 class Files(ChannelSource):
     """Files as channels.
 
-    Positions: a row number (Parquet) or the byte at which a line begins (CSV, JSON); with `group=directory` the file's
-    number and the position in it. A channel's data are the size and modification time of its files when they were
-    discovered; a file that has changed since is refused (`changed_files`).
+    Positions: a row number (Parquet, ORC) or the byte at which a block (Avro) or a line (CSV, JSON) begins; with
+    `group=directory` the file's number and the position in it. A channel's data are the size and modification time of
+    its files when they were discovered; a file that has changed since is refused (`changed_files`).
     """
 
     options_type = FilesOptions
@@ -128,7 +74,7 @@ class Files(ChannelSource):
         return Listing(filesystem, path, self._operator, options.recursive, options.pattern, options.order)
 
     def schema(self) -> StructType:
-        """The schema of the first Parquet file, with the keys of `key=value` folders as strings; else it must be given.
+        """The schema of the first file, with the keys of `key=value` folders as strings; not of CSV and JSON.
 
         Raises:
             ConfigurationError: there is no file, no schema, or a type that Spark does not support.
@@ -141,13 +87,13 @@ class Files(ChannelSource):
                 "declare the columns with .schema(...), or correct the option 'path'",
             )
         file = self._file(first.name, first.size, first.modified)
-        if self._format_name(first.name) != "parquet":
+        if self._format_name(first.name) in ("csv", "json"):
             raise self._refusal(
                 f"file '{first.name}' does not contain the types of its columns",
                 "declare the columns with .schema(...)",
             )
         try:
-            found = spark_schema(columns_of(file))
+            found = spark_schema(self._columns_of(file))
         except TypeError as problem:
             raise self._refusal(
                 f"file '{first.name}': {problem}", "declare the columns to read with .schema(...)"
@@ -155,7 +101,27 @@ class Files(ChannelSource):
         for key in folder_values(first.name):
             if key not in found.names:
                 found = found.add(key, "string")
+        if self.options.metadata:
+            if metadata.NAME in found.names:
+                raise self._refusal(
+                    f"file '{first.name}' has a column '{metadata.NAME}' of its own",
+                    "set metadata=false, or declare the columns with .schema(...)",
+                )
+            found = found.add(metadata.NAME, metadata.spark_type(by_row=self._format_name(first.name) in BY_ROW))
         return found
+
+    def _columns_of(self, file: InputFile) -> pa.Schema:
+        kind = self._format_name(file.name)
+        if kind == "avro":
+            from spark_ext.sources.files.avro import schema_of
+
+            load("fastavro", "avro", self._operator)
+            return schema_of(file)
+        if kind == "orc":
+            from spark_ext.sources.files.orc import read_footer
+
+            return read_footer(file).schema
+        return ParquetFormat.read_footer(file).schema
 
     def _refusal(self, what: str, do: str) -> ConfigurationError:
         return refused(what, self._operator, do)
@@ -184,6 +150,8 @@ class Files(ChannelSource):
             StorageError: the storage failed.
         """
         self._listing.check()
+        if self.options.format == "avro":
+            load("fastavro", "avro", self._operator)
 
     def discover(self) -> Iterable[Channel]:
         """One listing; no file is opened."""
@@ -198,13 +166,16 @@ class Files(ChannelSource):
 
     def _expect(self, entries: Sequence[Entry]) -> None:
         """Announce the files whose footers planning will need."""
-        ahead = (
-            self._file(entry.name, entry.size, entry.modified)
-            for entry in entries
-            if entry.name not in self._past and entry.size and self._format_name(entry.name) == "parquet"
-        )
-        if self.options.changed_files == "refuse":
-            self._parquet.footers.announce(ahead)
+        if self.options.changed_files != "refuse":
+            return
+        left = [entry for entry in entries if entry.name not in self._past and entry.size]
+        for kind in {self._format_name(entry.name) for entry in left} & {"parquet", "orc"}:
+            made = self._orc if kind == "orc" else self._parquet
+            made.footers.announce(
+                self._file(entry.name, entry.size, entry.modified)
+                for entry in left
+                if self._format_name(entry.name) == kind
+            )
 
     @staticmethod
     def _groups(entries: Iterable[Entry]) -> list[Channel]:
@@ -225,7 +196,7 @@ class Files(ChannelSource):
         return step
 
     def _advance_file(self, file: InputFile, start: int, limit: Limit) -> Advance:
-        if not file.size or (start >= file.size and self._format_name(file.name) != "parquet"):
+        if not file.size or (start >= file.size and not self._format(file.name).by_row):
             # A file that was empty when it was discovered may have been filled since.
             file.verify()
             return Advance(start, True, rows=0, bytes=0)
@@ -257,7 +228,7 @@ class Files(ChannelSource):
         return self._format(file.name).split(file, start, end, parts)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
-        """A row number (Parquet), or the byte at which a line begins; with `group=directory` behind a file's number.
+        """A row number, or the byte at which a block or line begins; with `group=directory` behind a file's number.
 
         Raises:
             ConfigurationError: there is no such position.
@@ -305,7 +276,16 @@ class Files(ChannelSource):
                 yield from self._rows(file, begin if index == first else 0, stop if index == last else None)
 
     def _rows(self, file: InputFile, start: int, end: int | None) -> Iterator[pa.RecordBatch]:
-        return self._format(file.name).read(file, start, end, bad=self.bad_row if self.collects_bad_rows else None)
+        bad = self.bad_row if self.collects_bad_rows else None
+        made = self._format(file.name)
+        if not self.options.metadata:
+            return made.read(file, start, end, bad=bad)
+        declared = arrow_schema(self.declared if self.declared is not None else self.schema())
+
+        def read(collect: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
+            return made.read(file, start, end, bad=collect)
+
+        return metadata.with_metadata(read, declared, file, self.options.path, start, bad)
 
     # -- files and formats ----------------------------------------------------------------------------------
 
@@ -325,30 +305,86 @@ class Files(ChannelSource):
 
     @cached_property
     def _wanted(self) -> pa.Schema:
-        return arrow_schema(self.declared if self.declared is not None else self.schema())
+        """The declared columns that are read from files."""
+        wanted = arrow_schema(self.declared if self.declared is not None else self.schema())
+        if not self.options.metadata:
+            return wanted
+        metadata.check(wanted, self._operator)
+        return wanted.remove(wanted.get_field_index(metadata.NAME))
+
+    @property
+    def _wants_row_index(self) -> bool:
+        declared = self.declared
+        kind = declared[metadata.NAME].dataType if declared is not None and metadata.NAME in declared.names else None
+        return metadata.ROW_INDEX in getattr(kind, "names", ())
 
     @cached_property
     def _parquet(self) -> ParquetFormat:
         return ParquetFormat(self._wanted)
 
     @cached_property
+    def _orc(self) -> RowGroupsFormat:
+        from spark_ext.sources.files.orc import OrcFormat
+
+        return OrcFormat(self._wanted)
+
+    @cached_property
+    def _avro(self) -> AvroFormat:
+        from spark_ext.sources.files.avro import AvroFormat
+
+        return AvroFormat(self._wanted, self._operator)
+
+    @cached_property
     def _csv(self) -> CsvFormat:
         given = self.options
-        dialect = Dialect(given.header, given.sep, given.quote, given.escape, given.null_value, given.timestamp_format)
-        made = CsvFormat(self._wanted, dialect, multiline=given.multiline, operator=self._operator)
+        dialect = Dialect(
+            given.header, given.sep, given.quote, given.escape, given.null_value, given.timestamp_format, given.comment
+        )
+        made = CsvFormat(
+            self._wanted,
+            dialect,
+            multiline=given.multiline,
+            operator=self._operator,
+            encoding=Encoding.of(given.encoding),
+        )
         made.skipping = passed_over if given.on_bad_row == "quarantine" else None
         return made
 
     @cached_property
     def _json(self) -> JsonFormat:
         given = self.options
-        made = JsonFormat(self._wanted, given.timestamp_format, multiline=given.multiline, operator=self._operator)
+        made = JsonFormat(
+            self._wanted,
+            given.timestamp_format,
+            multiline=given.multiline,
+            operator=self._operator,
+            encoding=Encoding.of(given.encoding),
+        )
         made.skipping = passed_over if given.on_bad_row == "quarantine" else None
         return made
 
-    def _format(self, name: str) -> ParquetFormat | CsvFormat | JsonFormat:
+    def _format(self, name: str) -> RowGroupsFormat | AvroFormat | LinesFormat:
         kind = self._format_name(name)
+        self._refuse_options(name, kind)
+        if kind == "orc":
+            return self._orc
+        if kind == "avro":
+            return self._avro
         return self._parquet if kind == "parquet" else self._csv if kind == "csv" else self._json
+
+    def _refuse_options(self, name: str, kind: str) -> None:
+        """Refuse options that this format does not have, where it is known by the file alone."""
+        if kind in BINARY and self.options.encoding != "utf-8":
+            raise self._refusal(
+                f"the option 'encoding' is for text, and file '{name}' is {kind}",
+                "remove the option, or select the text files with the option 'pattern'",
+            )
+        if self.options.metadata and kind not in BY_ROW and self._wants_row_index:
+            raise self._refusal(
+                f"the rows of {kind} files have no numbers, for the field '{metadata.ROW_INDEX}' of the column "
+                f"'{metadata.NAME}' (file '{name}')",
+                "declare the column without this field",
+            )
 
     def _format_name(self, name: str) -> str:
         if self.options.format is not None:

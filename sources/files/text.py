@@ -13,7 +13,8 @@ from pyarrow import csv, json, types
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import refused
 from spark_ext.schemas.columns import instants, match
-from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line
+from spark_ext.sources.files.encodings import UTF_8, Encoding
+from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, without_lines
 from spark_ext.sources.files.lines import BLOCK, LinesFormat
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Dialect:
     escape: str | None = None
     null_value: str = ""
     timestamp_format: str | None = None
+    comment: str | None = None
 
 
 _OPEN, _CLOSE = b"{}"
@@ -56,8 +58,10 @@ InputKey = tuple[str, int, int | None]
 class CsvFormat(LinesFormat):
     """CSV: columns by name if there is a header, else by position."""
 
-    def __init__(self, wanted: pa.Schema, dialect: Dialect, *, multiline: bool, operator: str) -> None:
-        super().__init__(wanted, whole=multiline)
+    def __init__(
+        self, wanted: pa.Schema, dialect: Dialect, *, multiline: bool, operator: str, encoding: Encoding = UTF_8
+    ) -> None:
+        super().__init__(wanted, whole=multiline, encoding=encoding)
         self._dialect = dialect
         self._multiline = multiline
         self._headers: dict[InputKey, Header] = {}
@@ -70,6 +74,15 @@ class CsvFormat(LinesFormat):
     def check(self, file: InputFile) -> None:
         """Refuse a file with a header in which a declared column is missing."""
         self._header(file)
+
+    def only_rows(self, block: pa.Buffer) -> pa.Buffer:
+        """Whole lines without comments."""
+        return block if self._dialect.comment is None else without_lines(block, ord(self._dialect.comment))
+
+    @property
+    def has_other_lines(self) -> bool:
+        """Whether there may be comments."""
+        return self._dialect.comment is not None
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """Parse lines into columns."""
@@ -140,8 +153,11 @@ class CsvFormat(LinesFormat):
             return Header(list(wanted), 0)
         key = (file.path, file.size, file.modified)
         if key not in self._headers:
-            with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
-                line, end = first_line(raw, self._closed if self._multiline else lambda _: True)
+            whole = self.whole(file)
+            with file.faults(), self.text(file) if whole else file.open() as raw:
+                # A line of another encoding is decoded when it is known.
+                line, end = first_line(raw, self._closed if self._multiline else lambda _: True, self._is_comment)
+                line = line if whole else bytes(self._encoding.to_utf8(line))
             if not self._closed(line):
                 raise file.refusal(
                     "a quoted value of its header continues after the end of a line", "set the option 'multiline'"
@@ -150,6 +166,9 @@ class CsvFormat(LinesFormat):
             names = self._matched(file, self._split(file, line), wanted) if line else list(wanted)
             self._headers = {key: Header(names, end)}
         return self._headers[key]
+
+    def _is_comment(self, line: bytes) -> bool:
+        return self._dialect.comment is not None and line.startswith(self._dialect.comment.encode())
 
     def _split(self, file: InputFile, line: bytes) -> list[str]:
         with file.faults():
@@ -203,8 +222,16 @@ class JsonFormat(LinesFormat):
 
     blank = b" \t\r\n"
 
-    def __init__(self, wanted: pa.Schema, timestamp_format: str | None, *, multiline: bool, operator: str) -> None:
-        super().__init__(wanted, whole=multiline)
+    def __init__(
+        self,
+        wanted: pa.Schema,
+        timestamp_format: str | None,
+        *,
+        multiline: bool,
+        operator: str,
+        encoding: Encoding = UTF_8,
+    ) -> None:
+        super().__init__(wanted, whole=multiline, encoding=encoding)
         self._multiline = multiline
         self._timestamp_format = timestamp_format
         _refuse_types(
@@ -246,7 +273,7 @@ class JsonFormat(LinesFormat):
 
     def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         """Parse a file in which an object may span lines."""
-        if _may_have_null(file):
+        if self._may_have_null(file):
             data = raw.read().removeprefix(BOM)
             if len(data) >= _LARGEST:
                 raise pa.ArrowInvalid("it has a null between its objects, and 2 GiB or more: remove the null")
@@ -267,6 +294,17 @@ class JsonFormat(LinesFormat):
             batch.validate(full=True)  # UTF-8
             table = _as_declared(pa.Table.from_batches([batch]), self._held(file), self._timestamp_format)
             yield from table.combine_chunks().to_batches()
+
+    def _may_have_null(self, file: InputFile) -> bool:
+        """Whether a file may have a null between its objects: `null` at its beginning or after a brace."""
+        with self.text(file) as raw:
+            before = b"}"
+            while data := raw.read(SCAN):
+                text = before + data.translate(None, self.blank).removeprefix(BOM)
+                if b"}null" in text:
+                    return True
+                before = text[-4:]
+        return False
 
     def _held(self, file: InputFile) -> pa.Schema:
         return pa.schema([field for field in self._wanted if field.name not in file.constants])
@@ -302,18 +340,6 @@ def _check_utf8(block: pa.Buffer) -> None:
         pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, block.size], np.int32)), block).validate(full=True)
     except pa.ArrowInvalid:
         raise pa.ArrowInvalid("it is not valid UTF-8") from None
-
-
-def _may_have_null(file: InputFile) -> bool:
-    """Whether a file may have a null between its objects: `null` at its beginning or after a brace."""
-    with pa.input_stream(file.open(), file.compression) as raw:
-        before = b"}"
-        while data := raw.read(SCAN):
-            text = before + data.translate(None, JsonFormat.blank).removeprefix(BOM)
-            if b"}null" in text:
-                return True
-            before = text[-4:]
-    return False
 
 
 def _as_text(kind: pa.DataType) -> bool:

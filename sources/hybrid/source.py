@@ -252,6 +252,11 @@ class Hybrid(StagedSource):
         source, inner = self._of(channel)
         return source.split(inner, start, end, parts)
 
+    @property
+    def least_tasks(self) -> int:
+        """As the stage that is being read."""
+        return self._current.least_tasks
+
     # -- reading --------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:

@@ -111,6 +111,7 @@ def begins(
     *,
     accept: bool,
     future: bool = False,
+    matched: bool = False,
 ) -> dict[TopicPartition, int]:
     """The first offsets of partitions.
 
@@ -122,14 +123,16 @@ def begins(
         who: for messages.
         accept: whether messages deleted by retention are skipped.
         future: whether a time may be in the future; earlier messages that come until then are read.
+        matched: whether each partition must have a message at or after its time.
 
     Raises:
-        ConfigurationError: a partition is not named, or an offset lies beyond its end, or a time in the future.
+        ConfigurationError: a partition is not named, or an offset lies beyond its end, or a time in the future, or
+            there is no message of a time.
         DataError: retention has deleted the beginning.
     """
     out = {}
     now = time.time() * 1000
-    for place, found in _resolved(bound, list(places), ends, ask, who, "starting").items():
+    for place, found in _resolved(bound, list(places), ends, ask, who, "starting", matched=matched).items():
         if not future and (bound.time_of(place) or 0) > now and found == ends.latest[place]:
             raise refused(
                 f"the option 'starting_time' is in the future, and {name(place)} has no message of that time: until "
@@ -166,7 +169,14 @@ def finishes(
 
 
 def _resolved(
-    bound: Bound, places: list[TopicPartition], ends: Ends, ask: Ask, who: str, option: str
+    bound: Bound,
+    places: list[TopicPartition],
+    ends: Ends,
+    ask: Ask,
+    who: str,
+    option: str,
+    *,
+    matched: bool = False,
 ) -> dict[TopicPartition, int]:
     if bound.word is not None:
         chosen = ends.earliest if bound.word == "earliest" else ends.latest
@@ -186,6 +196,13 @@ def _resolved(
         special = {EARLIEST: ends.earliest, LATEST: ends.latest}
         return {place: special[given[place]][place] if given[place] < 0 else given[place] for place in places}
     found = ask({place: given[place] for place in places})
+    if matched and (without := [name(place) for place in places if found[place] < 0]):
+        raise refused(
+            f"{without[0]}" + (f" and {len(without) - 1} more" if without[1:] else "") + " has no message at or after "
+            f"its {option}",
+            who,
+            "correct the time, or set starting_time_unmatched=latest, by which such a partition begins at its end",
+        )
     return {place: ends.latest[place] if found[place] < 0 else found[place] for place in places}
 
 

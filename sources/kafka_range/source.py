@@ -11,10 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_ext.clients.kafka import (
     RECREATED,
@@ -42,6 +43,8 @@ from spark_ext.sources.kafka_range.bounds import (
     name,
     place_of,
 )
+from spark_ext.sources.kafka_range.decoding import decoded
+from spark_ext.sources.kafka_range.formats import Formats
 from spark_ext.sources.kafka_range.options import KafkaRangeOptions
 from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, read
 from spark_ext.sources.kafka_range.topics import (
@@ -51,6 +54,7 @@ from spark_ext.sources.kafka_range.topics import (
     check_ids,
     check_still,
     described,
+    keeps_state,
     matching,
 )
 from spark_ext.sources.positions import number_in
@@ -91,6 +95,7 @@ class KafkaRange(ChannelSource):
         self._without_end: dict[TopicPartition, int] = {}
         self._old: dict[int, tuple[float, Mapping[TopicPartition, int]]] = {}
         """By age, s: when the brokers were asked, and the first offsets of messages that are younger."""
+        self._formats = Formats(self.options, self._who)
 
     @classmethod
     def name(cls) -> str:
@@ -106,8 +111,21 @@ class KafkaRange(ChannelSource):
         return self.options.request_timeout / 1000
 
     def schema(self) -> StructType:
-        """The columns of Spark's own Kafka source."""
-        return StructType([field for field in COLUMNS.fields if self.options.headers or field is not HEADERS])
+        """The columns of Spark's own Kafka source; a key or value that is decoded has another type.
+
+        Raises:
+            ConfigurationError: there is no such schema, or it has no form in Spark.
+            StorageError: the registry does not answer.
+        """
+        fields = [field for field in COLUMNS.fields if self.options.headers or field is not HEADERS]
+        return StructType(
+            [
+                field
+                if (decoder := self._formats.decoder(field.name)) is None
+                else StructField(field.name, decoder.kind)
+                for field in fields
+            ]
+        )
 
     # -- planning -------------------------------------------------------------------------------------------
 
@@ -144,6 +162,8 @@ class KafkaRange(ChannelSource):
         """
         self._check_columns()
         self._begun = bool(known or finished)
+        if not self._begun:
+            self._formats.check_versions()
         stored = [ChannelData.of(channel.data) for channel in known]
         self._known = {one.place for one in stored}
         self._ids = {one.place[0]: one.topic_id for one in stored}
@@ -179,7 +199,8 @@ class KafkaRange(ChannelSource):
         accept = self.options.lost_records == "accept"
         ends = self._ends(fresh)
         by_cutover = self._cutover is not None and self._cutover.time is not None
-        first = begins(start, fresh, ends, self._offsets, self._who, accept=accept, future=by_cutover)
+        matched = self._cutover is None and self.options.starting_time_unmatched == "refuse"
+        first = begins(start, fresh, ends, self._offsets, self._who, accept=accept, future=by_cutover, matched=matched)
         grace = self.options.ending_grace
         last = finishes(self.options.end, fresh, ends, self._offsets, self._who, grace=grace)
         self._highs.update(ends.latest)
@@ -248,6 +269,19 @@ class KafkaRange(ChannelSource):
     def _most(self, limit: Limit) -> list[int]:
         by_bytes = None if limit.bytes is None else max(1, limit.bytes // self.options.message_bytes)
         return [number for number in (limit.rows, by_bytes) if number is not None]
+
+    @property
+    def least_tasks(self) -> int:
+        """The option `min_partitions`."""
+        return self.options.min_partitions or 0
+
+    def split(
+        self, channel: Channel, start: Position, end: Position, parts: int
+    ) -> Sequence[tuple[Position, Position]]:
+        """Anywhere, with `min_partitions`; else a partition is read in order."""
+        parts = min(parts, end - start) if self.options.min_partitions is not None else 1
+        cuts = [start + (end - start) * part // parts for part in range(parts + 1)] if parts > 1 else [start, end]
+        return list(pairwise(cuts))
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
         """An offset, from the first one that is still there up to the channel's end.
@@ -320,14 +354,20 @@ class KafkaRange(ChannelSource):
         """The committed messages of a range.
 
         Raises:
-            DataError: retention has deleted the range, or the topic is no longer the one that was planned.
-            StorageError: the brokers do not answer.
+            DataError: retention has deleted the range, or the topic is no longer the one that was planned, or a key or
+                value cannot be decoded.
+            StorageError: the brokers or the registry do not answer.
         """
         stored = ChannelData.of(channel.data)
         columns = (self.declared or self.schema()).names
         accept = self.options.lost_records == "accept"
+        decoders = {name: found for name in columns if (found := self._formats.decoder(name)) is not None}
+        if decoders:
+            self._check_columns()
+        wanted = columns if not decoders or "offset" in columns else [*columns, "offset"]
         try:
-            yield from read(self.options, stored.place, start, end, columns, self._who, accept=accept)
+            for batch in read(self.options, stored.place, start, end, wanted, self._who, accept=accept):
+                yield decoded(batch, decoders, columns, stored.place, self.bad_row, self._who) if decoders else batch
         except TerminalError:
             # A topic that is gone or another one is the better explanation of offsets that are not there.
             check_still(self.options, stored.place[0], stored.topic_id, self._who)
@@ -373,12 +413,15 @@ class KafkaRange(ChannelSource):
         return shared("commit", own, lambda: library(self._who).Consumer(own))
 
     def _topics(self, client: AdminClient) -> dict[str, Topic]:
-        """The topics to read; with a pattern, without those in which Kafka keeps its own state."""
+        """The topics to read; with a pattern, without those that keep state, unless they are wanted or were begun."""
         pattern = self.options.pattern
         names = self.options.topics if pattern is None else matching(self._listed(client), pattern)
         found = described(client, names, self._seconds, self._who, NOTHING_DONE)
         if pattern is not None:
-            found = {name: one for name, one in found.items() if not one.internal or name in self._ids}
+            every = self.options.internal_topics
+            found = {
+                name: one for name, one in found.items() if every or name in self._ids or not keeps_state(name, one)
+            }
         elif missing := [name for name in names if name not in found]:
             self._check_ids(found)
             raise no_topic(missing[0], "read", self._who, NOTHING_DONE)

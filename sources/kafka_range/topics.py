@@ -22,6 +22,10 @@ NO_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOW
 """librdkafka's names of the errors of a topic or partition that does not exist."""
 
 
+_STATE: Final = frozenset({"_schemas", "spark-ext-epochs"})
+"""Topics of a schema registry and of `kafka_2pc`, by their usual names: to the brokers they are like any other."""
+
+
 @dataclass(frozen=True)
 class Topic:
     """A topic that exists."""
@@ -81,6 +85,14 @@ def described(client: AdminClient, topics: Collection[str], seconds: float, who:
 def matching(names: Collection[str], pattern: str) -> list[str]:
     """Those names that a pattern matches as a whole."""
     return [name for name in names if re.fullmatch(pattern, name)]
+
+
+def keeps_state(name: str, topic: Topic) -> bool:
+    """Whether a topic holds the state of Kafka or of a tool, and not messages of an application.
+
+    Two underlines are by convention the beginning of such a name.
+    """
+    return topic.internal or name in _STATE or name.startswith("__")
 
 
 def check_ids(known: Mapping[str, str | None], found: Mapping[str, Topic], who: str) -> None:

@@ -81,9 +81,10 @@ def identify(
         facts = connection.execute(_TABLE, (relation.source,)).fetchone()
     if facts is None:
         raise changed(f"{relation.source} was dropped", relation.source)
-    order = [_order_of(connection, relation, name) for name in (relation.key, column) if name is not None]
+    order = [_order_of(connection, relation, name) for name in (*relation.key.columns, column) if name is not None]
     storage = facts[3] if relation.has_xid else None
-    return Identity(_hashed(*facts[:3]), _hashed(*order), _hashed(storage or ""), following)
+    condition = [] if relation.where is None else [relation.where]
+    return Identity(_hashed(*facts[:3], *condition), _hashed(*order), _hashed(storage or ""), following)
 
 
 def _order_of(connection: psycopg.Connection[Any], relation: Relation, name: str) -> str:
@@ -136,8 +137,8 @@ def compare(
         )
     if any(one.order != now.order for one in known):
         raise changed(
-            f"the type or collation of the key '{relation.key}' (or of the increasing column) was changed, and with it "
-            "the order in which rows were read",
+            f"the type or collation of the key '{relation.key.name}' (or of the increasing column) was changed, and "
+            "with it the order in which rows were read",
             who,
         )
     if whole and known and all(one.storage != now.storage for one in known):

@@ -48,6 +48,12 @@ def rows_of(limit: Limit, relation: Relation) -> int | None:
     return min(given) if given else None
 
 
+def shared(relation: Relation) -> dict[str, Any]:
+    """What the data of all channels have: the key, and whether rows say which transaction wrote them."""
+    key = relation.key
+    return {"key": key.stored(key.columns), "type": key.stored(key.types), "xid": relation.has_xid}
+
+
 class Increments(ABC):
     """How increments are found."""
 
@@ -117,7 +123,7 @@ class Increments(ABC):
         return Advance(position, rows=count, bytes=count * relation.width, whole=over)
 
     def _data(self, relation: Relation) -> dict[str, Any]:
-        return {"key": relation.key, "type": relation.key_type, "xid": relation.has_xid}
+        return shared(relation)
 
 
 class ByTransaction(Increments):
@@ -155,7 +161,7 @@ class ByTransaction(Increments):
 
     def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
         """The rows in between."""
-        return of_increment(relation.source, self._data(relation), None, start, end)
+        return of_increment(relation.source, self._data(relation), None, start, end, relation.where)
 
     def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
         """The number of a transaction that has ended, or an object with it as `xid`."""
@@ -232,4 +238,4 @@ class ByColumn(Increments):
 
     def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
         """The rows in between."""
-        return of_increment(relation.source, self._data(relation), self._column, start, end)
+        return of_increment(relation.source, self._data(relation), self._column, start, end, relation.where)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,8 @@ from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.positions import no_position
 from spark_ext.sources.postgres.identity import Identity
 from spark_ext.sources.postgres.increments import digest, rows_of
-from spark_ext.sources.postgres.relation import INTEGERS, Relation, literal
+from spark_ext.sources.postgres.key import Bound, Key, bound_of, literal, shown
+from spark_ext.sources.postgres.relation import INTEGERS, Relation
 from spark_ext.sources.postgres.slice import Slice
 from spark_ext.sources.postgres.snapshot import View
 
@@ -36,36 +37,45 @@ MOST = 1000
 class KeyRange:
     """Keys from `low` (None: the least) to `high`; `high` is inclusive if `last`, else exclusive."""
 
-    low: str | None
-    high: str
+    low: Bound | None
+    high: Bound
     last: bool = False
 
-    def id(self, key: str, token: str) -> str:
+    @classmethod
+    def of(cls, stored: Sequence[Json]) -> KeyRange:
+        """The opposite of `to_json`."""
+        low, high, last = stored
+        found = bound_of(high)
+        assert found is not None
+        return cls(bound_of(low), found, last)
+
+    def id(self, key: Key, token: str) -> str:
         """A channel's id; contains the whole range, and of what it is one."""
-        return json.dumps([key, self.low, self.high, self.last, token], ensure_ascii=False)
+        return json.dumps([key.stored(key.columns), *self.to_json(), token], ensure_ascii=False)
 
     def to_json(self) -> list[Any]:
         """For a channel's data."""
-        return [self.low, self.high, self.last]
+        bounds = (list(one) if isinstance(one, tuple) else one for one in (self.low, self.high))
+        return [*bounds, self.last]
 
 
-def parse(channel: str) -> tuple[str, KeyRange, Identity | None]:
-    """The key, the range and the identity of the table in an id; ids of older versions lack the last.
+def parse(channel: str) -> tuple[Json, KeyRange, Identity | None]:
+    """The key as it is stored, the range and the identity of the table in an id; ids of older versions lack the last.
 
     Raises:
         ValueError: it is not such an id.
     """
     key, low, high, last, *more = json.loads(channel)
-    return key, KeyRange(low, high, last), Identity.parse(more[0]) if more else None
+    return key, KeyRange.of((low, high, last)), Identity.parse(more[0]) if more else None
 
 
-def top(connection: psycopg.Connection[Any], relation: Relation) -> str | None:
+def top(connection: psycopg.Connection[Any], relation: Relation) -> Bound | None:
     """The greatest key as text; None if there are no rows."""
+    key = relation.key
     found = connection.execute(
-        f"SELECT t.{relation.quoted_key}::text FROM {relation.source} t WHERE t.{relation.quoted_key} IS NOT NULL "
-        f"ORDER BY t.{relation.quoted_key} DESC LIMIT 1"
+        f"SELECT {key.texts} FROM {relation.source} t WHERE {key.is_complete} ORDER BY {key.descending} LIMIT 1"
     ).fetchone()
-    return None if found is None else str(found[0])
+    return None if found is None else key.bound(found)
 
 
 def cut(
@@ -109,14 +119,14 @@ _LEAST = 0
 """The rank of the lower end of a range without one; those of keys begin at 1."""
 
 
-def _covered(done: Iterable[KeyRange], ranks: Mapping[str, int], relation: Relation) -> dict[int, int]:
+def _covered(done: Iterable[KeyRange], ranks: Mapping[Bound, int], relation: Relation) -> dict[int, int]:
     """The upper ends of covered ranges by their lower ends, as ranks."""
     found = sorted((_LEAST if one.low is None else ranks[one.low], ranks[one.high], one.last) for one in done)
     for (low, high, last), (following, _, _) in pairwise([*found, (math.inf, math.inf, False)]):
         if not low <= high <= following or (last and following != math.inf):
             raise ReplayError(
-                f"the ranges of '{relation.key}' that were read overlap: its values no longer have the order that they "
-                "had then",
+                f"the ranges of '{relation.key.name}' that were read overlap: its values no longer have the order that "
+                "they had then",
                 operator=relation.source,
                 kept=NOTHING_READ,
                 do="undo the change of the column's type or collation, or start the job with a new state to read "
@@ -133,36 +143,44 @@ def refuse_nulls(view: View, relation: Relation) -> None:
     """
     if relation.has_xid:
         return
+    among = "" if relation.where is None else f"({relation.where}\n) AND "
     found = view.connection.execute(
-        f"SELECT EXISTS (SELECT FROM {relation.source} t WHERE t.{relation.quoted_key} IS NULL)"
+        f"SELECT EXISTS (SELECT FROM {relation.source} t WHERE {among}{relation.key.is_null})"
     ).fetchone()
     if found == (True,):
         raise DataError(
-            f"there are rows whose key '{relation.key}' is null",
+            f"there are rows whose key '{relation.key.name}' is null",
             operator=view.who,
             kept=NOTHING_DONE,
-            do="exclude such rows in the query, or name a column without nulls in the option 'key'",
+            do="exclude such rows in the query, or name columns without nulls in the option 'key'",
         )
 
 
-def _ranks(connection: psycopg.Connection[Any], relation: Relation, bounds: Collection[str]) -> dict[str, int]:
-    """The ranks of keys given as text, from 1 on, in the column's own order; equal keys have the same one."""
+def _ranks(connection: psycopg.Connection[Any], relation: Relation, bounds: Collection[Bound]) -> dict[Bound, int]:
+    """The ranks of keys given as text, from 1 on, in the key's own order; equal keys have the same one."""
     from psycopg import sql
 
-    # The union has the collation of the column itself. Without parameters, as a query may contain a `%`.
+    every, key = list(bounds), relation.key
+    columns = [[bound] if isinstance(bound, str) else list(bound) for bound in every]
+    places = range(len(key.columns))
+    # The union has the collations of the columns themselves. Without parameters, as a query may contain a `%`.
     query = sql.SQL(
-        "SELECT u.b, dense_rank() OVER (ORDER BY u.k) FROM (SELECT t.{key} AS k, NULL::text AS b FROM {source} t "
-        "WHERE false UNION ALL SELECT b::{type}, b FROM unnest({bounds}::text[]) b) u"
+        "SELECT u.n, dense_rank() OVER (ORDER BY {order}) FROM (SELECT {own}, NULL::bigint AS n FROM {source} t "
+        "WHERE false UNION ALL SELECT {given}, b.n FROM unnest({texts}) WITH ORDINALITY b({names}, n)) u"
     ).format(
-        key=sql.Identifier(relation.key),
+        order=sql.SQL(", ".join(f"u.k{place}" for place in places)),
+        own=sql.SQL(", ".join(f"{name} AS k{place}" for place, name in enumerate(key.quoted))),
         source=sql.SQL(relation.source),
-        type=sql.SQL(relation.key_type),
-        bounds=sql.Literal(list(bounds)),
+        given=sql.SQL(", ".join(f"b.k{place}::{kind}" for place, kind in enumerate(key.types))),
+        texts=sql.SQL(", ").join(
+            sql.SQL("{}::text[]").format(sql.Literal([bound[place] for bound in columns])) for place in places
+        ),
+        names=sql.SQL(", ".join(f"k{place}" for place in places)),
     )
-    return dict(connection.execute(query).fetchall())
+    return {every[number - 1]: rank for number, rank in connection.execute(query).fetchall()}
 
 
-def _bounds(connection: psycopg.Connection[Any], relation: Relation, rows_per_range: int, end: str) -> list[str]:
+def _bounds(connection: psycopg.Connection[Any], relation: Relation, rows_per_range: int, end: Bound) -> list[Bound]:
     """Bounds of the new ranges: those of the histogram, or even steps between integers."""
     rows = relation.rows
     if rows < 0:
@@ -172,12 +190,16 @@ def _bounds(connection: psycopg.Connection[Any], relation: Relation, rows_per_ra
     if wanted <= 1:
         return []
     found = _histogram(connection, relation)
+    several = len(relation.key.columns) > 1
     if len(found) > wanted:
-        return found[:: max(1, round(len(found) / wanted))][1:]
-    if relation.key_kind not in INTEGERS:
-        return found or _measured(connection, relation, wanted)
+        few = found[:: max(1, round(len(found) / wanted))][1:]
+        return _completed(connection, relation, few) if several else [*few]
+    if several:
+        return _counted(connection, relation, wanted)
+    if relation.key.kinds[0] not in INTEGERS or not isinstance(end, str):
+        return [*(found or _measured(connection, relation, wanted))]
     if not found:
-        least = connection.execute(f"SELECT min(t.{relation.quoted_key}) FROM {relation.source} t").fetchone()
+        least = connection.execute(f"SELECT min({relation.key.order}) FROM {relation.source} t").fetchone()
         found = [str(least[0]), end] if least and least[0] is not None else []
     numbers = [int(bound) for bound in found]
     per_step = math.ceil(wanted / max(1, len(numbers) - 1))
@@ -185,24 +207,61 @@ def _bounds(connection: psycopg.Connection[Any], relation: Relation, rows_per_ra
     return [str(number) for number in sorted(steps)[1:]]
 
 
+def _completed(connection: psycopg.Connection[Any], relation: Relation, values: Sequence[str]) -> list[Bound]:
+    """Of values of the key's first column, the least keys that have them, or greater ones."""
+    from psycopg import sql
+
+    key = relation.key
+    query = sql.SQL(
+        # With their table, as names alone may be those of columns.
+        "SELECT k.* FROM unnest({values}::text[]) bounds(value) CROSS JOIN LATERAL (SELECT {texts} FROM {source} t "
+        "WHERE {first} >= bounds.value::{type} ORDER BY {order} LIMIT 1) k"
+    ).format(
+        values=sql.Literal(list(values)),
+        texts=sql.SQL(key.texts),
+        source=sql.SQL(relation.source),
+        first=sql.SQL(key.quoted[0]),
+        type=sql.SQL(key.types[0]),
+        order=sql.SQL(key.order),
+    )
+    return [key.bound(row) for row in connection.execute(query).fetchall()]
+
+
+def _counted(connection: psycopg.Connection[Any], relation: Relation, wanted: int) -> list[Bound]:
+    """Bounds of ranges with equal numbers of rows, by passing over all keys in their order, as an index has them."""
+    key = relation.key
+    names = [f"k{place}" for place in range(len(key.columns))]
+    texts = ", ".join(f"{column}::text AS {name}" for column, name in zip(key.quoted, names, strict=True))
+    found = connection.execute(
+        f"SELECT {', '.join(names)} FROM (SELECT {texts}, row_number() OVER (ORDER BY {key.order}) AS number, "
+        f"count(*) OVER () AS count FROM {relation.source} t WHERE {key.is_complete}) r "
+        f"WHERE number % greatest(1, ceil(count / {wanted}::numeric)) = 0"
+    ).fetchall()
+    return [key.bound(row) for row in found]
+
+
 def _measured(connection: psycopg.Connection[Any], relation: Relation, wanted: int) -> list[str]:
     """Bounds of ranges with equal numbers of rows, by sorting all keys on the server."""
     shares = ", ".join(str(part / wanted) for part in range(1, wanted))
     found = connection.execute(
-        f"SELECT (percentile_disc(ARRAY[{shares}]) WITHIN GROUP (ORDER BY t.{relation.quoted_key}))::text[] "
+        f"SELECT (percentile_disc(ARRAY[{shares}]) WITHIN GROUP (ORDER BY {relation.key.order}))::text[] "
         f"FROM {relation.source} t"
     ).fetchone()
     return [] if found is None or found[0] is None else list(dict.fromkeys(found[0]))
 
 
 def _histogram(connection: psycopg.Connection[Any], relation: Relation) -> list[str]:
-    """Bounds of ranges with equal numbers of rows, from `ANALYZE`; [] if there are none, or they are not readable."""
+    """Bounds of ranges with equal numbers of rows, from `ANALYZE`; [] if there are none, or they are not readable.
+
+    Of the first of several columns, and only if no value of it is frequent: a frequent one is not in the histogram.
+    """
     if relation.table is None:
         return []
     found = connection.execute(
         "SELECT histogram_bounds::text::text[] FROM pg_stats "
-        "WHERE schemaname = %s AND tablename = %s AND attname = %s AND NOT inherited",
-        (*relation.table, relation.key),
+        "WHERE schemaname = %s AND tablename = %s AND attname = %s AND NOT inherited "
+        "AND (%s OR most_common_vals IS NULL)",
+        (*relation.table, relation.key.columns[0], len(relation.key.columns) == 1),
     ).fetchone()
     return [] if found is None or found[0] is None else list(found[0])
 
@@ -220,18 +279,27 @@ def seek(view: View, relation: Relation, found: KeyRange, position: Json, who: s
     Raises:
         ConfigurationError: it is not a key of this range.
     """
-    key = position.get("upto") if isinstance(position, dict) else position
-    within = f"from {found.low} to {found.high}" if found.low is not None else f"up to {found.high}"
-    wanted = f"a value of '{relation.key}' {within}"
-    if isinstance(key, bool) or not isinstance(key, (str, int, float)):
+    given = position.get("upto") if isinstance(position, dict) else position
+    key, high = relation.key, shown(found.high)
+    within = f"from {shown(found.low)} to {high}" if found.low is not None else f"up to {high}"
+    several = len(key.columns) > 1
+    wanted = f"a list of values of '{key.name}' {within}" if several else f"a value of '{key.name}' {within}"
+    parts = given if several and isinstance(given, list) else [given]
+    if len(parts) != len(key.columns) or not all(_is_plain(part) for part in parts):
         raise no_position(position, wanted, who)
-    cast = f"{literal(str(key))}::{relation.key_type}"
-    conditions = [f"{cast} <= {literal(found.high)}::{relation.key_type}"]
-    conditions += [] if found.low is None else [f"{cast} >= {literal(found.low)}::{relation.key_type}"]
-    text = view.text_of(f"SELECT ({cast})::text WHERE {' AND '.join(conditions)}")
-    if text is None:
+    value = tuple(str(part) for part in parts)
+    at = key.value(key.bound(value))
+    conditions = [f"{at} <= {key.value(found.high)}"]
+    conditions += [] if found.low is None else [f"{at} >= {key.value(found.low)}"]
+    texts = ", ".join(f"({literal(part)}::{kind})::text" for part, kind in zip(value, key.types, strict=True))
+    row = view.row_of(f"SELECT {texts} WHERE {' AND '.join(conditions)}")
+    if row is None:
         raise no_position(position, wanted, who)
-    return {"upto": text}
+    return {"upto": key.stored(row)}
+
+
+def _is_plain(value: Json) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (str, int, float))
 
 
 def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advance:
@@ -243,20 +311,22 @@ def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advanc
         rest: the rest of the range.
         limit: of the epoch.
     """
-    key, most, upto = f"t.{relation.quoted_key}", rows_of(limit, relation), None
+    key, most, upto = relation.key, rows_of(limit, relation), None
     if most is not None:
-        keys = f"SELECT {key}::text FROM {relation.source} t WHERE {rest.where} ORDER BY {key} LIMIT 1 OFFSET {most}"
+        keys = (
+            f"SELECT {key.texts} FROM {relation.source} t WHERE {rest.where} ORDER BY {key.order} LIMIT 1 OFFSET {most}"
+        )
         found = view.connection.execute(keys).fetchone()
-        upto = None if found is None else str(found[0])
+        upto = None if found is None else key.bound(found)
     step = rest if upto is None else rest.below_key(upto)
     count, noted = digest(view, step)
     if upto is not None and not count:
         raise refused(
-            f"more than {most} rows have the same key '{upto}' in '{relation.key}'",
+            f"more than {most} rows have the same key '{shown(upto)}' in '{key.name}'",
             view.who,
-            "name a column without repeated values in the option 'key'",
+            "name columns without repeated values in the option 'key'",
         )
-    position = {"upto": upto, **noted}
+    position = {"upto": list(upto) if isinstance(upto, tuple) else upto, **noted}
     # The key of a query may not be unique, although it should be; then this is more than the limit.
     over = most is not None and count > most
     return Advance(position, upto is None, rows=count, bytes=count * relation.width, whole=over)

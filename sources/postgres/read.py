@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from spark_ext.bad_rows.sift import sift, text_of
 from spark_ext.clients.postgres.arrow import arrow_session, execute
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.errors import DataError, ReplayError
@@ -22,7 +23,6 @@ from spark_ext.sources.contract import BadRow
 from spark_ext.sources.postgres.relation import NO_LIST_COLUMN
 from spark_ext.sources.postgres.settings import settings_of
 from spark_ext.sources.postgres.snapshot import APPLICATION
-from spark_ext.sources.sift import sift, text_of
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
@@ -52,6 +52,7 @@ def read(
     who: str,
     lock_timeout: int,
     bad: Callable[[BadRow], object] | None = None,
+    statement_timeout: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, in the declared types.
 
@@ -63,6 +64,7 @@ def read(
         who: source and channel, for errors.
         lock_timeout: how long to wait for a lock, ms.
         bad: takes the rows with a value that does not fit; None: they are refused.
+        statement_timeout: how long the statement may take, ms; None: as the server has it.
 
     Raises:
         ReplayError: the rows are no longer those that were planned.
@@ -72,7 +74,7 @@ def read(
     rows = digest = 0
     with arrow_session(server, f"{APPLICATION} reader", who, KEPT) as connection:
         held = _begin(connection, plan.snapshot)
-        execute(connection, settings_of(lock_timeout), fetch=True)
+        execute(connection, settings_of(lock_timeout, statement_timeout), fetch=True)
         with connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
             cursor.execute(statement)

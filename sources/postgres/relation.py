@@ -6,12 +6,17 @@ rows of a view, foreign table or query have none: there a row is identified by i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as spark
 
+from spark_ext.clients.postgres.problems import describe
 from spark_ext.errors import refused
+from spark_ext.sources.postgres.key import Bound, Key
+from spark_ext.sources.postgres.key import literal as literal
+from spark_ext.sources.postgres.key import quoted as quoted
 
 if TYPE_CHECKING:
     import psycopg
@@ -71,11 +76,7 @@ class Relation:
     source: str
     """SQL after FROM: a quoted name, or a query in parentheses."""
     columns: tuple[ReadColumn, ...]
-    key: str
-    key_kind: str
-    """Name of the key's type in `pg_type`."""
-    key_type: str
-    """The same, for casts."""
+    key: Key
     has_xid: bool
     rows: float
     """Number of rows by the server's statistics; -1: unknown."""
@@ -83,20 +84,25 @@ class Relation:
     """Approximate size of a row, bytes."""
     table: tuple[str, str] | None
     """Schema and name, if it is a table."""
+    selected: tuple[str, ...] = ()
+    """The names of the columns to read; empty: all."""
+    where: str | None = None
+    """The condition of the rows to read, as SQL; None: all."""
+
+    @property
+    def chosen(self) -> tuple[ReadColumn, ...]:
+        """The columns to read."""
+        known = {column.name: column for column in self.columns}
+        return tuple(known[name] for name in self.selected) if self.selected else self.columns
 
     @property
     def spark_schema(self) -> spark.StructType:
-        """Its columns; all nullable."""
-        return spark.StructType([spark.StructField(column.name, column.spark) for column in self.columns])
+        """The columns to read; all nullable."""
+        return spark.StructType([spark.StructField(column.name, column.spark) for column in self.chosen])
 
-    @property
-    def quoted_key(self) -> str:
-        """For statements."""
-        return quoted(self.key)
-
-    def bound(self, text: str) -> str:
-        """A value of the key as SQL."""
-        return f"{literal(text)}::{self.key_type}"
+    def bound(self, key: Bound) -> str:
+        """A key as SQL."""
+        return self.key.value(key)
 
 
 def xid_of() -> str:
@@ -104,22 +110,9 @@ def xid_of() -> str:
     return XID
 
 
-def hash_of(key: str, has_xid: bool) -> str:
+def hash_of(key: Key, has_xid: bool) -> str:
     """SQL of 64 bits that change when the row does."""
-    return (
-        f"hashtextextended(t.{quoted(key)}::text, t.xmin::text::bigint)" if has_xid else "hashtextextended(t::text, 0)"
-    )
-
-
-def quoted(name: str) -> str:
-    """An identifier for a statement."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A text as a literal for a statement, whatever the server's setting for backslashes."""
-    plain = "'" + text.replace("'", "''") + "'"
-    return "E" + plain.replace("\\", "\\\\") if "\\" in plain else plain
+    return f"hashtextextended({key.text}, t.xmin::text::bigint)" if has_xid else "hashtextextended(t::text, 0)"
 
 
 _FACTS = """
@@ -129,43 +122,98 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_r
 """
 
 _KEYS = """
-SELECT a.attname FROM pg_index i
-  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indnkeyatts = 1 AND i.indpred IS NULL
-  AND i.indexprs IS NULL AND a.attnotnull ORDER BY NOT i.indisprimary, a.attname
+SELECT array_agg(a.attname::text ORDER BY k.place) FROM pg_index i
+  CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+  AND k.place <= i.indnkeyatts
+GROUP BY i.indexrelid, i.indisprimary HAVING bool_and(a.attnotnull)
+ORDER BY count(*) > 1, NOT i.indisprimary, array_agg(a.attname ORDER BY k.place)
 """
+"""The columns of unique indexes without nulls; those of one column first, and of these the primary key."""
 
 
-def look_up(connection: psycopg.Connection[Any], source: str, is_table: bool, key: str | None, who: str) -> Relation:
+def look_up(
+    connection: psycopg.Connection[Any],
+    source: str,
+    is_table: bool,
+    key: str | None,
+    who: str,
+    selected: tuple[str, ...] = (),
+    where: str | None = None,
+) -> Relation:
     """The table or query, from the catalog.
 
+    Args:
+        connection: of the planner.
+        source: SQL after FROM.
+        is_table: whether it is a table or view, not a query.
+        key: a column, or several with commas; None: the primary key.
+        who: for errors.
+        selected: the columns to read; empty: all.
+        where: the condition of the rows to read.
+
     Raises:
-        ConfigurationError: there is no such table or no usable key.
+        ConfigurationError: there is no such table, column or usable key, or the condition is none.
     """
-    if not is_table:
-        return _of_query(connection, source, key, who)
+    found = _of_table(connection, source, key, who) if is_table else _of_query(connection, source, key, who)
+    names = [column.name for column in found.columns]
+    for name in selected:
+        if name not in names:
+            raise refused(
+                f"there is no column '{name}'; there are: {', '.join(names)}", who, "correct the option 'columns'"
+            )
+    if where is not None:
+        _check_condition(connection, source, where, who)
+    return replace(found, selected=selected, where=where)
+
+
+def _check_condition(connection: psycopg.Connection[Any], source: str, where: str, who: str) -> None:
+    """Have the server parse a condition: alone, so that its brackets are its own, and as a part of another one."""
+    import psycopg
+
+    for condition in (f"({where}\n)", where):
+        try:
+            # In binary format, in which the client sends one statement only.
+            connection.execute(f"EXPLAIN SELECT FROM {source} t WHERE {condition}", binary=True)
+        except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as problem:
+            raise refused(
+                f"the server does not take the option 'where' for a condition of {source}: {describe(problem)}",
+                who,
+                "correct the option 'where': a condition as in SQL, such as \"region\" = 'EU'",
+            ) from None
+
+
+def _of_table(connection: psycopg.Connection[Any], source: str, key: str | None, who: str) -> Relation:
     facts = connection.execute(_FACTS, (source,)).fetchone()
     if facts is None:
         raise refused(f"there is no table {source}", who, "correct the option 'table' (names are taken as written)")
     kind, rows, schema, name, width = facts
-    unique = [row[0] for row in connection.execute(_KEYS, (source,)).fetchall()]
+    unique = [tuple(row[0]) for row in connection.execute(_KEYS, (source,)).fetchall()]
     has_xid = kind in ("r", "m", "p")
-    if key is None:
-        if not unique:
-            raise refused(
-                f"{source} has no primary key of one column by which it could be divided",
-                who,
-                "name a unique column in the option 'key'",
-            )
-        key = unique[0]
     columns = _columns(connection, source)
-    if has_xid and key in columns and key not in unique:
+    if key is None and not unique:
         raise refused(
-            f"column '{key}' of {source} is not unique and not null",
+            f"{source} has no primary key by which it could be divided",
             who,
-            f"add a unique index and NOT NULL, or name another key; it has: {', '.join(unique) or 'none'}",
+            "name a unique column, or several with commas, in the option 'key'",
         )
-    return _relation(columns, source, key, has_xid, rows, width or 64, (schema, name), who)
+    names = unique[0] if key is None else _named(key, columns)
+    found = _relation(columns, source, names, has_xid, rows, width or 64, (schema, name), who)
+    if has_xid and not any(set(index) <= set(names) for index in unique):
+        what = f"column '{names[0]}' of {source} is" if len(names) == 1 else f"columns '{key}' of {source} are"
+        raise refused(
+            f"{what} not unique and not null",
+            who,
+            "add a unique index and NOT NULL, or name another key; it has: "
+            + (" or ".join(", ".join(index) for index in unique) or "none"),
+        )
+    return found
+
+
+def _named(key: str, columns: Collection[str]) -> tuple[str, ...]:
+    """The columns of the option: one, whose name may have a comma, or several."""
+    return (key,) if key in columns else tuple(part.strip() for part in key.split(","))
 
 
 def _of_query(connection: psycopg.Connection[Any], source: str, key: str | None, who: str) -> Relation:
@@ -174,7 +222,8 @@ def _of_query(connection: psycopg.Connection[Any], source: str, key: str | None,
     plan = connection.execute(f"EXPLAIN (FORMAT JSON) SELECT * FROM {source} t").fetchone()
     top = plan[0][0]["Plan"] if plan else {}
     rows, width = float(top.get("Plan Rows", -1)), int(top.get("Plan Width", 64))
-    return _relation(_columns(connection, source), source, key, False, rows, width, None, who)
+    columns = _columns(connection, source)
+    return _relation(columns, source, _named(key, columns), False, rows, width, None, who)
 
 
 def _columns(connection: psycopg.Connection[Any], source: str) -> dict[str, tuple[ReadColumn, str]]:
@@ -206,22 +255,27 @@ def _column(name: str, kind: str, is_array: bool, precision: int | None, scale: 
 def _relation(
     columns: dict[str, tuple[ReadColumn, str]],
     source: str,
-    key: str,
+    names: tuple[str, ...],
     has_xid: bool,
     rows: float,
     width: int,
     table: tuple[str, str] | None,
     who: str,
 ) -> Relation:
-    if key not in columns:
-        raise refused(
-            f"there is no key column '{key}'; there are: {', '.join(columns)}", who, "correct the option 'key'"
-        )
-    column, sql_type = columns[key]
-    if column.is_array or not column.kind:
-        raise refused(f"column '{key}' has a type without ranges", who, "name a column of a simple type as the key")
+    for name in names:
+        if name not in columns:
+            raise refused(
+                f"there is no key column '{name}'; there are: {', '.join(columns)}", who, "correct the option 'key'"
+            )
+        column, _ = columns[name]
+        if column.is_array or not column.kind:
+            raise refused(f"column '{name}' has a type without ranges", who, "name columns of simple types as the key")
+    if len(set(names)) < len(names):
+        raise refused(f"the key '{', '.join(names)}' has a column twice", who, "correct the option 'key'")
     every = tuple(found for found, _ in columns.values())
-    return Relation(source, every, key, column.kind, sql_type, has_xid, rows, max(width, 8), table)
+    found = [columns[name] for name in names]
+    key = Key(names, tuple(sql_type for _, sql_type in found), tuple(column.kind for column, _ in found))
+    return Relation(source, every, key, has_xid, rows, max(width, 8), table)
 
 
 def check_declared(declared: spark.StructType, relation: Relation, who: str) -> None:
@@ -233,7 +287,7 @@ def check_declared(declared: spark.StructType, relation: Relation, who: str) -> 
     from spark_ext.schemas.arrow import arrow_type
     from spark_ext.schemas.columns import fits
 
-    known = {column.name: column for column in relation.columns}
+    known = {column.name: column for column in relation.chosen}
     for field in declared.fields:
         column = known.get(field.name)
         if column is None:

@@ -21,13 +21,17 @@ _ENDLESS = ("idle_in_transaction_session_timeout", "transaction_timeout")
 """Settings that would end a held snapshot. Servers before 17 do not have all of them."""
 
 
-def settings_of(lock_timeout: int) -> str:
+def settings_of(lock_timeout: int, statement_timeout: int | None = None) -> str:
     """The statement with which a transaction begins.
 
     Args:
         lock_timeout: how long to wait for a lock, ms.
+        statement_timeout: how long a statement may take, ms; 0: without a limit; None: as the server has it.
     """
-    forms = ", ".join(f"('{name}', '{value}')" for name, value in {**_FORMS, "lock_timeout": lock_timeout}.items())
+    limits = {"lock_timeout": lock_timeout}
+    if statement_timeout is not None:
+        limits["statement_timeout"] = statement_timeout
+    forms = ", ".join(f"('{name}', '{value}')" for name, value in {**_FORMS, **limits}.items())
     endless = ", ".join(f"'{name}'" for name in _ENDLESS)
     return (
         f"SELECT set_config(name, value, true) FROM (VALUES {forms}) f(name, value) "

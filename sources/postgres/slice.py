@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import types as spark
 
+from spark_ext.sources.postgres.key import Bound, Key
 from spark_ext.sources.postgres.relation import HASH_COLUMN, NO_LIST_COLUMN, hash_of, literal, quoted, xid_of
 
 MOST_WRITERS = 100
@@ -20,8 +21,7 @@ class Slice:
 
     source: str
     """SQL after FROM."""
-    key: str
-    key_type: str
+    key: Key
     has_xid: bool
     conditions: tuple[str, ...]
     """Joined by AND."""
@@ -40,9 +40,9 @@ class Slice:
         """The slice with further conditions."""
         return replace(self, conditions=(*self.conditions, *conditions))
 
-    def below_key(self, text: str) -> Slice:
+    def below_key(self, key: Bound) -> Slice:
         """The rows up to a key, exclusive, instead of to the range's end."""
-        return replace(self.with_(f"t.{quoted(self.key)} < {literal(text)}::{self.key_type}"), high=None)
+        return replace(self.with_(self.key.compared("<", key)), high=None)
 
     def digest(self, least: int) -> str:
         """The statement that counts and hashes the rows, and lists their transactions from `least` on."""
@@ -80,22 +80,33 @@ def _selected(field: spark.StructField) -> str:
 
 
 def of_range(
-    source: str, data: Mapping[str, Any], column: str | None, start: Mapping[str, Any], end: Mapping[str, Any] | None
+    source: str,
+    data: Mapping[str, Any],
+    column: str | None,
+    start: Mapping[str, Any],
+    end: Mapping[str, Any] | None,
+    where: str | None = None,
 ) -> Slice:
     """The rows of a range's channel; without `end` the whole rest of it, for planning."""
     low, high, last = data["range"]
     low = start.get("upto", low)
-    key, cast = f"t.{quoted(data['key'])}", data["type"]
-    conditions = [] if low is None else [f"{key} >= {literal(low)}::{cast}"]
+    key = Key.of(data["key"], data["type"])
+    conditions = _condition(where)
+    conditions += [] if low is None else [key.compared(">=", low)]
     begin = data.get("begin")
     if begin is not None:
         conditions.append(_before(begin, column))
-    upper = f"{key} {'<=' if last else '<'} {literal(high)}::{cast}"
+    upper = key.compared("<=" if last else "<", high)
     if end is not None:
         if end.get("upto") is not None:
-            upper = f"{key} < {literal(end['upto'])}::{cast}"
+            upper = key.compared("<", end["upto"])
         conditions += written_before(end)
-    return Slice(source, data["key"], cast, data["xid"], tuple(conditions), key, upper)
+    return Slice(source, key, data["xid"], tuple(conditions), key.order, upper)
+
+
+def _condition(where: str | None) -> list[str]:
+    # On lines of its own: it may end with a comment.
+    return [] if where is None else [f"({where}\n)"]
 
 
 def _before(begin: Mapping[str, Any], column: str | None) -> str:
@@ -109,16 +120,21 @@ def _before(begin: Mapping[str, Any], column: str | None) -> str:
 
 
 def of_increment(
-    source: str, data: Mapping[str, Any], column: str | None, start: Mapping[str, Any], end: Mapping[str, Any] | None
+    source: str,
+    data: Mapping[str, Any],
+    column: str | None,
+    start: Mapping[str, Any],
+    end: Mapping[str, Any] | None,
+    where: str | None = None,
 ) -> Slice:
     """The rows of the increment's channel; without `end` all after `start`."""
-    key = f"t.{quoted(data['key'])}"
-    whole = Slice(source, data["key"], data["type"], data["xid"], (), key)
+    key = Key.of(data["key"], data["type"])
+    whole = Slice(source, key, data["xid"], tuple(_condition(where)), key.order)
     if column is None:
         found = whole.with_(f"{xid_of()} >= {int(start['xid'])}")
         return found if end is None else found.with_(f"{xid_of()} < {int(end['xid'])}")
     name = f"t.{quoted(column)}"
-    whole = replace(whole, order=f"{name}, {key}")
+    whole = replace(whole, order=f"{name}, {key.order}")
     found = whole.with_(f"{name} IS NOT NULL" if start["value"] is None else f"{name} > {literal(start['value'])}")
     if end is None:
         return found

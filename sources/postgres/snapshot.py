@@ -54,10 +54,12 @@ class View:
         server: the database.
         who: source and table, for errors.
         lock_timeout: how long to wait for a lock, ms.
+        statement_timeout: how long a statement may take, ms; None: as the server has it.
     """
 
-    def __init__(self, server: Server, who: str, lock_timeout: int) -> None:
-        self._server, self.who, self._lock_timeout = server, who, lock_timeout
+    def __init__(self, server: Server, who: str, lock_timeout: int, statement_timeout: int | None = None) -> None:
+        self._server, self.who = server, who
+        self._settings = settings_of(lock_timeout, statement_timeout)
         self._connection: psycopg.Connection[Any] | None = None
         self._seen: Seen | None = None
         self._candidate: tuple[str, frozenset[str]] | None = None
@@ -75,7 +77,7 @@ class View:
         """
         self.release()
         connection = self._open()
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + settings_of(self._lock_timeout))
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + self._settings)
         found = connection.execute(
             "SELECT pg_export_snapshot(), pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint "
             "FROM pg_current_snapshot() s"
@@ -86,6 +88,11 @@ class View:
 
     def text_of(self, statement: str) -> str | None:
         """The only value of a statement in the held snapshot; None: no row, or a value that does not fit its type."""
+        found = self.row_of(statement)
+        return None if found is None else found[0]
+
+    def row_of(self, statement: str) -> tuple[str, ...] | None:
+        """The only row of a statement, as texts; None: no row, a null, or a value that does not fit its type."""
         import psycopg
 
         connection = self.connection
@@ -97,7 +104,7 @@ class View:
                 found = connection.execute(statement).fetchone()
         except (psycopg.DataError, UnicodeError):
             return None
-        return None if found is None or found[0] is None else str(found[0])
+        return None if found is None or None in found else tuple(str(value) for value in found)
 
     def release(self) -> None:
         """Release the snapshot, so that the server can vacuum."""

@@ -23,11 +23,11 @@ from spark_ext.clients.postgres.names import Name
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import SparkExtError, TransientError, refused
 from spark_ext.model.offsets import Json, Position
-from spark_ext.options import Milliseconds
+from spark_ext.options import Milliseconds, Names
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
 from spark_ext.sources.postgres.identity import Identity, changed, compare, identify, refuse_restart
-from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Increments
+from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Increments, shared
 from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls, seek
 from spark_ext.sources.postgres.relation import Relation, check_declared, look_up
 from spark_ext.sources.postgres.slice import Slice, of_increment, of_range
@@ -43,7 +43,9 @@ INCREMENT = "increment"
 class PostgresOptions(SourceOptions, ConnectionOptions):
     """Options of `postgres`."""
 
-    identity_fields: ClassVar[frozenset[str]] = frozenset({"incremental", "incremental_column", "query", "table"})
+    identity_fields: ClassVar[frozenset[str]] = frozenset(
+        {"incremental", "incremental_column", "query", "table", "where"}
+    )
 
     table: str | None = None
     """Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes."""
@@ -52,7 +54,14 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
     """Instead of a table: a SELECT that returns the same rows each time."""
 
     key: str | None = None
-    """Unique column without nulls by which the table is divided; default: the primary key, if it is one column."""
+    """Unique column without nulls by which the table is divided, or several, comma-separated, that are unique
+    together; default: the primary key, or another unique column if it has several."""
+
+    columns: Names = ()
+    """The columns to read, comma-separated; default: all."""
+
+    where: str | None = None
+    """Of a table: the condition of the rows to read, as SQL, such as `region = 'EU'`; default: all."""
 
     rows_per_channel: int = Field(default=250_000, gt=0)
     """Approximate number of rows per range, by the server's statistics; there are at most 1,000 ranges."""
@@ -72,6 +81,25 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
     lock_timeout: Milliseconds = Field(default=30_000, gt=0)
     """How long to wait for a lock on the table, which a statement such as ALTER TABLE holds or waits for, ms."""
 
+    statement_timeout: Milliseconds | None = None
+    """How long a statement of the planner or of a task may take, ms; 0: without a limit; default: as the server has
+    it."""
+
+    @field_validator("where")
+    @classmethod
+    def _is_a_condition(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("it is empty")
+        return None if value is None else value.strip()
+
+    @field_validator("columns")
+    @classmethod
+    def _differ(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = [name for name in value if value.count(name) > 1]
+        if twice:
+            raise ValueError(f"it has '{twice[0]}' twice")
+        return value
+
     @field_validator("table")
     @classmethod
     def _is_a_name(cls, value: str | None) -> str | None:
@@ -83,6 +111,8 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
     def _together(self) -> PostgresOptions:
         if (self.table is None) == (self.query is None):
             raise ValueError("give either table or query")
+        if self.query is not None and self.where is not None:
+            raise ValueError("where needs a table: write the condition into the query")
         if self.query is not None and self.incremental != "none":
             raise ValueError("incremental needs a table, not a query")
         if (self.incremental == "column") != (self.incremental_column is not None):
@@ -136,7 +166,7 @@ class Postgres(ChannelSource):
     @cached_property
     def _view(self) -> View:
         load("adbc_driver_postgresql", "postgres", self._who)
-        return View(self._server, self._who, self.options.lock_timeout)
+        return View(self._server, self._who, self.options.lock_timeout, self.options.statement_timeout)
 
     @property
     def _from(self) -> str:
@@ -148,7 +178,15 @@ class Postgres(ChannelSource):
     @cached_property
     def _relation(self) -> Relation:
         options = self.options
-        found = look_up(self._view.connection, self._from, options.table is not None, options.key, self._who)
+        found = look_up(
+            self._view.connection,
+            self._from,
+            options.table is not None,
+            options.key,
+            self._who,
+            options.columns,
+            options.where,
+        )
         if self.declared is not None:
             check_declared(self.declared, found, self._who)
         if options.incremental == "xmin" and not found.has_xid:
@@ -158,7 +196,7 @@ class Postgres(ChannelSource):
                 "read the table behind it, or use incremental=column",
             )
         column = options.incremental_column
-        if column is not None and column not in found.spark_schema.names:
+        if column is not None and column not in [one.name for one in found.columns]:
             raise refused(f"there is no column '{column}'", self._who, "correct the option 'incremental_column'")
         return found
 
@@ -212,13 +250,7 @@ class Postgres(ChannelSource):
     def _ranges_left(self) -> list[Channel]:
         started = [parse(name) for name in {channel.id for channel in self._known} | self._finished]
         relation = self._relation
-        other = next((key for key, *_ in started if key != relation.key), None)
-        if other is not None:
-            raise refused(
-                f"the table was divided by '{other}' so far, but the key is now '{relation.key}'",
-                self._who,
-                f"set the option key={other}, or start with a new state",
-            )
+        self._refuse_other_key(key for key, *_ in started)
         self._view.look()
         now = self._identity()
         compare(self._view.connection, relation, [one for _, _, one in started if one is not None], now, self._who)
@@ -232,17 +264,31 @@ class Postgres(ChannelSource):
             self._view.release()
         return channels
 
+    def _refuse_other_key(self, known: Iterable[Json]) -> None:
+        """Refuse another key than the one by which the table was divided."""
+        key = self._relation.key
+        other = next((one for one in known if one != key.stored(key.columns)), None)
+        if other is not None:
+            name = other if isinstance(other, str) else ", ".join(other)
+            raise refused(
+                f"the table was divided by '{name}' so far, but the key is now '{key.name}'",
+                self._who,
+                f"set the option key={name.replace(', ', ',')}, or start with a new state",
+            )
+
     def _ranges_of_plan(self) -> list[Channel]:
         if not self._resumed:
             # An AvailableNow run calls this before it knows what was started: all channels that a plan may have.
             return [Channel(INCREMENT), *(Channel(f"range-{number}") for number in range(MOST))]
         kept = next((channel.data for channel in self._known if channel.id == INCREMENT), None)
+        if kept is not None:
+            self._refuse_other_key([kept["key"]])
         begin, ranges = (kept["begin"], kept["ranges"]) if kept is not None else self._plan()
         now = self._identity()
         token = now.token if kept is None else kept.get("identity")
-        data = {"begin": begin, "ranges": ranges, "identity": token, **self._shared()}
+        data = {"begin": begin, "ranges": ranges, "identity": token, **shared(self._relation)}
         channels = [
-            Channel(f"range-{number}", {}, self._data(KeyRange(*found), begin)) for number, found in enumerate(ranges)
+            Channel(f"range-{number}", {}, self._data(KeyRange.of(found), begin)) for number, found in enumerate(ranges)
         ]
         self._unfinished = {channel.id for channel in channels} - self._finished
         self._begun = now if token is None else Identity.parse(token)
@@ -257,11 +303,8 @@ class Postgres(ChannelSource):
         ranges = cut(self._view.connection, self._relation, self.options.rows_per_channel)
         return begin, [found.to_json() for found in ranges]
 
-    def _shared(self) -> dict[str, Any]:
-        return {"key": self._relation.key, "type": self._relation.key_type, "xid": self._relation.has_xid}
-
     def _data(self, found: KeyRange, begin: dict[str, Any] | None = None) -> dict[str, Any]:
-        return {"range": found.to_json(), **({"begin": begin} if begin else {}), **self._shared()}
+        return {"range": found.to_json(), **({"begin": begin} if begin else {}), **shared(self._relation)}
 
     def _identity(self) -> Identity:
         view, options = self._view, self.options
@@ -322,7 +365,7 @@ class Postgres(ChannelSource):
         try:
             with translated(who, "the channel continues where it is"):
                 if channel.id != INCREMENT:
-                    return seek(self._view, self._relation, KeyRange(*channel.data["range"]), position, who)
+                    return seek(self._view, self._relation, KeyRange.of(channel.data["range"]), position, who)
                 if self._unfinished or "open" not in at:
                     raise refused(
                         "the rows that the table had at the start are still being read, before those that were added",
@@ -345,9 +388,10 @@ class Postgres(ChannelSource):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _slice(self, channel: Channel, start: Position, end: Position = None) -> Slice:
+        options = self.options
         if channel.id == INCREMENT:
-            return of_increment(self._from, channel.data, self.options.incremental_column, start, end)
-        return of_range(self._from, channel.data, self.options.incremental_column, start, end)
+            return of_increment(self._from, channel.data, options.incremental_column, start, end, options.where)
+        return of_range(self._from, channel.data, options.incremental_column, start, end, options.where)
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a range in the key's order.
@@ -366,4 +410,14 @@ class Postgres(ChannelSource):
         plan = Plan(end["rows"], end["hash"], end["snapshot"])
         who = f"{self._who}, channel '{channel.id}'"
         bad = self.bad_row if self.collects_bad_rows else None
-        yield from read(self._server, statement, arrow_schema(declared), plan, who, self.options.lock_timeout, bad)
+        options = self.options
+        yield from read(
+            self._server,
+            statement,
+            arrow_schema(declared),
+            plan,
+            who,
+            options.lock_timeout,
+            bad,
+            options.statement_timeout,
+        )

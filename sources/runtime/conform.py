@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from spark_ext.bad_rows.sift import sift, text_of
 from spark_ext.errors import DataError
 from spark_ext.sources.contract import BadRow
-from spark_ext.sources.sift import sift, text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

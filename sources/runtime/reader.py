@@ -280,17 +280,17 @@ def assign(
     Args:
         source: whose ranges.
         pieces: the ranges.
-        readers: maximum number of tasks.
+        readers: maximum number of tasks, unless the source wants more.
         shares: by channel, of which rows a share is read: such ranges are not split.
         bad_rows: where they are left.
     """
     shares = shares or {}
     if not pieces:
         return []
-    parts = -(-readers // len(pieces))
+    readers = max(readers, source.least_tasks)
     cut = [
         Range(piece.channel, piece.data, start, end)
-        for piece in pieces
+        for piece, parts in zip(pieces, _parts(source, pieces, readers), strict=True)
         for start, end in (
             source.split(Channel(piece.channel, None, piece.data), piece.start, piece.end, parts)
             if parts > 1 and piece.channel not in shares
@@ -307,6 +307,15 @@ def assign(
         ReadTask(tuple(chosen), {one.channel: shares[one.channel] for one in chosen if one.channel in shares}, bad_rows)
         for chosen in bins
     ]
+
+
+def _parts(source: ChannelSource, pieces: Sequence[Range], readers: int) -> list[int]:
+    """Into how many parts each range may be cut."""
+    even = -(-readers // len(pieces))
+    if not source.least_tasks:
+        return [even] * len(pieces)
+    whole = sum(map(_weight, pieces))
+    return [max(even, -(-readers * _weight(piece) // whole)) for piece in pieces]
 
 
 def _weight(piece: Range) -> int:

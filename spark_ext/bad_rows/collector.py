@@ -5,26 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from io import BytesIO
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from spark_ext.bad_rows.buffer import Buffer
 from spark_ext.bad_rows.folder import Folder
-from spark_ext.bad_rows.names import EpochName, PendingFile, key_of, pending_folder, range_name
-from spark_ext.bad_rows.row import COLLECTED, BadRow, table_of
+from spark_ext.bad_rows.names import EpochName, PendingFile, key_of, pending_folder, range_name, table_in_file
+from spark_ext.bad_rows.row import BadRow
 from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Range
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.spark_log import SparkLog
-
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetWriter
-
-ROWS: Final = 1_000
-"""Rows that are kept as objects until they are compressed."""
-
-METADATA: Final = b"spark_ext.table"
-"""Under this key a file says in which table its rows belong."""
 
 NOTHING: Final = "everything up to the previous epoch; no row of this one was committed"
 
@@ -72,10 +63,8 @@ class Collector:
         keeps: Callable[[int], bool] | None = None,
     ) -> None:
         self._destination, self._piece, self._number, self._keeps = destination, piece, number, keeps
-        self._rows: list[BadRow] = []
+        self._rows = Buffer(table_in_file(destination.state, destination.table), piece.channel)
         self._found = 0
-        self._out = BytesIO()
-        self._writer: ParquetWriter | None = None
         self.count = 0
         """Bad rows that are kept."""
 
@@ -98,18 +87,7 @@ class Collector:
                 kept=NOTHING,
                 do="correct the input or the declared schema, or raise the option max_bad_rows, and start again",
             )
-        self._rows.append(row)
-        if len(self._rows) >= ROWS:
-            self._compress()
-
-    def _compress(self) -> None:
-        if self._writer is None:
-            from pyarrow.parquet import ParquetWriter  # half of what it takes to import all of this
-
-            about = {METADATA: self._destination.table.encode()}
-            self._writer = ParquetWriter(self._out, COLLECTED.with_metadata(about), compression="zstd")
-        self._writer.write_table(table_of(self._piece.channel, self._rows))
-        self._rows.clear()
+        self._rows.add(row)
 
     def finish(self) -> None:
         """The range was read to its end: write what was collected. Without bad rows nothing is done.
@@ -120,17 +98,13 @@ class Collector:
         """
         if not self.count:
             return
-        if self._rows:
-            self._compress()
-        assert self._writer is not None
-        self._writer.close()
         to, piece = self._destination, self._piece
         epoch = EpochName(self._epoch(), to.lineage, to.key)
         name = range_name(piece.channel, piece.start, piece.end)
         reach(FailPoint.BAD_ROWS_BEFORE_FILE)
         try:
             file = PendingFile(epoch, to.incarnation, name, self.count)
-            Folder(pending_folder(to.state, to.uid)).write(file.name, self._out.getvalue())
+            Folder(pending_folder(to.state, to.uid)).write(file.name, self._rows.content())
         except OSError as problem:
             raise StorageError(
                 f"bad rows cannot be written: {problem}",

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 from spark_ext.spark.spark_log import local_path
+from spark_ext.stores import filesystem_of
 
 _DRAFT = ".draft-"
 
@@ -30,7 +31,7 @@ class Folder:
         self.uri = uri
         self._local = local_path(uri)
         if self._local is None:
-            self._remote, self._root = pafs.FileSystem.from_uri(uri)
+            self._remote, self._root = filesystem_of(uri)
 
     @property
     def empty(self) -> bool | None:
@@ -104,6 +105,28 @@ class Folder:
                 return []
         found = self._remote.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
         return sorted(info.base_name for info in found)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is not there is ignored.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        with suppress(FileNotFoundError):
+            if self._local is not None:
+                (self._local / name).unlink()
+            else:
+                self._remote.delete_file(f"{self._root}/{name}")
+
+    def prune(self, name: str = "") -> None:
+        """Remove a folder in this one, or this one itself, if it is empty; what cannot be removed stays.
+
+        Args:
+            name: of the folder; "" for this one. An object store has no empty folders.
+        """
+        if self._local is not None:
+            with suppress(OSError):
+                (self._local / name).rmdir()
 
     def delete(self, name: str) -> None:
         """Remove a folder in this one with all that it holds; one that is not there is ignored.

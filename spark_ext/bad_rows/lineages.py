@@ -1,7 +1,8 @@
 """Which bad rows count after restores: those of the newest lineage, and of its ancestors up to where it left. Pure.
 
 A restore begins a lineage where a savepoint was taken of another one. `lineages.json` beside the table remembers this
-of each source, so that the rows of a savepoint can be told also when several restores came in between.
+of each source, and of each sink as `sink:<uid>`, so that the rows of a savepoint can be told also when several
+restores came in between.
 """
 
 from __future__ import annotations

@@ -5,6 +5,13 @@
 The key is a hash of the source's offset at the end of the epoch, so files of an epoch that was planned again otherwise
 are told from those that count. A start of the job with another number of readers cuts ranges differently: hence the
 incarnation. Each of its attempts at a range writes the same file.
+
+Those of sinks are named by Spark's id of the query, so that they are found under whatever name query and sink have:
+
+`<state>/bad_rows/sinks/<query>/<uid>/<epoch>-<lineage>-<query>/<incarnation>/<mark>-<rows>.parquet`
+
+Each attempt to commit an epoch writes a file under a mark of its own. The target keeps the mark with the epoch, and so
+says which file counts. `<epoch>-<lineage>-<query>/decided/<mark>.json` repeats that once it is known.
 """
 
 from __future__ import annotations
@@ -24,24 +31,38 @@ FOLDER: Final = "bad_rows"
 PENDING: Final = "pending"
 """The folder with what is not in the table yet, by source."""
 
+SINKS: Final = "sinks"
+"""The folder with what is not in the table yet, by query and sink."""
+
+WRITTEN: Final = "written"
+"""Of a sink: the folder with what tasks have left, when it was too much for a message."""
+
 TABLE: Final = "table"
 """The folder with the table, unless the source names another place."""
 
 _EPOCH: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{16})")
 _FILE: Final = re.compile(r"([0-9a-f]{32})-(\d+)\.parquet")
+_DECIDED: Final = re.compile(r"(\d+-\d+-[0-9a-f]{16})/decided/([0-9a-f]{32})\.json")
+_WRITTEN: Final = re.compile(r"written/(\d+)-[0-9a-f]{32}\.parquet")
 
 
 @dataclass(frozen=True, order=True)
 class EpochName:
-    """An epoch of a source."""
+    """An epoch of a source or sink."""
 
     number: int
     lineage: int
     key: str
-    """See `key_of`."""
+    """See `key_of`; of a sink `query_key`."""
 
     def __str__(self) -> str:
         return f"{self.number}-{self.lineage}-{self.key}"
+
+    @classmethod
+    def parse(cls, name: str) -> EpochName | None:
+        """Read the name of a folder; None if it is not one of these."""
+        found = _EPOCH.fullmatch(name)
+        return None if found is None else cls(int(found[1]), int(found[2]), found[3])
 
 
 @dataclass(frozen=True, order=True)
@@ -51,7 +72,7 @@ class PendingFile:
     epoch: EpochName
     incarnation: int
     range: str
-    """See `range_name`."""
+    """See `range_name`; of a sink the mark, see `marked`."""
     rows: int
 
     @property
@@ -65,11 +86,10 @@ class PendingFile:
         parts = name.split("/")
         if len(parts) != 3 or not parts[1].isdigit():
             return None
-        epoch, file = _EPOCH.fullmatch(parts[0]), _FILE.fullmatch(parts[2])
+        epoch, file = EpochName.parse(parts[0]), _FILE.fullmatch(parts[2])
         if epoch is None or file is None:
             return None
-        named = EpochName(int(epoch[1]), int(epoch[2]), epoch[3])
-        return cls(named, int(parts[1]), file[1], int(file[2]))
+        return cls(epoch, int(parts[1]), file[1], int(file[2]))
 
 
 def pending_folder(state: str, uid: str) -> str:
@@ -77,9 +97,64 @@ def pending_folder(state: str, uid: str) -> str:
     return f"{state.rstrip('/')}/{FOLDER}/{PENDING}/{uid}"
 
 
+def query_key(query_id: str) -> str:
+    """What stands for a query in the names of its sinks' files.
+
+    Args:
+        query_id: Spark's id of the query.
+    """
+    return blake2b(query_id.encode(), digest_size=8).hexdigest()
+
+
+def sinks_folder(state: str, query_id: str) -> str:
+    """Path or URI of the folder in which the bad rows of a query's sinks wait, by the sinks' uids."""
+    return f"{state.rstrip('/')}/{FOLDER}/{SINKS}/{query_key(query_id)}"
+
+
+def marked(mark: int) -> str:
+    """How a mark is spelled in names."""
+    return f"{mark:032x}"
+
+
+def decided_name(epoch: EpochName, mark: int) -> str:
+    """The name of the file that says that a mark counts, relative to the sink's folder."""
+    return f"{epoch}/decided/{marked(mark)}.json"
+
+
+def decided(names: Iterable[str]) -> dict[str, str]:
+    """By the name of an epoch the mark that counts, as it is spelled.
+
+    Args:
+        names: of files, relative to the sink's folder.
+    """
+    found = (_DECIDED.fullmatch(name) for name in names)
+    return {match[1]: match[2] for match in found if match is not None}
+
+
+def written_name(epoch: int, unique: str) -> str:
+    """The name of what a task leaves for the commit of its epoch, relative to the sink's folder.
+
+    Args:
+        epoch: its number.
+        unique: 32 hexadecimal digits.
+    """
+    return f"{WRITTEN}/{epoch}-{unique}.parquet"
+
+
+def epoch_of_written(name: str) -> int | None:
+    """The number of the epoch of such a file; None if it is none."""
+    found = _WRITTEN.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
 def default_table(state: str) -> str:
     """Path or URI of the table of a job whose sources name no other."""
     return f"{state.rstrip('/')}/{FOLDER}/{TABLE}"
+
+
+def table_in_file(state: str, table: str) -> str:
+    """How a file names the table in which its rows belong: "" for that of the state directory, which may be moved."""
+    return "" if table == default_table(state) else table
 
 
 def key_of(end: SourceOffset) -> str:

@@ -1,4 +1,4 @@
-"""The bad rows of a source before its query's checkpoint is replaced: by a restore, or by a reset."""
+"""The bad rows of an operator before its query's checkpoint is replaced: by a restore, or by a reset."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from spark_ext.bad_rows.folder import Folder
 from spark_ext.bad_rows.lineages import NAME, Ancestry, Cut, condition
-from spark_ext.bad_rows.names import FOLDER, default_table
+from spark_ext.bad_rows.names import FOLDER, EpochName, default_table, sinks_folder
 from spark_ext.bad_rows.settle import Settler
-from spark_ext.bad_rows.table import BadRowsTable, Owner
+from spark_ext.bad_rows.table import BadRowsTable, Owner, Role
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.spark_log import SparkLog
 
@@ -29,15 +29,16 @@ class BadRowsOfJob:
     def _folder(self) -> Folder:
         return Folder(f"{self.state.rstrip('/')}/{FOLDER}")
 
-    def settle(self, query: str, checkpoint: str) -> list[Owner]:
+    def settle(self, query: str, checkpoint: str, sinks: Mapping[str, int] | None = None) -> list[Owner]:
         """Move what the committed epochs of a checkpoint have left: its log is about to be put aside.
 
         Args:
             query: its uid.
             checkpoint: path or URI of the checkpoint directory, which need not exist.
+            sinks: uids of its sinks, with the lineage in which each writes.
 
         Returns:
-            Under which names the query's sources add rows.
+            Under which names the query's sources and sinks add rows.
 
         Raises:
             SparkExtError: a table cannot be written.
@@ -54,7 +55,17 @@ class BadRowsOfJob:
             settler = Settler(self.job, self.job_id, self.state, query, lineage, checkpoint, self.storage_options)
             settler.settle(uid)
             owners.append(Owner(self.job, self.job_id, query, uid, lineage, log.query_id() or ""))
+        self._settle_sinks(query, checkpoint, log.query_id() or "")
+        for uid, lineage in (sinks or {}).items():
+            owners.append(Owner(self.job, self.job_id, query, uid, lineage, log.query_id() or "", "sink"))
         return owners
+
+    def _settle_sinks(self, query: str, checkpoint: str, query_id: str) -> None:
+        """The lineage is in the names: what waits is of one, as all that waited was moved when another began."""
+        root = Folder(sinks_folder(self.state, query_id))
+        epochs = (EpochName.parse(name) for uid in root.top() for name in Folder(f"{root.uri}/{uid}").top())
+        for lineage in sorted({epoch.lineage for epoch in epochs if epoch is not None}):
+            Settler(self.job, self.job_id, self.state, query, lineage, checkpoint, self.storage_options).settle_sinks()
 
     def put_back(
         self,
@@ -65,16 +76,18 @@ class BadRowsOfJob:
         tables: Iterable[str] = (),
         *,
         newest: int,
+        role: Role = "source",
     ) -> None:
-        """Let the rows of a source count that belong to a savepoint, and no others.
+        """Let the rows of an operator count that belong to a savepoint, and no others.
 
         Args:
-            uid: of the source.
+            uid: of the source or sink.
             lineage: that the restore begins.
-            cut: the savepoint's epoch, and the lineage in the source's offset; None: it has nothing of the source.
+            cut: the savepoint's epoch, and the lineage in the source's offset; None: it has nothing of the operator.
             owners: that may still be adding rows, in a driver that was given up; they add none from here on.
             tables: paths or URIs of tables besides that in the state directory.
             newest: the job's newest lineage when the savepoint was taken.
+            role: which of the two it is.
 
         Raises:
             SparkExtError: a table cannot be written.
@@ -85,10 +98,11 @@ class BadRowsOfJob:
         if not there:
             return
         ancestry = Ancestry.from_json(folder.read(NAME).decode()) if NAME in there else Ancestry()
-        cut = None if cut is None else ancestry.placed(uid, cut, newest)
-        counts = condition(ancestry.counting(uid, cut))
-        folder.write(NAME, ancestry.continued(uid, lineage, cut).to_json().encode())
+        known = uid if role == "source" else f"sink:{uid}"
+        cut = None if cut is None else ancestry.placed(known, cut, newest)
+        counts = condition(ancestry.counting(known, cut))
+        folder.write(NAME, ancestry.continued(known, lineage, cut).to_json().encode())
         for uri in sorted({default_table(self.state), *tables}):
             table = BadRowsTable(uri, self.storage_options)
-            table.close([owner.application for owner in owners if owner.uid == uid])
-            table.replace(self.job_id, uid, counts, lineage)
+            table.close([owner.application for owner in owners if (owner.uid, owner.role) == (uid, role)])
+            table.replace(self.job_id, uid, counts, lineage, role)

@@ -1,4 +1,4 @@
-"""A row of a source that does not parse or fit, and the form in which it is kept. Pure."""
+"""A row that does not parse or fit, and the form in which it is kept. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MOST_REASON: Final = 4 * 1024
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that does not parse, or does not fit the declared schema."""
+    """A row that does not parse, or does not fit the declared schema or the target."""
 
     position: Json
-    """Where it is, in the source's own form, as JSON: a file and a byte, a partition and an offset, a key."""
+    """Where it is, in the operator's own form, as JSON: a file and a byte, a partition and an offset, a key."""
     reason: str
     """What is wrong with it. Secrets that the process knows are masked in it."""
     raw: str | bytes | None = None
@@ -47,8 +47,8 @@ COLLECTED: Final = pa.schema(
 """The columns of what a task has collected."""
 
 
-def table_of(channel: str, rows: Iterable[BadRow]) -> pa.Table:
-    """Bad rows of a channel as columns."""
+def table_of(channel: str | None, rows: Iterable[BadRow]) -> pa.Table:
+    """Bad rows of a channel as columns; None for those of a sink."""
     given = list(rows)
     raws = [_kept(row.raw) for row in given]
     return pa.table(

@@ -1,4 +1,4 @@
-"""Moves the bad rows of committed epochs from the files of tasks into the table. Runs in the driver.
+"""Moves the bad rows of committed epochs from files into the table. Runs in the driver.
 
 What counts is decided by facts: Spark's log says which epochs are committed, the table which of them it holds. So it
 can be repeated at any moment, by any driver.
@@ -6,8 +6,9 @@ can be repeated at any moment, by any driver.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from io import BytesIO
@@ -15,10 +16,21 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_ext.bad_rows.collector import METADATA
+from spark_ext.bad_rows.buffer import METADATA
 from spark_ext.bad_rows.folder import Folder
-from spark_ext.bad_rows.names import EpochName, PendingFile, chosen, key_of, pending_folder
-from spark_ext.bad_rows.table import BadRowsTable, Owner
+from spark_ext.bad_rows.names import (
+    WRITTEN,
+    EpochName,
+    PendingFile,
+    chosen,
+    decided,
+    default_table,
+    epoch_of_written,
+    key_of,
+    pending_folder,
+    sinks_folder,
+)
+from spark_ext.bad_rows.table import BadRowsTable, Owner, Role
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.query_offsets import source_offsets
@@ -27,17 +39,20 @@ from spark_ext.spark.spark_log import SparkLog
 
 @dataclass(frozen=True)
 class Moved:
-    """The bad rows of one epoch of a source that are in the table now."""
+    """The bad rows of one epoch of a source or sink that are in the table now."""
 
     uid: str
     epoch: int
     rows: int
     table: str
     """Path or URI."""
+    role: Role = "source"
+    of: tuple[int, int] | None = None
+    """Of a sink: rows that were bad, and rows that it was given, since its committing process began; None: unknown."""
 
 
 class Settler:
-    """The bad rows of a query's sources. For one thread at a time.
+    """The bad rows of a query's sources and sinks. For one thread at a time.
 
     Args:
         job: its name.
@@ -64,6 +79,7 @@ class Settler:
         self._log = SparkLog(checkpoint)
         self._tables: dict[str, BadRowsTable] = {}
         self._folders: dict[str, Folder] = {}
+        self._sinks: Folder | None = None
 
     def waiting(self, uid: str) -> bool:
         """Whether there may be something to be moved: one lookup on a file system; on an object store always.
@@ -88,16 +104,81 @@ class Settler:
             OSError: the state directory cannot be read.
         """
         # In this order: when an epoch is committed all its files are there.
-        logged = self._log.newest_commit()
-        newest = max((number for number in (logged, upto) if number is not None), default=-1)
+        newest = self._newest(upto)
         folder = self._folder(uid)
         files = [file for file in map(PendingFile.parse, folder.names()) if file is not None]
         ripe, stale = self._judged(uid, chosen(files), newest)
         moved = self._move(uid, folder, ripe)
-        for epoch in (*ripe, *stale):
-            folder.delete(str(epoch))
-            reach(FailPoint.BAD_ROWS_DELETED)
+        _remove(folder, (*ripe, *stale))
         return moved
+
+    def sinks_waiting(self) -> bool:
+        """Whether there may be something of the query's sinks, as `waiting`.
+
+        Raises:
+            OSError: the state directory, or the checkpoint, cannot be read.
+        """
+        found = self._sinks_folder()
+        return found is not None and not found.empty
+
+    def settle_sinks(self, upto: int | None = None) -> list[Moved]:
+        """Like `settle`, for all sinks that the query has, or has had under other uids.
+
+        Raises:
+            SparkExtError: a table cannot be written; the files stay.
+            OSError: the state directory cannot be read.
+        """
+        found = self._sinks_folder()
+        if found is None:
+            return []
+        root = found
+        newest = self._newest(upto)
+        moved = []
+        for uid in root.top():
+            folder = Folder(f"{root.uri}/{uid}")
+            done = [
+                epoch
+                for epoch in map(EpochName.parse, folder.top())
+                if epoch is not None and (epoch.lineage, epoch.number) <= (self._lineage, newest)
+            ]
+            names = folder.names()
+            ripe = self._ripe(names, done)
+            moved += [
+                replace(one, of=_said(folder, ripe[one.epoch]))
+                for one in self._move(uid, folder, {file.epoch: (file,) for file in ripe.values()}, "sink")
+            ]
+            _remove(folder, done)
+            for name in names:
+                written_in = epoch_of_written(name)
+                if written_in is not None and written_in <= newest:
+                    folder.remove(name)
+            for empty in (WRITTEN, ""):
+                folder.prune(empty)
+        return moved
+
+    def _ripe(self, names: Iterable[str], done: Iterable[EpochName]) -> dict[int, PendingFile]:
+        """By the number of an epoch the file that counts.
+
+        An epoch that is committed without a decision has no bad rows: an attempt that came to nothing had left some.
+        """
+        there = list(names)
+        counts, mine = decided(there), {epoch for epoch in done if epoch.lineage == self._lineage}
+        files = (file for file in map(PendingFile.parse, there) if file is not None)
+        return {
+            file.epoch.number: file
+            for file in files
+            if file.epoch in mine and counts.get(str(file.epoch)) == file.range
+        }
+
+    def _newest(self, upto: int | None) -> int:
+        logged = self._log.newest_commit()
+        return max((number for number in (logged, upto) if number is not None), default=-1)
+
+    def _sinks_folder(self) -> Folder | None:
+        """Where the bad rows of the query's sinks wait; None while Spark has given it no id."""
+        if self._sinks is None and (query_id := self._log.query_id()) is not None:
+            self._sinks = Folder(sinks_folder(self._state, query_id))
+        return self._sinks
 
     def _judged(
         self, uid: str, found: Mapping[EpochName, tuple[PendingFile, ...]], newest: int
@@ -116,20 +197,23 @@ class Settler:
                 ripe[epoch] = files
         return ripe, stale
 
-    def _move(self, uid: str, folder: Folder, ripe: Mapping[EpochName, tuple[PendingFile, ...]]) -> list[Moved]:
+    def _move(
+        self, uid: str, folder: Folder, ripe: Mapping[EpochName, tuple[PendingFile, ...]], role: Role = "source"
+    ) -> list[Moved]:
         if not ripe:
             return []
         by_table: dict[str, dict[int, tuple[PendingFile, ...]]] = {}
         for epoch, files in ripe.items():
             by_table.setdefault(self._table_of(folder, files[0]), {})[epoch.number] = files
-        owner = Owner(self._job, self._job_id, self._query, uid, self._lineage, self._log.query_id() or "")
+        query_id = self._log.query_id() or ""
+        owner = Owner(self._job, self._job_id, self._query, uid, self._lineage, query_id, role)
         moved = []
         for uri, epochs in by_table.items():
             table = self._tables.setdefault(uri, BadRowsTable(uri, self._options))
             reads = {number: partial(_tables, folder, files) for number, files in epochs.items()}
             added = table.add(owner, reads, datetime.now(timezone.utc))
             moved += [
-                Moved(uid, number, sum(file.rows for file in files), uri)
+                Moved(uid, number, sum(file.rows for file in files), uri, role)
                 for number, files in sorted(epochs.items())
                 if number in added
             ]
@@ -142,7 +226,22 @@ class Settler:
 
     def _table_of(self, folder: Folder, file: PendingFile) -> str:
         metadata = pq.read_schema(BytesIO(_content(folder, file))).metadata or {}
-        return str(metadata[METADATA].decode())
+        return metadata[METADATA].decode() or default_table(self._state)
+
+
+def _remove(folder: Folder, epochs: Iterable[EpochName]) -> None:
+    for epoch in epochs:
+        folder.delete(str(epoch))
+        reach(FailPoint.BAD_ROWS_DELETED)
+
+
+def _said(folder: Folder, file: PendingFile) -> tuple[int, int] | None:
+    """What the decision says of all rows so far."""
+    try:
+        said = json.loads(folder.read(f"{file.epoch}/decided/{file.range}.json"))
+        return int(said["bad"]), int(said["given"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _tables(folder: Folder, files: tuple[PendingFile, ...]) -> Iterator[pa.Table]:

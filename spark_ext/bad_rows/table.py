@@ -1,7 +1,7 @@
-"""The Delta table of bad rows: one commit moves in the rows of committed epochs of a source, exactly once.
+"""The Delta table of bad rows: one commit moves in the rows of committed epochs of an operator, exactly once.
 
-A commit carries the number of its newest epoch under an application id of its source. Whoever repeats it finds the
-number and adds nothing; a driver that was given up and wakes up finds that of its successor.
+A commit carries the number of its newest epoch under an application id of its source or sink. Whoever repeats it finds
+the number and adds nothing; a driver that was given up and wakes up finds that of its successor.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -34,15 +34,21 @@ SCHEMA: Final = pa.schema(
         pa.field("at", pa.timestamp("us", "UTC")),
         pa.field("job_id", pa.string()),
         pa.field("replaced_in", pa.int64()),
+        pa.field("role", pa.string()),
     ]
 )
-"""The columns. `replaced_in` is null for rows that count; else it is the lineage of the restore that took them back."""
+"""The columns. `replaced_in` is null for rows that count; else it is the lineage of the restore that took them back.
+`role` is `source` or `sink`; null, in rows of older releases, is a source."""
 
 CLOSED: Final = 1 << 62
 """The number of an application id under which no epoch is added any more."""
 
 MAINTAIN_EVERY: Final = 64
 """Commits after which small files are compacted, and files and log files removed that are no longer needed."""
+
+
+Role: TypeAlias = Literal["source", "sink"]
+"""Whether rows are those of a source or of a sink."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +59,17 @@ class Owner:
     job_id: str
     query: str
     uid: str
-    """Of the source."""
+    """Of the source or sink."""
     lineage: int
     query_id: str
     """Spark's id of the query: the numbers of epochs are its own."""
+    role: Role = "source"
 
     @property
     def application(self) -> str:
         """The application id of its commits."""
-        return f"bad_rows:{self.job_id}:{self.uid}:{self.lineage}:{self.query_id}"
+        whose = f"sink:{self.job_id}" if self.role == "sink" else self.job_id
+        return f"bad_rows:{whose}:{self.uid}:{self.lineage}:{self.query_id}"
 
 
 Epochs = Mapping[int, Callable[[], Iterator[pa.Table]]]
@@ -163,22 +171,23 @@ class BadRowsTable:
 
         self._log.settle(attempt, "closing a lineage of bad rows")
 
-    def replace(self, job_id: str, uid: str, counts: str, lineage: int) -> None:
-        """After a restore: mark the rows of a source that do not count any more, and those that count again.
+    def replace(self, job_id: str, uid: str, counts: str, lineage: int, role: Role = "source") -> None:
+        """After a restore: mark the rows of an operator that do not count any more, and those that count again.
 
         Args:
             job_id: of the job.
-            uid: of the source.
+            uid: of the source or sink.
             counts: condition, in SQL, for the rows that count.
             lineage: of the restore.
+            role: which of the two it is.
 
         Raises:
             StateError, StorageError: the table cannot be written.
         """
-        whose = f"job_id = '{job_id}' and uid = '{uid}'"
 
         def attempt(table: DeltaTable | None) -> bool | None:
             if table is not None:
+                whose = _whose(table, job_id, uid, role)
                 for value, wrong in (
                     (str(lineage), f"replaced_in is null and not ({counts})"),
                     ("null", f"replaced_in is not null and ({counts})"),
@@ -195,6 +204,14 @@ class BadRowsTable:
         self._log.settle(attempt, "marking the bad rows that a restore takes back")
 
 
+def _whose(table: DeltaTable, job_id: str, uid: str, role: Role) -> str:
+    """The condition, in SQL, for the rows of an operator."""
+    whose = f"job_id = '{job_id}' and uid = '{uid}'"
+    if "role" not in {field.name for field in table.schema().fields}:
+        return whose if role == "source" else "false"  # no sink has added any row yet
+    return f"{whose} and coalesce(role, 'source') = '{role}'"
+
+
 def _rows(owner: Owner, epochs: Epochs, numbers: Sequence[int], at: datetime) -> Iterator[pa.RecordBatch]:
     for number in numbers:
         for found in epochs[number]():
@@ -207,6 +224,7 @@ def _rows(owner: Owner, epochs: Epochs, numbers: Sequence[int], at: datetime) ->
                 "at": at,
                 "job_id": owner.job_id,
                 "replaced_in": None,
+                "role": owner.role,
             }
             columns = [
                 found.column(field.name)

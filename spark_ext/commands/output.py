@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console
 
 from spark_ext.errors import SparkExtError
+from spark_ext.stores import StoreOptions
 
 FAILED: Final = 1
 """The job has failed."""
@@ -40,8 +42,14 @@ Storage = Annotated[
 
 
 def storage_options(storage: list[str] | None) -> dict[str, str]:
-    """The object-store options of a command line."""
-    return pairs(storage, "KEY=VALUE", "--storage")
+    """The object-store options of a command line, which this process has from now on.
+
+    Raises:
+        ConfigurationError: one is unknown or invalid.
+    """
+    options = StoreOptions.of(pairs(storage, "KEY=VALUE", "--storage"), "option --storage", kept="nothing was changed")
+    options.enter(os.environ)
+    return dict(options.values)
 
 
 def print_text(text: str, *, error: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Files that are copied once and never changed: hard links where that is possible, else copies.
+"""Files that are copied once and never changed: hard links where that is possible, else copies, by a store itself.
 
 A hard link costs neither time nor space and keeps the content after the file's own name is deleted. It is right only
 for files that nobody writes to in place, as those of Spark's checkpoints, whose writers make a new file and rename it.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.datafiles.location import Location
+from spark_ext.stores import filesystem_of, is_s3
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -37,6 +38,8 @@ def put_copy(source: str, target: str) -> None:
         OSError: one of them cannot be read or written.
     """
     there, here = Location.of(source, {}).local, Location.of(target, {}).local
+    if there is None and here is None and _copied_by_store(source, target):
+        return
     if there is None or here is None:
         _stream(source, target)
         return
@@ -67,6 +70,21 @@ def checksum(file: str) -> tuple[int, str]:
         while block := stream.read(_BLOCK):
             size, crc = size + len(block), zlib.crc32(block, crc)
     return size, f"{crc:08x}"
+
+
+def _copied_by_store(source: str, target: str) -> bool:
+    """Let a store with the interface of S3 copy an object itself; False if it is another store, or cannot."""
+    if not (is_s3(source) and is_s3(target)):
+        return False
+    system, there = filesystem_of(source)
+    try:
+        system.copy_file(there, filesystem_of(target)[1])
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # Larger than the 5 GB of one request, or between stores of other owners.
+        return False
+    return True
 
 
 def _stream(source: str, target: str) -> None:

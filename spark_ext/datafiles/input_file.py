@@ -17,6 +17,7 @@ from pyarrow import fs
 
 from spark_ext.datafiles.uri import shown, without_secrets
 from spark_ext.errors import DataError, StorageError, refused
+from spark_ext.stores import filesystem_of
 
 if TYPE_CHECKING:
     from spark_ext.errors import SparkExtError
@@ -42,7 +43,7 @@ def resolve(path: str, operator: str) -> tuple[fs.FileSystem, str]:
     if "://" not in path:
         return fs.LocalFileSystem(), str(Path(path).absolute())
     try:
-        filesystem, inner = fs.FileSystem.from_uri(path)
+        filesystem, inner = filesystem_of(path)
     except (pa.ArrowException, OSError, ValueError) as problem:
         # Without the cause: its text has the URI, and so has the traceback that shows it.
         raise refused(

@@ -1,7 +1,7 @@
 """The location of a table: file operations that delta-rs does not offer, on a local path or an object store.
 
-Local paths go straight to the operating system; everything else through the stores of `deltalake`, with the same
-options as the table itself.
+Local paths go straight to the operating system, S3 through Arrow, everything else through the stores of `deltalake`,
+with the same options as the table itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from spark_ext.errors import refused
+from spark_ext.stores import filesystem_of, is_s3
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -83,6 +84,12 @@ class Location:
     def _remote(self) -> Any:
         import pyarrow as pa
         import pyarrow.fs
+
+        if is_s3(self.uri):
+            # Other threads run while it waits, unlike while a store of `deltalake` does, and it can be used after a
+            # fork.
+            system, place = filesystem_of(self.uri, self.storage_options)
+            return pyarrow.fs.SubTreeFileSystem(place, system)
         from deltalake.fs import DeltaStorageHandler
 
         class Handler(DeltaStorageHandler):

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -177,6 +177,9 @@ class _Group:
 class DataFileWriter:
     """Writes the rows of one task: `write` them all; or `add` batches, then `finish`, and after an error `discard`."""
 
+    bad: Callable[[pa.RecordBatch, DataError], object] | None = None
+    """Takes rows whose partition value no folder can be named by; None: they are an error."""
+
     def __init__(self, place: Location, schema: StructType, layout: Layout, task: Task) -> None:
         from pyspark.sql.types import StructType
 
@@ -226,12 +229,37 @@ class DataFileWriter:
         if not self._keys:
             self._collect((), {}, batch)
         else:
-            from spark_ext.datafiles.partitions import split
-
-            for texts, rows in split(batch, self._keys, f"sink '{self._task.sink}', epoch {self._task.epoch}"):
-                self._collect(texts, dict(zip(self._layout.partition_by, texts, strict=True)), rows)
+            for texts, rows in self._split(batch):
+                partition = dict(zip(self._layout.partition_by, texts, strict=True))
+                try:
+                    self._collect(texts, partition, rows)
+                except DataError as problem:
+                    if self.bad is None or texts in self._groups:
+                        raise
+                    self.bad(rows, problem)
         while self._waiting >= self._layout.row_group_bytes:
             self._write(max(self._groups.values(), key=lambda group: group.size))
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+        """The rows by their partition, without those that have none."""
+        from spark_ext.datafiles.partitions import split
+
+        who = f"sink '{self._task.sink}', epoch {self._task.epoch}"
+        if self.bad is None:
+            yield from split(batch, self._keys, who)
+            return
+        left = [batch]
+        while left:
+            rows = left.pop()
+            try:
+                # A value that cannot be spelled is met before anything is returned.
+                yield from split(rows, self._keys, who)
+            except DataError as problem:
+                if rows.num_rows == 1:
+                    self.bad(rows, problem)
+                else:
+                    middle = rows.num_rows // 2
+                    left += [rows.slice(middle), rows.slice(0, middle)]
 
     def _folder(self, name: str, value: str | None) -> str:
         from spark_ext.datafiles.partition_values import folder

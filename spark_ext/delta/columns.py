@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.delta.features import TableFacts, demands, refuse
@@ -26,7 +26,15 @@ def facts_of(table: DeltaTable) -> TableFacts:
 
 
 def check_fit(
-    table: DeltaTable, schema: StructType, *, partition_by: Sequence[str], merge_schema: bool, who: str, uri: str
+    table: DeltaTable,
+    schema: StructType,
+    *,
+    partition_by: Sequence[str],
+    merge_schema: bool,
+    who: str,
+    uri: str,
+    without_nulls: Collection[str] = (),
+    replaces: bool = False,
 ) -> tuple[Any, ...]:
     """Refuse a table that the rows do not fit, or that demands a feature that the sink does not write.
 
@@ -37,6 +45,8 @@ def check_fit(
         merge_schema: whether columns that the table lacks are added to it.
         who: the sink, for messages.
         uri: of the table, for messages.
+        without_nulls: columns of which no null is written.
+        replaces: whether rows of the table are replaced or deleted.
 
     Returns:
         The columns to add.
@@ -46,7 +56,7 @@ def check_fit(
         ConfigurationError: names the column, the expected and the given type.
     """
     facts = facts_of(table)
-    refuse(demands(facts), who, uri)
+    refuse(demands(facts, replaces=replaces), who, uri)
     found = list(table.metadata().partition_columns)
     if found != list(partition_by):
         raise ConfigurationError(
@@ -56,7 +66,7 @@ def check_fit(
             kept="the table is unchanged",
             do=f'set .option("partition_by", "{",".join(found)}"), or write to another table',
         )
-    fit = parquet_types.fit(schema, facts.schema)
+    fit = parquet_types.fit(schema, facts.schema, without_nulls)
     misfit = fit.misfit
     if fit.new and not merge_schema:
         first = fit.new[0]

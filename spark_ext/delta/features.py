@@ -43,7 +43,8 @@ _NOTHING_TO_DO = frozenset(
         "v2Checkpoint",  # allows such checkpoints, but demands none
     }
 )
-"""Features that require nothing of a writer that only appends files with statistics."""
+"""Features that require nothing of a writer that only appends files with statistics, and of a MERGE by delta-rs nothing
+that it does not do."""
 
 _IF_USED: Mapping[str, Callable[[TableFacts], bool]] = {
     "checkConstraints": lambda table: any(key.startswith("delta.constraints.") for key in table.configuration),
@@ -60,9 +61,17 @@ _NOT_COMMITTED_BY_THE_LIBRARY = frozenset({"identityColumns"})
 _NEWEST_VERSION = 7
 
 
-def demands(table: TableFacts) -> tuple[str, ...]:
-    """The features that this sink would have to write but does not, by Delta's names, sorted."""
+def demands(table: TableFacts, *, replaces: bool = False) -> tuple[str, ...]:
+    """The features that this sink would have to write but does not, by Delta's names, sorted.
+
+    Args:
+        table: what its log says.
+        replaces: whether the sink also replaces and deletes rows; delta-rs then writes change data, and reads deletion
+            vectors, by itself.
+    """
     found = {name for name, used in _IF_USED.items() if used(table)}
+    if replaces and table.is_on("delta.appendOnly"):
+        found.add("delta.appendOnly, and with mode=upsert rows are replaced,")
     found |= table.writer_features - _NOTHING_TO_DO - (_IF_USED.keys() - _NOT_COMMITTED_BY_THE_LIBRARY)
     if table.writer_version == 6:
         found |= _NOT_COMMITTED_BY_THE_LIBRARY

@@ -195,6 +195,11 @@ class FencedLog:
         if found is None or (before is not None and before[0] == found[0] and before != found):
             self.reopen()
 
+    def moved(self) -> None:
+        """Note that the handle has made a commit that it now stands on, as a MERGE of delta-rs leaves it."""
+        if self._handle is not None:
+            self._entry = self.file_of(self._handle.version())
+
     # -- commits ------------------------------------------------------------------------------------------------------
 
     def create(

@@ -8,22 +8,24 @@ at them and writes through one handle; see `fenced_log`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction
 
-from spark_ext.datafiles.writer import DataFile, commit_info
+from spark_ext.datafiles.writer import DataFile
 from spark_ext.delta.columns import check_fit
 from spark_ext.delta.features import refuse
 from spark_ext.delta.fence import Fence
-from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties, write_files
+from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties
+from spark_ext.delta.merge import Merge
+from spark_ext.delta.publish import Append, MergeInto, Publish, add_files
 from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore, taken_away
 from spark_ext.delta.target_errors import TargetErrors
 from spark_ext.delta.transactions import (
+    bad_rows_name,
     known_epochs,
     lineage_name,
     newest_epoch,
@@ -70,6 +72,8 @@ class Target:
         merge_schema: whether columns that the table lacks are added to it.
         properties: table properties, used when the table is created.
         who: the sink, for messages.
+        without_nulls: columns of which no null is written, so that the table need not allow them.
+        merge: how the rows of an epoch are merged into the table; None: they are appended.
     """
 
     def __init__(
@@ -81,12 +85,15 @@ class Target:
         merge_schema: bool,
         properties: Mapping[str, str],
         who: str = "",
+        without_nulls: Collection[str] = (),
+        merge: Merge | None = None,
     ) -> None:
-        self.location, self.uid = location, uid
+        self.location, self.uid, self._without_nulls = location, uid, without_nulls
         self._partition_by = list(partition_by)
         self._merge_schema = merge_schema
         self._properties = dict(properties)
         self.who = who or f"sink '{uid}' (delta_2pc {location.uri})"
+        self._merge = merge
 
     # -- the table ----------------------------------------------------------------------------------------------------
 
@@ -117,17 +124,23 @@ class Target:
         """Refuse a table that the rows do not fit; returns the columns to add. See `columns.check_fit`."""
         return check_fit(
             table,
-            schema,
+            self._stored(schema),
             partition_by=self._partition_by,
             merge_schema=self._merge_schema,
             who=self.who,
             uri=self.location.uri,
+            without_nulls=self._without_nulls,
+            replaces=self._merge is not None,
         )
+
+    def _stored(self, schema: StructType) -> StructType:
+        """The columns of the rows that the table has."""
+        return schema if self._merge is None else self._merge.upsert.stored(schema)
 
     def _create(self, log: FencedLog, schema: StructType, transactions: Sequence[Transaction]) -> None:
         """Create the table, fence included, unless another creator is faster."""
         log.create(
-            Schema.from_json(parquet_types.table_schema(schema).json()),
+            Schema.from_json(parquet_types.table_schema(self._stored(schema)).json()),
             partition_by=self._partition_by,
             configuration=self._properties,
             transactions=transactions,
@@ -146,8 +159,20 @@ class Target:
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
-    def commit(self, schema: StructType, epoch: Epoch, files: Sequence[DataFile]) -> tuple[CommitOutcome, int]:
+    def commit(
+        self,
+        schema: StructType,
+        epoch: Epoch,
+        files: Sequence[DataFile],
+        also: Callable[[], Sequence[Transaction]] = tuple,
+    ) -> tuple[CommitOutcome, int]:
         """Make the files of an epoch visible, once, unless a newer incarnation has claimed the table.
+
+        Args:
+            schema: of the rows.
+            epoch: whose files they are.
+            files: what its tasks have written.
+            also: what else the commit is to carry; called right before it.
 
         Returns:
             What was found, and the version that the table has at least.
@@ -161,11 +186,12 @@ class Target:
         log = self._kept_log(epoch)
         fence = self.fence(epoch.mark)
         carried = fence.transactions if fence else ()
+        publish = self._publish(log, schema, epoch, files)
 
         def attempt(table: DeltaTable | None) -> tuple[CommitOutcome, int] | None:
             self._check_target(log, epoch)
             if table is None:
-                parquet_types.check_input(schema, self._partition_by, self.who)
+                parquet_types.check_input(self._stored(schema), self._partition_by, self.who)
                 reach(FailPoint.DELTA_BEFORE_CREATE)
                 self._create(log, schema, carried)
                 return None
@@ -173,20 +199,31 @@ class Target:
             if done is not None and done >= epoch.number:
                 if fence and not fence.holds(log.held):
                     # The table was created by an older incarnation after the claim, which then had nothing to fence.
-                    self._write(table, (), properties(carried))
+                    add_files(table, (), properties(carried), self._partition_by)
                 return CommitOutcome.ALREADY_COMMITTED, table.version()
             new = self.check(table, schema)
             if new:
                 reach(FailPoint.DELTA_BEFORE_COLUMNS)
                 self._add_columns(table, new, carried)
                 return None
-            reach(FailPoint.DELTA_BEFORE_COMMIT)
-            mine = (Transaction(epoch.application, epoch.number), newest_epoch(epoch), *carried)
-            self._write(table, files, properties(mine, info=commit_info(epoch, files)))
+            mine = (Transaction(epoch.application, epoch.number), newest_epoch(epoch), *carried, *also())
+            version = publish(table, mine)
             reach(FailPoint.DELTA_COMMITTED)
-            return CommitOutcome.COMMITTED, table.version() + 1
+            return CommitOutcome.COMMITTED, version
 
         return self._settle(log, attempt, f"committing epoch {epoch.number}")
+
+    def mark(self, epoch: Epoch) -> int | None:
+        """The mark of bad rows that the table holds of the epoch's application; None if there is none."""
+        log = self._kept_log(epoch)
+        with log.lock:
+            log.refresh()
+            return log.held(bad_rows_name(epoch))
+
+    def _publish(self, log: FencedLog, schema: StructType, epoch: Epoch, files: Sequence[DataFile]) -> Publish:
+        if self._merge is None:
+            return Append(epoch, files, self._partition_by)
+        return MergeInto(self._merge, log, self.location, schema, epoch, files, self.who)
 
     def look(self, epoch: Epoch) -> None:
         """Look whether the table is still this start's; nothing is written.
@@ -281,7 +318,7 @@ class Target:
                 claim.check_state(known, None, self.who)
                 if schema is None:
                     return (None,)
-                parquet_types.check_input(schema, self._partition_by, self.who)
+                parquet_types.check_input(self._stored(schema), self._partition_by, self.who)
                 self._create(log, schema, mine)
                 return None
             self._check_claimant(log, claim)
@@ -294,7 +331,7 @@ class Target:
             if fence and not fence.holds(log.held):
                 reach(FailPoint.DELTA_BEFORE_FENCE)
                 info = {CLAIM: f"claim of {self.uid}, incarnation {claim.incarnation}", SINK: self.uid}
-                self._write(table, (), properties(mine, info=info))
+                add_files(table, (), properties(mine, info=info), self._partition_by)
                 return None
             return (table,)
 
@@ -389,18 +426,3 @@ class Target:
                 f"or delete the output at {self.location.uri} to write it again from the beginning",
             )
         log.check(self.fence(claim.mark))
-
-    def _write(self, table: DeltaTable, files: Sequence[DataFile], commit: CommitProperties) -> None:
-        """One commit through the handle that was looked at."""
-        actions = [
-            AddAction(
-                path=file.path,
-                size=file.size,
-                partition_values=file.partition,
-                modification_time=file.modified_ms,
-                data_change=True,
-                stats=file.statistics,
-            )
-            for file in files
-        ]
-        write_files(table, actions, commit, partition_by=self._partition_by)

@@ -48,6 +48,11 @@ def newest_epoch(epoch: Epoch) -> Transaction:
     return Transaction(_newest_name(epoch.sink, epoch.lineage), _query_number(epoch.query_id) << 32 | epoch.number)
 
 
+def bad_rows_name(epoch: Epoch) -> str:
+    """The id under which a commit keeps the mark of its bad rows; see `TwoPhaseCommitSink.keep_bad_rows`."""
+    return f"bad_rows:{epoch.application}"
+
+
 def known_epochs(held: Callable[[str], int | None], uid: str, claim: Claim) -> dict[str, int]:
     """The newest epochs of a sink that its table knows, before a claim.
 

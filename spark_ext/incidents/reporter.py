@@ -63,6 +63,8 @@ class Incidents:
         self._clock = clock
         self._new_id = new_id
         self._lock = threading.RLock()
+        self._last = ""
+        """Id of the incident that was reported last."""
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -70,6 +72,11 @@ class Incidents:
         """An incident; None if it is not known, or not any more."""
         with self._lock:
             return self._book.entry(incident_id)
+
+    def last(self) -> Entry | None:
+        """The incident that was reported last; None if none was, or if it is not known any more."""
+        with self._lock:
+            return self._book.entry(self._last)
 
     def open(self, query: str | None = None) -> tuple[Entry, ...]:
         """The open incidents of a query, of the whole job (""), or all, oldest first."""
@@ -120,6 +127,7 @@ class Incidents:
         )
         with self._lock:
             noted = self._book.occurred(found)
+            self._last = noted.incident.incident_id
             if noted.notable:
                 self._on_noted(noted, evidence)
             self._hand_on(noted.changes)

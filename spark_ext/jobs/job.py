@@ -22,10 +22,11 @@ from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.measuring import follow
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.run_options import IfRunning, RunOptions, Until
-from spark_ext.jobs.runnable import Runnable
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
+from spark_ext.jobs.stores import use_stores
 from spark_ext.jobs.taking import check_folder
+from spark_ext.jobs.viewable import Viewable
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.masking import logger
 from spark_ext.metrics.measuring import check_measuring, measured
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 
-class Job(Runnable):
+class Job(Viewable):
     """A set of streaming queries that start, end, fail and resume together.
 
     A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its end and
@@ -68,7 +69,8 @@ class Job(Runnable):
 
     Raises:
         ConfigurationError: a bad name or setting, or an invalid file of failure rules or incidents.
-        EnvironmentProblem: the library that a setting or an incident listener needs is not installed.
+        EnvironmentProblem: the library that a setting or an incident listener needs is not installed, or the jar of
+            the object store of the state directory is missing.
     """
 
     def __init__(
@@ -87,17 +89,9 @@ class Job(Runnable):
         load(self.settings.failures)
         self._registry = JobIncidents.load(self.settings.incidents).registry
         check_measuring(name, self.settings)
-        if self.settings.storage_options:
-            raise ConfigurationError(
-                "the setting storage_options reaches the driver's ledger, and neither Spark's checkpoints nor the "
-                "workers, which read the ledger too",
-                operator=f"job '{name}'",
-                kept=NOTHING_STARTED,
-                do="set the credentials in the environment of driver and executors (AWS_..., AZURE_..., GOOGLE_...), "
-                "where all of them look",
-            )
         place = local_path(str(state))
         self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
+        use_stores(spark, name, self.settings, self.state_directory)
         check_for_delta(Location(self.state_directory), f"job '{name}', state directory")
         if place is None and self.settings.on_damage == "restore":
             raise ConfigurationError(

@@ -264,7 +264,7 @@ class Restore:
         self._taken(Step.BEGUN, writer, lineage, saved)
         reach(FailPoint.RESTORE_BEGUN)
         mark = FenceMark(incarnation.number, incarnation.start)
-        claims = []
+        claims, rolled_back = [], set()
         for target in found:
             sink = target.sink
             if sink is not None:
@@ -281,7 +281,9 @@ class Restore:
             sink.check_roll_back(claim, target.position)
             what = f"the roll back of sink '{claim.sink}'"
             attempts(sink.options, what, reraise=True)(sink.roll_back, claim, target.position)
-        put_back_bad_rows(comparison, self._ledger, incarnation.job_id, self._specs, lineage)
+            rolled_back.add(target.name)
+        sinks = {target.spec.uid: target.lineage for target in found}
+        put_back_bad_rows(comparison, self._ledger, incarnation.job_id, self._specs, lineage, sinks, rolled_back)
         self._taken(Step.ROLLED_BACK, writer, lineage, saved)
         reach(FailPoint.RESTORE_ROLLED_BACK)
         clear_away(self._state, lineage, again=bool(interrupted - {lineage}))

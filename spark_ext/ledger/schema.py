@@ -447,7 +447,7 @@ class IncidentChangeRow(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class BadRowsRow(Row):
-    """Bad rows of a source that were moved into their table: those of one committed epoch.
+    """Bad rows of a source or sink that were moved into their table: those of one committed epoch.
 
     For display: the table of bad rows says what there is. A driver that is killed between the two leaves no row here.
     """
@@ -457,9 +457,9 @@ class BadRowsRow(Row):
     query: str
     """The query's uid."""
     source: str
-    """The source's uid."""
+    """The uid of the source, or of the sink."""
     epoch: int
-    """In which they were read."""
+    """In which they were read or refused."""
     rows: int
     """How many."""
     path: str
@@ -470,6 +470,8 @@ class BadRowsRow(Row):
     """The incarnation that wrote the row."""
     at: datetime
     """When they were moved."""
+    role: str | None = None
+    """`source` or `sink`; null, in rows of older releases, is a source."""
 
 
 ROWS: tuple[type[Row], ...] = (

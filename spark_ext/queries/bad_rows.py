@@ -1,4 +1,4 @@
-"""The bad rows of a query's sources while it runs: when they are moved into their table; whether they are too many."""
+"""The bad rows of a query's sources and sink while it runs: when they come into their table; if they are too many."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.bad_rows.limits import BadRowLimits
+from spark_ext.bad_rows.options import BadRowOptions
 from spark_ext.bad_rows.settle import Moved, Settler
 from spark_ext.errors import DataError, SparkExtError
 from spark_ext.ledger.schema import BadRowsRow
 from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.queries.outage import UNREADABLE, Outage
 from spark_ext.queries.restarts import as_error
-from spark_ext.sources.contract import SourceOptions
 from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
@@ -42,9 +42,12 @@ class BadRowsWatch:
         self._query, self._context, self._lineage, self._checkpoint = spec.uid, context, lineage, checkpoint
         self._who = f"job '{context.job}', query '{spec.uid}'"
         self._limits = {source.uid: _limits(source) for source in spec.sources if _quarantines(source)}
-        # An earlier start may have left some of a source that fails on them now.
+        sink = spec.sink
+        self._limits_of_sink = _limits(sink) if sink is not None and _quarantines(sink) else None
+        # An earlier start may have left some of an operator that fails on them now.
         self._local = local_path(context.state) is not None
         self._uids = tuple(source.uid for source in spec.sources) if self._limits or self._local else ()
+        self._sinks = self._limits_of_sink is not None or self._local
         self._upto: int | None = None
         self._again_at = float("-inf")
         self._outage = Outage("the table of bad rows, or what waits for it,", self._who, context)
@@ -53,17 +56,19 @@ class BadRowsWatch:
         self._arrived: list[Moved] = []
         self._tables: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
-        """Bad rows that were moved in this run, by source."""
+        """Bad rows that were moved in this run, by the uid of the source or sink."""
         self._newest = -1
+        self._of_sink: tuple[str, tuple[int, int]] | None = None
+        """The sink's uid, and how many of the rows that it was given were bad, as its committing process has said."""
 
     @property
     def total(self) -> int:
-        """Bad rows of all sources that were moved in this run."""
+        """Bad rows of all sources and of the sink that were moved in this run."""
         return sum(self.counts.values())
 
     def settled(self, committed: int) -> bool:
         """Whether all bad rows up to an epoch have been moved."""
-        return not self._uids or (self._upto is not None and self._upto >= committed)
+        return not (self._uids or self._sinks) or (self._upto is not None and self._upto >= committed)
 
     def due(self, committed: int, now: float, *, last: bool = False) -> bool:
         """Whether `move` is to be called. Where nothing waits that is found out here, at the cost of a lookup.
@@ -75,11 +80,12 @@ class BadRowsWatch:
         """
         if self.settled(committed) or not self._outage.due(now) or (now < self._again_at and not last):
             return False
-        if not self._limits and self._upto is not None:
+        if not self._limits and self._limits_of_sink is None and self._upto is not None:
             self._upto = committed
             return False
         try:
-            waiting = any(self._settle().waiting(uid) for uid in self._uids)
+            settler = self._settle()
+            waiting = any(settler.waiting(uid) for uid in self._uids) or (self._sinks and settler.sinks_waiting())
         except (*UNREADABLE, ValueError):
             return True
         if not waiting:
@@ -111,6 +117,10 @@ class BadRowsWatch:
             found = settler.settle(uid)
             with self._lock:
                 self._arrived += found
+        if self._sinks:
+            of_sinks = settler.settle_sinks()
+            with self._lock:
+                self._arrived += of_sinks
 
     def moved(self, problem: Exception | None, upto: int, now: float) -> SparkExtError | None:
         """`move` has returned: count what it has moved.
@@ -138,13 +148,17 @@ class BadRowsWatch:
         return as_error(problem, self._who)
 
     def _count(self, moved: Moved) -> None:
+        who = f"{moved.role} '{moved.uid}'"
         if not self.counts[moved.uid]:
-            what = f"source '{moved.uid}' has bad rows: {moved.rows} in epoch {moved.epoch}"
+            what = f"{who} has bad rows: {moved.rows} in epoch {moved.epoch}"
             action = f"moved into the table {moved.table}"
-            self._context.write_behind.incident(f"{self._who}, source '{moved.uid}'", "bad_rows", what, action)
+            self._context.write_behind.incident(f"{self._who}, {who}", "bad_rows", what, action)
         self.counts[moved.uid] += moved.rows
         self._tables[moved.uid] = moved.table
-        self._newest = max(self._newest, moved.epoch)
+        if moved.role == "source":
+            self._newest = max(self._newest, moved.epoch)
+        elif moved.of is not None:
+            self._of_sink = moved.uid, moved.of
         self._context.write_behind.put(
             BadRowsRow(
                 query=self._query,
@@ -155,11 +169,12 @@ class BadRowsWatch:
                 lineage=self._lineage,
                 incarnation=self._context.incarnation.number,
                 at=datetime.now(timezone.utc),
+                role=moved.role,
             )
         )
 
     def exceeded(self, history: EpochHistory) -> DataError | None:
-        """Why the job has to stop: a source has more bad rows than it allows.
+        """Why the job has to stop: a source or the sink has more bad rows than it allows.
 
         Args:
             history: of the query's epochs in this run.
@@ -168,24 +183,33 @@ class BadRowsWatch:
             limits = self._limits.get(uid)
             what = None if limits is None else limits.exceeded(bad, history.rows_of(uid, self._newest))
             if what is not None:
-                return DataError(
-                    f"{what}; they are in the table {self._tables[uid]}",
-                    operator=f"{self._who}, source '{uid}'",
-                    kept="all committed epochs, and the bad rows in their table",
-                    do="look at the column 'reason' of that table; correct the input or the declared schema, or raise "
-                    "the limit, and start the job again: it continues behind these rows",
-                )
-        return None
+                return self._too_many(what, "source", uid, "correct the input or the declared schema")
+        limits = self._limits_of_sink
+        if limits is None or self._of_sink is None:
+            return None
+        uid, (bad, given) = self._of_sink
+        what = limits.exceeded(bad, given - bad) or limits.exceeded(self.counts[uid], None)
+        do = "correct the rows in the query or the target's checks"
+        return None if what is None else self._too_many(what, "sink", uid, do)
+
+    def _too_many(self, what: str, role: str, uid: str, do: str) -> DataError:
+        return DataError(
+            f"{what}; they are in the table {self._tables[uid]}",
+            operator=f"{self._who}, {role} '{uid}'",
+            kept="all committed epochs, and the bad rows in their table",
+            do=f"look at the column 'reason' of that table; {do}, or raise the limit, and start the job again: it "
+            "continues behind these rows",
+        )
 
 
-def _given(source: OperatorSpec) -> Mapping[str, Any]:
-    return {name.lower(): value for name, value in source.options.items() if name.lower() in _FIELDS}
+def _given(operator: OperatorSpec) -> Mapping[str, Any]:
+    return {name.lower(): value for name, value in operator.options.items() if name.lower() in _FIELDS}
 
 
-def _quarantines(source: OperatorSpec) -> bool:
-    return bool(_given(source).get("on_bad_row") == "quarantine")
+def _quarantines(operator: OperatorSpec) -> bool:
+    return bool(_given(operator).get("on_bad_row") == "quarantine")
 
 
-def _limits(source: OperatorSpec) -> BadRowLimits:
-    options = SourceOptions.model_validate({"uid": source.uid, **_given(source)})
+def _limits(operator: OperatorSpec) -> BadRowLimits:
+    options = BadRowOptions.model_validate({"uid": operator.uid, **_given(operator)})
     return BadRowLimits(options.max_bad_share, options.max_bad_rows)

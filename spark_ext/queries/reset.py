@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ext.bad_rows.restored import BadRowsOfJob
-from spark_ext.errors import StateError
+from spark_ext.datafiles.copies import put_copy
+from spark_ext.datafiles.location import Location
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.spark.rescaled import discard
-from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
@@ -42,8 +43,6 @@ def reset_queries(
     checkpoints = [
         f"{state.rstrip('/')}/queries/{name}/checkpoint" for query, names in former.items() for name in (query, *names)
     ]
-    for place in checkpoints:
-        _refuse_remote(place, f"job '{job}', query '{Path(place).parent.name}'")
     incarnation = start_incarnation(ledger, job)
     writer = LedgerWriter(ledger, incarnation)
     try:
@@ -59,20 +58,25 @@ def reset_queries(
         writer.end("reset")
 
 
-def _refuse_remote(checkpoint: str, who: str) -> None:
-    """An object store cannot rename a folder: the user moves it, and then resets."""
-    if local_path(checkpoint) is None and SparkLog(checkpoint).exists():
-        raise StateError(
-            "a checkpoint directory on an object store cannot be moved aside by the job",
-            operator=who,
-            kept="nothing was changed",
-            do=f"move everything below {checkpoint} elsewhere with the tools of the store, then reset again",
-        )
-
-
 def _move_aside(location: str, now: datetime) -> None:
     checkpoint = local_path(location)
-    if checkpoint is not None and checkpoint.exists():
-        checkpoint.rename(checkpoint.with_name(f"checkpoint.until-{now:%Y%m%dT%H%M%S%f}"))
+    name = f"checkpoint.until-{now:%Y%m%dT%H%M%S%f}"
+    if checkpoint is None:
+        _copy_aside(location, f"{location.rpartition('/')[0]}/{name}")
+    elif checkpoint.exists():
+        checkpoint.rename(checkpoint.with_name(name))
     # What a rescale that was interrupted has left is older: no start may take it for the checkpoint.
     discard(location)
+
+
+def _copy_aside(location: str, aside: str) -> None:
+    """In an object store: copies by the store, then the originals are deleted.
+
+    After a crash in between, a part of the originals or all of them are there, and the reset is repeated: with another
+    copy, as the first one may lack objects.
+    """
+    names = sorted(Location.of(location, {}).files())
+    for file in names:
+        put_copy(f"{location}/{file}", f"{aside}/{file}")
+    if names:
+        Location.of(location, {}).delete_all()

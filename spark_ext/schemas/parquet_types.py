@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,8 +120,14 @@ class Fit:
     """Top-level columns that the table does not have."""
 
 
-def fit(given: spark.StructType, table: spark.StructType) -> Fit:
-    """Compare the schema of rows with that of a table. Columns match by exact name, in any order."""
+def fit(given: spark.StructType, table: spark.StructType, without_nulls: Collection[str] = ()) -> Fit:
+    """Compare the schema of rows with that of a table. Columns match by exact name, in any order.
+
+    Args:
+        given: of the rows.
+        table: of the table.
+        without_nulls: columns of which no null is written, whatever the schema of the rows says.
+    """
     known = {field.name: field for field in table.fields}
     by_case = {name.lower(): name for name in known}
     new = []
@@ -133,7 +139,8 @@ def fit(given: spark.StructType, table: spark.StructType) -> Fit:
             new.append(field)
             continue
         wrong = _compare(field.name, field.dataType, known[field.name].dataType)
-        if wrong is None and field.nullable and not known[field.name].nullable:
+        nullable = field.nullable and field.name not in without_nulls
+        if wrong is None and nullable and not known[field.name].nullable:
             wrong = f"column '{field.name}' may be null in the query, but not in the table"
         if wrong:
             return Fit(wrong)

@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 from spark_ext.errors import StateError
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.spark.spark_log import SparkLog
+from spark_ext.stores import filesystem_of
 
 _UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9A-Za-z.-]+\.tmp(\.crc)?")
 """Names under which Spark writes a file of its logs until it is complete, and Hadoop's checksum of one."""
@@ -98,7 +99,7 @@ def clear_unfinished(checkpoint: str) -> list[str]:
     Returns:
         The names that were removed, sorted.
     """
-    fs, root = pafs.FileSystem.from_uri(checkpoint)
+    fs, root = filesystem_of(checkpoint)
     found = fs.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True))
     if any(info.base_name.isdigit() for info in found):
         return []

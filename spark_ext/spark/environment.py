@@ -1,4 +1,4 @@
-"""Prerequisites of a job: Java, Spark's version, the workers' Python.
+"""Prerequisites of a job: pyspark, Java, Spark's version, the workers' Python.
 
 Spark's own errors say little when one of these is wrong ("Java gateway process exited", "Python worker failed to
 connect back"). So each is checked before Spark is used. A check that passes costs next to nothing; the error of one
@@ -20,18 +20,29 @@ from spark_ext.errors import EnvironmentProblem
 
 MINIMUM_JAVA: Final = 17
 """The oldest Java that Spark 4 supports."""
-MINIMUM_SPARK: Final = (4, 2)
-"""Python streaming sources need `SupportsTriggerAvailableNow` and `latestOffset(start, limit)`."""
+SUPPORTED_SPARK: Final = (4, 2)
+"""The one that jobs are tested with.
+
+Older ones have no `SupportsTriggerAvailableNow` and no `latestOffset(start, limit)` of Python streaming sources; newer
+ones may have other plans, logs and checkpoints, which jobs read.
+"""
+SUPPORTED_DELTA: Final = (4, 4)
+"""The Delta whose jars are for that Spark."""
 
 _INSTALL_JAVA: Final = (
     f"install Java {MINIMUM_JAVA} or newer ('apt-get install openjdk-17-jre-headless' on Debian and Ubuntu, "
     "'dnf install java-17-openjdk-headless' on Fedora, 'brew install openjdk@17' on macOS), "
     "or set JAVA_HOME to the directory of one"
 )
+_INSTALL_SPARK: Final = (
+    "pip install 'spark-ext[spark]', which brings pyspark {spark} and Delta; on a platform that has its own Spark, use "
+    "its Python, and a release of it with Spark {spark}"
+)
+# Not the metadata of an installed package: platforms put pyspark on the path without it.
 _PROBE: Final = (
-    "import importlib.metadata as m, importlib.util as u, json, sys; "
+    "import importlib.util as u, json, pyspark, sys; "
     "found = u.find_spec('spark_ext') is not None; "
-    "print(json.dumps([list(sys.version_info[:2]), found, m.version('pyspark')]))"
+    "print(json.dumps([list(sys.version_info[:2]), found, pyspark.__version__]))"
 )
 
 
@@ -45,6 +56,64 @@ def java_major(version: str) -> int:
     if match is None:
         raise ValueError(f"not a Java version: {version!r}")
     return int(match[1])
+
+
+def require_pyspark() -> None:
+    """Raise an error unless this Python has a pyspark that jobs can use. Imports pyspark.
+
+    Raises:
+        EnvironmentProblem: there is none, or it has a version that is not supported.
+    """
+    try:
+        import pyspark
+    except ImportError as missing:
+        raise _no_pyspark(missing) from missing
+    if _major_minor(pyspark.__version__) != SUPPORTED_SPARK:
+        raise EnvironmentProblem(
+            f"pyspark is {pyspark.__version__}, and jobs need Spark {_dotted(SUPPORTED_SPARK)}",
+            operator=f"this Python, {sys.executable}",
+            kept="nothing was started",
+            do=_INSTALL_SPARK.format(spark=_dotted(SUPPORTED_SPARK)),
+        )
+
+
+def _no_pyspark(missing: ImportError) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"there is no pyspark, which jobs need: {missing}",
+        operator=f"this Python, {sys.executable}",
+        kept="nothing was started",
+        do=_INSTALL_SPARK.format(spark=_dotted(SUPPORTED_SPARK)),
+    )
+
+
+def explained(problem: ImportError) -> Exception:
+    """Why a module of this package could not be imported: pyspark is missing or unsuitable; else the problem itself."""
+    root = (problem.name or "").partition(".")[0]
+    if root not in {"pyspark", "py4j"}:
+        return problem
+    try:
+        require_pyspark()
+    except EnvironmentProblem as known:
+        return known
+    return problem
+
+
+def require_delta_version(version: str) -> None:
+    """Raise an error if the installed delta-spark, whose jar a session loads, is not for the supported Spark.
+
+    Args:
+        version: of the package, such as `4.4.0`.
+
+    Raises:
+        EnvironmentProblem: it is for another Spark.
+    """
+    if _major_minor(version) != SUPPORTED_DELTA:
+        raise EnvironmentProblem(
+            f"delta-spark is {version}, and Spark {_dotted(SUPPORTED_SPARK)} needs Delta {_dotted(SUPPORTED_DELTA)}",
+            operator=f"this Python, {sys.executable}",
+            kept="nothing was started",
+            do="pip install 'spark-ext[spark]'",
+        )
 
 
 def require_java_version(version: str, where: str) -> None:
@@ -154,20 +223,20 @@ def _what_is_wrong_with(python: str) -> str:
 
 
 def require_spark_version(version: str) -> None:
-    """Raise an error if Spark is too old for Python streaming sources, or has another version than this pyspark.
+    """Raise an error if Spark is not the supported one, or has another version than this pyspark.
 
     Raises:
-        EnvironmentProblem: it is too old, or its version differs from that of this process's pyspark.
+        EnvironmentProblem: it is older or newer, or its version differs from that of this process's pyspark.
     """
     import pyspark
 
     running, client = _major_minor(version), _major_minor(pyspark.__version__)
-    if running < MINIMUM_SPARK or running != client:
+    if running != SUPPORTED_SPARK or running != client:
         raise EnvironmentProblem(
             f"Spark is {version} and pyspark is {pyspark.__version__}",
             operator="the Spark session",
             kept="nothing was registered",
-            do=f"use Spark {_dotted(MINIMUM_SPARK)} with the pyspark of the same version; "
+            do=f"use Spark {_dotted(SUPPORTED_SPARK)} with the pyspark of the same version; "
             "a SPARK_HOME that points elsewhere is the usual cause",
         )
 

@@ -22,6 +22,7 @@ from typing import Final
 from urllib.parse import unquote, urlparse
 
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.spark import environment
 
 RESOLVER_KEYS: Final = (
     "spark.jars.ivy",
@@ -34,6 +35,9 @@ RESOLVER_KEYS: Final = (
 _TIMEOUT_S: Final = 900
 """A slow network needs minutes for some 100 MB; a dead connection ends earlier, by the resolver's own timeouts."""
 
+_LONGEST_NAME: Final = 120
+"""Characters of coordinates in the name of a file, which most file systems allow 255."""
+
 # Runs under spark-submit, which has resolved the packages by then and holds the result in a system property.
 _PRINT_JARS: Final = """
 from pyspark.java_gateway import launch_gateway
@@ -41,12 +45,34 @@ print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jar
 """
 
 
-def delta_coordinate() -> str:
-    """Maven coordinate of Delta for the installed pyspark and delta-spark."""
+def delta_coordinate(default: str = "") -> str:
+    """Maven coordinate of Delta for the installed pyspark and delta-spark.
+
+    Args:
+        default: the version if delta-spark is not installed, as on platforms that bring their own jars; "" to raise an
+            error.
+
+    Raises:
+        EnvironmentProblem: delta-spark is not installed, or is for another Spark.
+    """
     import pyspark
 
+    try:
+        version = metadata.version("delta-spark")
+    except metadata.PackageNotFoundError:
+        if not default:
+            raise EnvironmentProblem(
+                "delta-spark is not installed in this Python, so the version of Delta's jar is not known",
+                operator="the Spark session",
+                kept="nothing was started",
+                do="pip install 'spark-ext[spark]'; or give the jars in session(conf={'spark.jars': ...}); or, where "
+                "the platform makes the session, pass that to register()",
+            ) from None
+        version = default
+    else:
+        environment.require_delta_version(version)
     spark = ".".join(pyspark.__version__.split(".")[:2])
-    return f"io.delta:delta-spark_{spark}_2.13:{metadata.version('delta-spark')}"
+    return f"io.delta:delta-spark_{spark}_2.13:{version}"
 
 
 def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
@@ -100,6 +126,23 @@ def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
     return found
 
 
+def jar_version(artifact: str) -> str:
+    """The version of a jar that the installed pyspark has.
+
+    Raises:
+        EnvironmentProblem: it has none.
+    """
+    found = sorted((_home() / "jars").glob(f"{artifact}-[0-9]*.jar"))
+    if not found:
+        raise EnvironmentProblem(
+            f"the installed Spark has no jar {artifact}",
+            operator="the Spark session",
+            kept="nothing was started",
+            do="install pyspark from its own package, which has Hadoop's client",
+        )
+    return found[-1].stem.removeprefix(f"{artifact}-")
+
+
 def _home() -> Path:
     from pyspark.find_spark_home import _find_spark_home
 
@@ -109,7 +152,10 @@ def _home() -> Path:
 def _note(coordinates: str, home: Path, settings: Mapping[str, str]) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = hashlib.sha256(repr((str(home), sorted(settings.items()))).encode()).hexdigest()[:12]
-    return cache / "spark-ext" / f"{coordinates.replace(':', '_')}-{key}.jars"
+    name = coordinates.replace(":", "_")
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(coordinates.encode()).hexdigest()[:12]}"
+    return cache / "spark-ext" / f"{name}-{key}.jars"
 
 
 def _noted(note: Path) -> tuple[Path, ...]:

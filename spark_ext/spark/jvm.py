@@ -109,6 +109,18 @@ def has_class(spark: SparkSession, name: str) -> bool:
     return True
 
 
+def has_file_system(spark: SparkSession, scheme: str) -> bool:
+    """Whether Hadoop in the driver has a file system for the URIs of a scheme."""
+    from py4j.protocol import Py4JJavaError
+
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    try:
+        _jvm(spark).org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, hadoop)
+    except Py4JJavaError:
+        return False
+    return True
+
+
 def plan_sources(df: DataFrame) -> tuple[PlanSource, ...]:
     """The streaming leaves of a DataFrame's analyzed plan, in plan order, each as often as it occurs.
 

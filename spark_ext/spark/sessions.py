@@ -14,14 +14,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.masking import logger
-from spark_ext.spark import environment, formats, jvm, registry, short_errors
+from spark_ext.spark import environment, formats, jvm, object_stores, registry, short_errors
 from spark_ext.spark.jars import delta_jars
 from spark_ext.spark.spark_home import home_without_zip
+from spark_ext.stores import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +43,8 @@ def session(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     heap_dumps: str | Path | None = None,
+    storage: Literal["s3"] | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A registered Spark session with everything that jobs need; the running session if there is one.
 
@@ -53,15 +56,23 @@ def session(
         conf: Spark settings that override those of `conf/spark-defaults.conf`.
         heap_dumps: a folder into which a JVM, of the driver or of an executor, writes its heap when it has run out of
             it. It is made here; on other machines it has to be there. Has no effect on a JVM that runs already.
+        storage: `s3` adds Hadoop's file system for S3, for checkpoints in a store with that interface; credentials are
+            then looked for in the environment.
+        storage_options: of object stores, as delta-rs names them, such as `aws_endpoint_url`; one that begins with
+            `aws_` implies `storage="s3"`. They are in the environment of this process from now on, and in that of the
+            workers, and are never written anywhere.
 
     Raises:
         ConfigurationError: the path of that folder has characters that an option of a JVM cannot have, or it cannot be
-            made.
-        EnvironmentProblem: Java, Delta's jar or the workers' Python is missing or unsuitable; the message says how to
-            get it.
+            made; a storage option is unknown or invalid, or this process has other ones.
+        EnvironmentProblem: pyspark, Java, Delta's jar or the workers' Python is missing or unsuitable; the message
+            says how to get it.
     """
     short_errors.install()
     _refuse_connect_variables()
+    environment.require_pyspark()
+    options = _storage(storage, storage_options)
+    s3 = storage == "s3" or options.for_s3
     # Under spark-submit, or after an earlier session, the JVM is already running and only `register` can check it.
     if not _has_jvm():
         environment.require_java()
@@ -71,7 +82,7 @@ def session(
     python = (conf or {}).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     environment.require_python(python)
     given = {**(conf or {})} if heap_dumps is None else _with_heap_dumps(conf or {}, heap_dumps)
-    settings = _settings(master or os.environ.get("SPARK_MASTER") or "local[*]", given, python)
+    settings = _settings(master or os.environ.get("SPARK_MASTER") or "local[*]", given, python, s3=s3)
     builder = SparkSession.Builder().appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -91,8 +102,26 @@ def session(
     if "spark.sql.shuffle.partitions" not in settings:
         # A cluster's size is known only now. A query that was started before keeps the number from its checkpoint.
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    if s3 or options:
+        object_stores.use(spark, options, _STORAGE, s3=s3)
     register(spark)
+    if s3:
+        object_stores.check_store(spark, "s3://", _STORAGE)
     return spark
+
+
+_STORAGE: Final = "session, storage_options"
+
+
+def _storage(storage: str | None, given: Mapping[str, str] | None) -> StoreOptions:
+    if storage not in (None, "s3"):
+        raise errors.refused(
+            f"there is no storage '{storage}'",
+            "session, storage",
+            "use 's3', or leave it out and give the jar of another store's Hadoop file system in conf",
+            kept="nothing was started",
+        )
+    return StoreOptions.of(given or {}, _STORAGE, kept="nothing was started")
 
 
 _UNQUOTED: Final = re.compile(r"[^\s\"'\\$`;&|<>(){}*?!#]+")
@@ -235,7 +264,7 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
             "Delta's jar is not on the class path; it is needed to read the job's tables with Spark",
             operator="the Spark session",
             kept="nothing was registered",
-            do=f"set spark.jars.packages to {delta_coordinate()} before the JVM starts, as "
+            do=f"set spark.jars.packages to {delta_coordinate(default='VERSION')} before the JVM starts, as "
             "spark_ext.session() does, or call register(spark, require_delta=False) and read the tables "
             "by other means",
         )
@@ -249,7 +278,7 @@ def _faster_workers(master: str, python: str) -> dict[str, str]:
     return {} if home is None else {"SPARK_HOME": home}
 
 
-def _settings(master: str, given: Mapping[str, str], python: str) -> dict[str, str]:
+def _settings(master: str, given: Mapping[str, str], python: str, *, s3: bool = False) -> dict[str, str]:
     """All settings of a new session: those of the file, then those that depend on the machine, then the user's."""
     settings = defaults()
     settings["spark.master"] = master
@@ -258,12 +287,17 @@ def _settings(master: str, given: Mapping[str, str], python: str) -> dict[str, s
     if local:
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
+    if s3:
+        # `FileContext`, with which Spark begins, has no class for s3://; each look would end in a warning.
+        settings[jvm.FILE_MANAGER] = jvm.LOCAL_FILES
     settings.update(given)
     log4j = f"-Dlog4j2.configurationFile={_resource('log4j2.properties').as_uri()}"
     settings["spark.driver.extraJavaOptions"] = f"{log4j} {given.get('spark.driver.extraJavaOptions', '')}".strip()
     wanted = f"{given.get('spark.jars.packages', '')},{given.get('spark.jars', '')}"
-    if not _has_jvm() and "delta-spark" not in wanted:
-        jars = [str(path) for path in delta_jars(settings)]
+    jars = [] if _has_jvm() or "delta-spark" in wanted else [str(path) for path in delta_jars(settings)]
+    if s3 and not _has_jvm() and "hadoop-aws" not in wanted:
+        jars += map(str, object_stores.s3_jars(settings))
+    if jars:
         # A single process gets them on its class path, which saves the copy that spark.jars makes for executors.
         key, separator = ("spark.driver.extraClassPath", os.pathsep) if local else ("spark.jars", ",")
         settings[key] = separator.join(filter(None, [given.get(key, ""), *jars]))

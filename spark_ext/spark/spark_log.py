@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 
 from spark_ext.errors import StateError
 from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.stores import filesystem_of
 
 
 class SparkLog:
@@ -31,7 +32,7 @@ class SparkLog:
         self.checkpoint = checkpoint
         self._local = local_path(checkpoint)
         if self._local is None:
-            self._remote, self._root = pafs.FileSystem.from_uri(checkpoint)
+            self._remote, self._root = filesystem_of(checkpoint)
 
     def exists(self) -> bool:
         """Whether a query was ever started on this directory."""
@@ -84,7 +85,12 @@ class SparkLog:
         """Whether a file of the directory exists; `name` is relative to it."""
         if self._local is not None:
             return (self._local / name).is_file()
-        return bool(self._remote.get_file_info(f"{self._root}/{name}").type == pafs.FileType.File)
+        try:
+            # One request; `get_file_info` would also list, to find out whether it is a folder.
+            self._remote.open_input_file(f"{self._root}/{name}").close()
+        except FileNotFoundError:
+            return False
+        return True
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, in no order; none if there is no such folder."""

@@ -82,7 +82,7 @@ class RemoteFolder:
     def __init__(self, uri: str) -> None:
         import pyarrow.fs
 
-        self._files, self._root = pyarrow.fs.FileSystem.from_uri(uri)
+        self._files, self._root = pyarrow.fs.FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
 
     def names(self) -> list[str]:
         """See `Folder`."""

@@ -28,6 +28,7 @@ from spark_ext.model.commits import CommitOutcome
 from spark_ext.sinks.runtime.writer import Written
 from spark_ext.testing import every_type
 from spark_ext.testing.children import Child, frozen, killed_at, was_fenced
+from spark_ext.testing.sink_bad_rows import SinkBadRowsContract
 from spark_ext.testing.sink_driver import (
     STATES,
     Driver,
@@ -44,7 +45,7 @@ ALREADY = CommitOutcome.ALREADY_COMMITTED
 COMMITTED = CommitOutcome.COMMITTED
 
 
-class SinkContract(SinkIdentityContract):
+class SinkContract(SinkIdentityContract, SinkBadRowsContract):
     """Define the fixture `target` in a subclass named `Test...`."""
 
     @pytest.fixture(autouse=True)

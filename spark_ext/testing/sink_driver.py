@@ -5,6 +5,7 @@ The author of a sink writes one `SinkTarget`; a `Driver` is one incarnation of a
 
 from __future__ import annotations
 
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,12 +18,11 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import types as T
 
-from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.runtime.position import remembered
-from spark_ext.sinks.runtime.writer import EpochWriter, Written
+from spark_ext.sinks.runtime.writer import EpochWriter, Written, write_task
 from spark_ext.testing.every_type import EVERY_TYPE
 
 Row = Mapping[str, Any]
@@ -97,6 +97,27 @@ class SinkTarget(ABC):
     def make_anew(self) -> None:
         """Create the target again after `drop`, empty, as its owner might; by default another job's sink does."""
         Driver(self, uid="maker", job_id="job-2").claim()
+
+    spoiling: ClassVar[Mapping[str, str]] = {}
+    """Further options of the sink for the tests of bad rows."""
+
+    records_first: ClassVar[bool] = False
+    """Whether the rows of an epoch are recorded before it is committed, so that another attempt takes up the same."""
+
+    def spoiled(self, row: Row) -> Row:
+        """The row in a form that the sink puts aside with `on_bad_row=quarantine` and `spoiling`; its id stays.
+
+        Without this method the tests of bad rows are skipped.
+        """
+        raise NotImplementedError
+
+    def make_strict(self) -> None:
+        """Called before the first start in the tests of bad rows: create a target here that refuses spoiled rows."""
+        return
+
+    def id_of_bad(self, raw: str) -> int:
+        """The id of a row that was put aside, from the text that the table has of it."""
+        return int(json.loads(raw)["id"])
 
     def ids(self) -> list[int]:
         """The `id` of each visible row, sorted; a repeated row appears twice. Override it if `rows` is slow."""
@@ -177,18 +198,8 @@ class Driver:
         self, epoch: int, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0
     ) -> Written:
         """Phase one in one task."""
-        count = 0
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal count
-            for batch in batches:
-                count += batch.num_rows
-                yield batch
-
         task = Task(self.uid, self.query_id, epoch, partition, attempt, self.incarnation, 0, self.start)
-        prepared = self._sent().write(self.schema, counted(), task)
-        reach(FailPoint.SINK_WRITTEN)
-        return _pickled(Written(self.query_id, epoch, count, prepared))
+        return _pickled(write_task(self._sent(), self.schema, batches, task, self._identity))
 
     def commit(self, messages: Sequence[Written | None], epoch: int) -> None:
         """Phase two, with retries; the incarnation is in the writer's options, as in a job."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import hypothesis.strategies as st
+import pyarrow as pa
 from hypothesis import example, given
 
 from spark_ext import masking
 from spark_ext.bad_rows.limits import BadRowLimits
 from spark_ext.bad_rows.row import COLLECTED, MOST_RAW, BadRow, table_of
+from spark_ext.bad_rows.sift import text_of
 
 
 def kept(raw: str | bytes | None) -> tuple[str | None, bytes | None]:
@@ -65,3 +67,22 @@ def test_limits() -> None:
     assert "4 rows are bad" in (BadRowLimits(rows=3).exceeded(4, None) or "")
     assert BadRowLimits(0.1).exceeded(5, None) is None, "a share of an unknown number is not judged"
     assert "5 of 10 rows are bad: 50.00%" in (BadRowLimits(0.1).exceeded(5, 5) or "")
+
+
+def test_a_row_is_json_whatever_is_in_it() -> None:
+    """Also where Python, or JSON, does not have a value."""
+    far = pa.array([253_402_300_800_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    row = pa.RecordBatch.from_arrays(
+        [
+            pa.array([1.5, float("nan")])[1:],
+            far,
+            pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), far),
+            pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")]),
+            pa.array([b"\xff"]),
+        ],
+        names=["nan", "far", "list", "text", "bytes"],
+    )
+    found = json.loads(text_of(row))
+    assert found["nan"] == "nan" and found["far"] == "timestamp[us, tz=UTC] 253402300800000000"
+    assert "10000" in found["list"] or "253402300800000000" in found["list"]
+    assert found["text"] == repr(b"\xff\xfe") and found["bytes"] == repr(b"\xff")

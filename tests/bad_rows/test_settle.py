@@ -100,6 +100,7 @@ def test_each_row_has_all_that_is_known_of_it(world: World) -> None:
         "lineage": 1,
         "job_id": "id",
         "replaced_in": None,
+        "role": "source",
     }
 
 
@@ -266,3 +267,53 @@ def test_good_and_bad_are_the_input(given_steps: list[tuple[str, int]]) -> None:
         settler.settle("s")
         wanted = [(epoch, n) for epoch in range(committed + 1) for n in range(at[epoch], at[epoch + 1]) if n % 3 == 0]
         assert world.rows() == wanted
+
+
+def test_a_query_with_another_name_takes_over_what_its_source_has_left(world: World) -> None:
+    """A job renames the folder of its checkpoint; rows that were moved before keep the former name."""
+    world.plan(6)
+    world.read(0, 0, 6)
+    world.spark.commit_planned()
+    world.checkpoint = world.checkpoint.rename(world.checkpoint.with_name("renamed"))
+    settler = Settler("j", "id", world.state, "renamed", 1, str(world.checkpoint))
+    assert [moved.rows for moved in settler.settle("s")] == [2]
+    assert world.rows() == [(0, 0), (0, 3)]
+
+
+def test_a_state_directory_that_is_moved_takes_bad_rows_along(world: World, tmp_path: Path) -> None:
+    """Into the table in its new place, in which the rows are that were moved before."""
+    world.plan(6)
+    world.read(0, 0, 6)
+    world.spark.commit_planned()
+    world.settler().settle("s")
+    world.plan(12)
+    world.read(1, 6, 12)
+    world.spark.commit_planned()
+    Path(world.state).rename(tmp_path / "elsewhere")
+    world.state = str(tmp_path / "elsewhere")
+    assert [moved.epoch for moved in world.settler().settle("s")] == [1]
+    assert world.rows() == [(0, 0), (0, 3), (1, 6), (1, 9)]
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_source_that_moves_to_another_query_leaves_what_waited_behind(world: World, tmp_path: Path) -> None:
+    """The new query has epochs of the same numbers, in which the source has read something else."""
+    world.plan(6)
+    world.read(0, 0, 6)
+    world.spark.commit_planned()
+    other = World(tmp_path / "other")
+    other.state = world.state
+    other.plan(3)
+    other.spark.commit_planned()
+    assert other.settler().settle("s") == [] and world.rows() == []
+
+
+def test_a_source_with_another_uid_begins_with_none(world: World) -> None:
+    """What waited under the former uid is moved as soon as a source has it again."""
+    world.plan(6)
+    world.read(0, 0, 6)
+    world.spark.commit_planned()
+    assert not world.settler().waiting("renamed") and world.settler().settle("renamed") == []
+    assert world.rows() == []
+    world.settler().settle("s")
+    assert world.rows() == [(0, 0), (0, 3)]

@@ -25,7 +25,6 @@ Target = Literal["driver", "worker", "executor", "jvm", "server", "all"]
 """What is killed: the driver's Python; one Python process of its workers; an executor of the cluster; the driver's JVM;
 the server that the sink writes to; or driver, JVM and workers at once, as when a machine dies."""
 
-LOOK_EVERY = 0.02
 RUN_LIMIT = 900.0
 """Maximum duration of one start, s."""
 MAX_FAILED_STARTS = 4
@@ -139,12 +138,7 @@ class Round:
 
     def committed(self) -> int:
         """Epochs that Spark has committed so far, over all queries."""
-        return sum(
-            1
-            for checkpoint in self.scenario.checkpoints(self.out)
-            for file in _listed(checkpoint / "commits")
-            if file.isdigit()
-        )
+        return self.scenario.committed(self.out)
 
     def where(self) -> str:
         """Progress of the job, for the table."""
@@ -308,7 +302,10 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float) -> bool:
     wanted = round_.committed() + epochs
     limit = time.monotonic() + RUN_LIMIT
     # Check for workers first, and only once: listing all processes is expensive.
-    for done, pause in ((lambda: _children(run), 0.2), (lambda: round_.committed() >= wanted, LOOK_EVERY)):
+    for done, pause in (
+        (lambda: _children(run), 0.2),
+        (lambda: round_.committed() >= wanted, round_.scenario.look_every),
+    ):
         while not done():
             if run.wait(pause) is not None:
                 return False
@@ -371,13 +368,6 @@ def kills_at_steps(
         round_.verify()
     report.problems += [f"the step {point} was never reached" for point in steps if point not in known]
     return report
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir()]
-    except FileNotFoundError:
-        return []
 
 
 def tail(run: Tree, lines: int = 30) -> str:

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark_ext.datafiles.exclusive import writer_of
+from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import owner_of
 from spark_ext.exchange.arrow.segments import incarnation_of
 from spark_ext.exchange.kinds import parts
@@ -32,7 +34,7 @@ from spark_ext.sinks.files_2pc.sink import committed_files
 from spark_ext.sources.contract import Limit
 from spark_ext.sources.exchange import ExchangeSource
 from tests.chaos.scenario import ROOT, Scenario, Server
-from tests.chaos.sink_job import SCHEMA
+from tests.chaos.sink_job import BAD_EVERY, SCHEMA, expected, expected_upserts
 from tests.chaos.verify import Content, leftovers
 from tests.servers import receiver
 from tests.servers.kafka import Broker
@@ -72,11 +74,15 @@ class Outlet(ABC):
         """What of the round's history the model of the commit protocol does not allow."""
         return []
 
+    def expected(self) -> pa.Table:
+        """The rows that a reader sees when the job has ended."""
+        return expected()
+
 
 class DeltaOutlet(Outlet):
     name = "delta_2pc"
     starts = (FailPoint.DELTA_BEFORE_FENCE, FailPoint.DELTA_FENCED, FailPoint.DELTA_CLEANED)
-    commits = (FailPoint.DELTA_BEFORE_COMMIT, FailPoint.DELTA_COMMITTED)
+    commits: ClassVar[tuple[str, ...]] = (FailPoint.DELTA_BEFORE_COMMIT, FailPoint.DELTA_COMMITTED)
 
     def options(self, out: Path) -> dict[str, str]:
         return {"path": str(out / "table")}
@@ -91,6 +97,57 @@ class DeltaOutlet(Outlet):
         trace = traces.of_job(out / "state", out / "table", query="copy", source="generated", sink=UID)
         problem = traces.validate(trace)
         return [problem] if problem else []
+
+
+MOST_FILES = 30
+"""Live files at the end of a round with compaction: without it there are more than ninety, two for each epoch."""
+
+
+class OptimizedOutlet(DeltaOutlet):
+    """With compaction behind the epochs, every second."""
+
+    commits = (*DeltaOutlet.commits, FailPoint.DELTA_BEFORE_OPTIMIZE, FailPoint.DELTA_OPTIMIZED)
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {**super().options(out), "optimize_interval": "1 s"}
+
+    def left(self, out: Path) -> list[str]:
+        found = DeltaTable(out / "table")
+        count, epochs = len(found.file_uris()), found.transaction_version(f"fence:{UID}")
+        many = [f"the table has {count} files, incarnation {epochs}"] if count > MOST_FILES else []
+        return super().left(out) + many
+
+
+class UpsertOutlet(OptimizedOutlet):
+    """Rows replace those of their key, in whatever order they come; deleted ones are kept, marked."""
+
+    mode: ClassVar[Mapping[str, str]] = {"deleted_if": "gone", "tombstones": "keep"}
+
+    def options(self, out: Path) -> dict[str, str]:
+        rule = {"mode": "upsert", "key": "channel,id", "newest_by": "at", **self.mode}
+        return {**super().options(out), **rule}
+
+    def rows(self, out: Path) -> pa.Table:
+        return super().rows(out).filter(pc.invert(pc.field("gone")))
+
+    def expected(self) -> pa.Table:
+        return expected_upserts(shuffled=True)
+
+    def disallowed(self, out: Path) -> list[str]:
+        # The model counts the rows that commits add, and a merge writes others again.
+        return []
+
+
+class DeleteOutlet(UpsertOutlet):
+    """Rows that delete their key, which come in order."""
+
+    mode: ClassVar[Mapping[str, str]] = {"deleted_if": "gone", "tombstones": "drop"}
+
+    def rows(self, out: Path) -> pa.Table:
+        return DeltaOutlet.rows(self, out)
+
+    def expected(self) -> pa.Table:
+        return expected_upserts(shuffled=False)
 
 
 class HttpOutlet(Outlet):
@@ -140,7 +197,7 @@ class FilesOutlet(Outlet):
         return pa.concat_tables([pq.read_table(file) for file in committed_files(out / "files")])
 
     def left(self, out: Path) -> list[str]:
-        folder, newest = Folder(out / "files", "chaos"), newest_incarnation(out)
+        folder, newest = Folder(Location.of(str(out / "files"), {}), "chaos"), newest_incarnation(out)
         committed = {file["path"] for file in folder.committed()}
         others = ((file, owner_of(file)) for file in folder.files.files() if file not in committed)
         return [f"{file} was left" for file, owner in others if owner is None or owner[1] < newest]
@@ -266,6 +323,66 @@ class _Crashing:
         self._broker.start()
 
 
+ASIDE: Mapping[str, str] = {"on_bad_row": "quarantine"}
+
+KEPT = (FailPoint.BAD_ROWS_BEFORE_KEPT, FailPoint.BAD_ROWS_KEPT, FailPoint.BAD_ROWS_DECIDED)
+"""Fail points of a commit with bad rows."""
+
+MOVED = (FailPoint.BAD_ROWS_BEFORE_COMMIT, FailPoint.BAD_ROWS_COMMITTED, FailPoint.BAD_ROWS_DELETED)
+"""Those of the driver when it moves them into their table."""
+
+
+def with_bad_rows(good: pa.Table, out: Path) -> pa.Table:
+    """The rows of the target and those of the table of bad rows, which must not be mixed up."""
+    table = pa.table(DeltaTable(str(out / "state" / "bad_rows" / "table")).scan())
+    bad = pa.Table.from_pylist([json.loads(raw) for raw in table["raw"].to_pylist()], SCHEMA)
+    assert all(number % BAD_EVERY == 0 for number in bad["id"].to_pylist())
+    assert all(number % BAD_EVERY for number in good["id"].to_pylist())
+    return pa.concat_tables([good.select(SCHEMA.names).cast(SCHEMA), bad])
+
+
+def waiting(out: Path) -> list[str]:
+    """Bad rows that are not in their table when the job has ended."""
+    return [f"bad rows wait in {path}" for path in (out / "state" / "bad_rows" / "sinks").rglob("*.parquet")]
+
+
+class DeltaBadRowsOutlet(DeltaOutlet):
+    """A column of the table is NOT NULL: tasks find the rows that do not fit."""
+
+    commits = (*KEPT, *DeltaOutlet.commits)
+    ends = MOVED
+
+    def options(self, out: Path) -> dict[str, str]:
+        if not DeltaTable.is_deltatable(str(out / "table")):
+            required = pa.field("ok", pa.int32(), nullable=False)
+            DeltaTable.create(str(out / "table"), pa.schema([*SCHEMA, required]))
+        return {**super().options(out), **ASIDE}
+
+    def rows(self, out: Path) -> pa.Table:
+        return with_bad_rows(super().rows(out), out)
+
+    def left(self, out: Path) -> list[str]:
+        return super().left(out) + waiting(out)
+
+
+class PostgresBadRowsOutlet(PostgresOutlet):
+    """A constraint of the table refuses the rows: the commit finds them."""
+
+    commits = (*KEPT, *PostgresOutlet.commits)
+    ends = MOVED
+
+    def options(self, out: Path) -> dict[str, str]:
+        columns = "id bigint, channel integer, value float8, tag text, ok integer NOT NULL"
+        self.database.run(f"CREATE TABLE IF NOT EXISTS {_plain(out.name)} ({columns})")
+        return {**super().options(out), **ASIDE}
+
+    def rows(self, out: Path) -> pa.Table:
+        return with_bad_rows(super().rows(out), out)
+
+    def left(self, out: Path) -> list[str]:
+        return super().left(out) + waiting(out)
+
+
 def newest_incarnation(out: Path) -> int:
     """The newest incarnation that has committed an epoch: it claimed the target, and removed what older ones left."""
     return max(row.incarnation for row in Ledger(str(out / "state")).table(EpochRow).rows())
@@ -280,8 +397,8 @@ def _plain(name: str) -> str:
 
 
 @contextmanager
-def _delta(folder: Path) -> Iterator[Outlet]:
-    yield DeltaOutlet()
+def _delta(folder: Path, kind: type[DeltaOutlet] = DeltaOutlet) -> Iterator[Outlet]:
+    yield kind()
 
 
 @contextmanager
@@ -319,12 +436,17 @@ def _kafka(folder: Path) -> Iterator[Outlet]:
 
 OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
     "delta_2pc": _delta,
+    "delta_2pc-optimize": partial(_delta, kind=OptimizedOutlet),
+    "delta_2pc-upsert": partial(_delta, kind=UpsertOutlet),
+    "delta_2pc-delete": partial(_delta, kind=DeleteOutlet),
     "files_2pc": _files,
     "http_2pc": _http,
     "exchange_2pc": _exchange_outlet,
     "postgres_2pc": _postgres,
     "postgres_2pc-prepared": partial(_postgres, kind=PreparedOutlet),
     "kafka_2pc": _kafka,
+    "delta_2pc-bad-rows": partial(_delta, kind=DeltaBadRowsOutlet),
+    "postgres_2pc-bad-rows": partial(_postgres, kind=PostgresBadRowsOutlet),
 }
 """For each sink, a function that opens its outlet and server in a directory."""
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,7 +90,7 @@ class Series:
 
     def _start(self, inlet: Inlet) -> Tree:
         script = ROOT / "tests" / "chaos" / "repeated_job.py"
-        command = [sys.executable, script, self._shape, self._folder, json.dumps(dict(inlet.options))]
+        command: list[str | Path] = [sys.executable, script, self._shape, self._folder, json.dumps(dict(inlet.options))]
         env = {"SPARK_MASTER": "local[2]", "PYTHONPATH": str(ROOT)}
         return Tree(command, self._folder / "driver.log", env)
 
@@ -146,7 +147,7 @@ class Series:
     def _differences(self) -> list[str]:
         if self._shape == "windows":
             ats = [row(number)["at"] for number in range(self._next)]
-            wanted = Counter(Counter(at.replace(second=0) for at in ats).items())
+            wanted: Counter[Any] = Counter(Counter(at.replace(second=0) for at in ats).items())
             assert not ats or min(ats) == START
         else:
             wanted = Counter(range(self._next))
@@ -161,6 +162,10 @@ class Series:
 def _size(place: Path) -> tuple[int, int]:
     files = [path for path in place.rglob("*") if path.is_file()]
     return len(files), sum(path.stat().st_size for path in files if path.exists())
+
+
+def _say(console: Console, name: str, what: str) -> None:
+    console.print(f"{name}: {what}", markup=False)
 
 
 def main(
@@ -180,14 +185,13 @@ def main(
             place = folder / name
             place.mkdir(parents=True)
             series = Series(name, place, seed)
-            found = series.run(runs, kills, lambda what, name=name: console.print(f"{name}: {what}", markup=False))
+            say = partial(_say, console, name)
+            found = series.run(runs, kills, say)
             usual = sorted(found.seconds)[len(found.seconds) // 2] if found.seconds else 0
-            sizes = ", ".join(
-                f"{files} files and {size // 1024} KiB after {run}" for run, (files, size) in found.sizes.items()
-            )
+            grown = [f"{count} files, {size // 1024} KiB after {run}" for run, (count, size) in found.sizes.items()]
             console.print(
                 f"{name}: {found.runs} runs, {found.kills} kills, {found.rows} rows, median run {usual:.1f} s, "
-                f"{len(found.problems)} problems; state: {sizes}",
+                f"{len(found.problems)} problems; state: {'; '.join(grown)}",
                 markup=False,
             )
             for problem in found.problems:

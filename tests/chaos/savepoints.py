@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 
 from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.failpoints import VARIABLE, FailPoint
+from spark_ext.spark.spark_log import SparkLog
 from tests.chaos import diamond
 from tests.chaos.scenario import Scenario
 from tests.chaos.scenario import diamond as scenario
@@ -113,9 +114,8 @@ class Trial:
         """The sum of the newest committed epochs: a query's old files are removed."""
         found = 0
         for checkpoint in self.scenario.checkpoints(self.out):
-            folder = checkpoint / "commits"
-            names = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
-            found += max(names, default=-1) + 1
+            newest = SparkLog(checkpoint).newest_commit()
+            found += 0 if newest is None else newest + 1
         return found
 
     def savepoint(self, folder: Path, *, aligned: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_ext.failpoints import FailPoint
+from spark_ext.spark.spark_log import SparkLog
 from tests.chaos.verify import Content, leftovers
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,8 @@ class Scenario:
     queries: tuple[str, ...]
     server: Server | None = None
     """The server that is killed as target `server`."""
+    look_every: float = 0.02
+    """How often a kill that is due looks how far the job is, s."""
     exchanges: tuple[str, ...] = ()
     """Its exchanges; nothing of them is left at the end."""
 
@@ -93,13 +96,17 @@ class Scenario:
         given = ["--data", str(self.data)] if self.data is not None else []
         return [sys.executable, str(self.script), "--out", str(out), *given]
 
-    def state(self, out: Path) -> Path:
+    def state(self, out: Path) -> Path | str:
         """The job's state directory."""
         return out / "state"
 
-    def checkpoints(self, out: Path) -> list[Path]:
+    def committed(self, out: Path) -> int:
+        """Epochs that Spark has committed so far, over all queries."""
+        return sum(len(SparkLog(place).commits()) for place in self.checkpoints(out))
+
+    def checkpoints(self, out: Path) -> list[str]:
         """Spark's checkpoint directories of its queries."""
-        return [self.state(out) / "queries" / query / "checkpoint" for query in self.queries]
+        return [f"{self.state(out)}/queries/{query}/checkpoint" for query in self.queries]
 
     def content(self, out: Path) -> dict[str, Content]:
         """Its outputs, by name."""
@@ -114,7 +121,7 @@ class Scenario:
         found = (leftovers(name, out / name, uid, late_tasks=late_tasks) for name, uid in self.tables.items())
         left = [problem for problems in found for problem in problems]
         for name in self.exchanges:
-            folder = self.state(out) / "exchanges" / name
+            folder = Path(self.state(out)) / "exchanges" / name
             left += [f"exchange {name}: {file.name}" for file in (folder / "data").iterdir()]
             left += [f"exchange {name}: {file.name}" for file in (folder / "log").iterdir() if file.name[0] == "."]
         return left

@@ -25,6 +25,9 @@ ROWS_OF = (2_000, 3_000, 4_000)
 EPOCH_ROWS = 100
 """Rows per epoch; gives about ninety epochs."""
 
+BAD_EVERY = 10
+"""Of so many ids one is refused, where the sink puts bad rows aside."""
+
 SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.int32()), ("value", pa.float64()), ("tag", pa.string())])
 """The rows."""
 
@@ -42,6 +45,25 @@ def expected() -> pa.Table:
     return pa.Table.from_batches(batches).cast(SCHEMA)
 
 
+KEYS = 701
+"""Keys of each channel when rows replace each other."""
+
+UPSERTS = ("id % 701 AS id", "channel", "value", "tag", "{at} AS at", "value < 0.2 AS gone")
+"""The rows as upserts; `{at}` is the time by which the newest row of a key wins."""
+
+IN_ORDER, SHUFFLED = "id", "id * 5003 % 12007"
+"""Times that rise in each channel, and times that do not. Both tell all rows apart: 12007 is a prime beyond all ids."""
+
+
+def expected_upserts(*, shuffled: bool) -> pa.Table:
+    """The newest row of each key that is not deleted, by pandas."""
+    rows = expected().to_pandas()
+    rows["at"] = rows["id"] * 5003 % 12007 if shuffled else rows["id"]
+    rows["id"] %= KEYS
+    newest = rows.sort_values("at").drop_duplicates(["id", "channel"], keep="last")
+    return pa.Table.from_pandas(newest[newest["value"] >= 0.2], preserve_index=False).select(SCHEMA.names).cast(SCHEMA)
+
+
 def job(out: Path, sink: str, options: dict[str, str]) -> sx.Job:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
     spark = sx.session("chaos-sink", conf=conf)
@@ -51,8 +73,14 @@ def job(out: Path, sink: str, options: dict[str, str]) -> sx.Job:
         .load()
         .select(*SCHEMA.names)
     )
+    if options.get("on_bad_row") == "quarantine":
+        # The target refuses a null here: each tenth row goes to the table of bad rows.
+        rows = rows.withColumn("ok", F.when(F.col("id") % BAD_EVERY != 0, F.lit(1)))
     if sink == "kafka_2pc":
         rows = rows.select(F.col("id").cast("string").alias("key"), F.to_json(F.struct(*SCHEMA.names)).alias("value"))
+    if options.get("mode") == "upsert":
+        at = SHUFFLED if options["tombstones"] == "keep" else IN_ORDER
+        rows = rows.selectExpr(*(column.format(at=at) for column in UPSERTS))
     made = sx.Job(
         spark, "chaos", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
     )

@@ -93,7 +93,7 @@ def leftovers(name: str, path: Path, uid: str, *, late_tasks: bool) -> list[str]
     return out
 
 
-def ledger_problems(state: Path, queries: tuple[str, ...], starts: int) -> list[str]:
+def ledger_problems(state: Path | str, queries: tuple[str, ...], starts: int) -> list[str]:
     """Faults in the history of a job that should have finished, as any reader of its state sees it."""
     history = History.read(state)
     out = [f"ledger: {problem}" for problem in validators.problems(history)]

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from pyspark.sql import types as T
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
 from spark_ext.testing.sink_contract import SinkContract
-from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.sink_driver import Row, SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.servers import receiver
 from tests.servers.receiver import Receiver
@@ -52,6 +53,12 @@ class HttpTarget(SinkTarget):
 
     def rows(self) -> list[dict[str, Any]]:
         return [_values(row, self.types) for row in receiver.rows(self.folder)]
+
+    spoiling = MappingProxyType({"batch_rows": "1"})
+    records_first = True
+
+    def spoiled(self, row: Row) -> Row:
+        return {**row, "name": receiver.REFUSED}
 
     def leftovers(self) -> set[str]:
         """An epoch leaves the outbox once all of it was acknowledged: what is there is not visible yet."""

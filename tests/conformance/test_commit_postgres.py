@@ -47,6 +47,26 @@ class TestPostgres2pcInline(SinkContract):
         return InlineTarget(database, inline_size="64m")
 
 
+class StatementsTarget(PostgresTarget):
+    """With statements in each transaction, and a further step of a start."""
+
+    points = (*PostgresTarget.points, "postgres.ready")
+
+
+@pytest.mark.extended_but("_c2_crash_before", "_c8_")
+class TestPostgres2pcWithStatements(SinkContract):
+    @pytest.fixture
+    def target(self, database: Database) -> SinkTarget:
+        log = "INSERT INTO log VALUES (now())"
+        return StatementsTarget(
+            database,
+            setup_sql="CREATE TABLE IF NOT EXISTS log (at timestamptz)",
+            pre_sql=log,
+            post_sql=log,
+            schema_evolution="add_columns",
+        )
+
+
 @pytest.mark.extended_but("_c2_crash_before", "_c9_nulls", "_c9_every")
 class TestPostgres2pcGerman(SinkContract):
     """With settings under which the server reads and shows values otherwise."""

@@ -24,6 +24,13 @@ class TestPostgresQuery(SourceContract):
         return PostgresWorld(database, table="", query="SELECT * FROM t WHERE id > 0", key="word")
 
 
+@pytest.mark.extended_but("_r6_")
+class TestPostgresBySeveralColumns(SourceContract):
+    @pytest.fixture
+    def world(self, database: Database) -> SourceWorld:
+        return PostgresWorld(database, key="word,id", where="id > 0")
+
+
 @pytest.mark.extended_but("dies_at_every_step", "_r1_", "_r2_", "_r6_")
 class TestPostgresByTransaction(SourceContract):
     @pytest.fixture

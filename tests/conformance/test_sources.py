@@ -145,6 +145,8 @@ class TestFiles(SourceContract):
             "parquet",
             pytest.param("csv", marks=pytest.mark.extended_but("_r6_")),
             pytest.param("json", marks=pytest.mark.extended_but("_r6_")),
+            pytest.param("orc", marks=pytest.mark.extended_but("_r6_")),
+            pytest.param("avro", marks=pytest.mark.extended_but("_r6_")),
         ]
     )
     def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:

@@ -20,6 +20,7 @@ from tests.support.pages import Ran
 
 ROOT = Path(__file__).parents[2]
 ALONE = (
+    "index",
     "end-of-input",
     "linked-queries",
     "savepoints",
@@ -59,7 +60,8 @@ def ran(flights: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict
     example.write_months(flights, folder / "data" / "data" / "flights")
     examples = {name: "\n".join(pages.python_blocks(name)) for name in ALONE}
     examples["hybrid"] = pages.python_blocks("hybrid")[0]  # its second needs two servers
-    (readme,) = pages.python_of((ROOT / "README.md").read_text(encoding="utf-8"))
+    first, readme = pages.python_of((ROOT / "README.md").read_text(encoding="utf-8"))
+    examples["readme-first"] = first  # from an empty folder
     examples["readme"] = f"{readme}\nprint({AGAIN!r})\n{readme}"
     (job,) = pages.python_blocks("cli")  # `spark-ext run` itself: tests/test_cli_run.py
     examples["cli"] = f"{job}\njob(sx.session('late')).run()"
@@ -83,6 +85,13 @@ def test_the_example_of_end_of_input_leaves_its_table(ran: dict[str, Ran]) -> No
 def test_the_job_of_the_command_line_runs(ran: dict[str, Ran]) -> None:
     table = DeltaTable(ran["cli"].well().folder / "out" / "late" / "flights").to_pyarrow_table()
     assert table.to_pylist() == [{"dep_delay": 61.0}]
+
+
+def test_the_readmes_first_job_ends_and_shows_its_table(ran: dict[str, Ran]) -> None:
+    job = ran["readme-first"].well()
+    assert "job 'first' FINISHED: 1,000,000 rows" in job.said
+    assert "|  0|" in job.said.partition("|key|count|")[2]
+    assert DeltaTable(job.folder / "first" / "table").to_pyarrow_table(columns=["id"]).num_rows == 1_000_000
 
 
 def test_the_readmes_example_runs_and_runs_again_to_nothing(ran: dict[str, Ran], flights: pd.DataFrame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
@@ -11,6 +12,8 @@ from deltalake import DeltaTable
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Database, PostgresServer
 from tests.servers.receiver import Receiver
+from tests.servers.receiver import rows as rows_at
+from tests.servers.schema_registry import SchemaRegistry
 from tests.support import pages
 from tests.support.pages import Ran
 
@@ -50,15 +53,17 @@ def ran(
     examples["postgres"] = "\n".join(pages.python_blocks("postgres_2pc") + pages.python_blocks("postgres"))
     begin = 'import spark_ext as sx\n\nspark = sx.session("hybrid")\n'
     examples["hybrid"] = begin + pages.python_blocks("hybrid")[1]
-    return pages.run_each(
-        tmp_path_factory.mktemp("examples"),
-        examples,
-        KAFKA=kafka.bootstrap,
-        POSTGRES_DSN=shop.dsn,
-        MIDNIGHT=(datetime.now(timezone.utc) + timedelta(seconds=1)).isoformat(),
-        RECEIVER_URL=receiver.url,
-        RECEIVER_TOKEN=TOKEN,
-    )
+    with SchemaRegistry() as registry:
+        return pages.run_each(
+            tmp_path_factory.mktemp("examples"),
+            examples,
+            KAFKA=kafka.bootstrap,
+            POSTGRES_DSN=shop.dsn,
+            MIDNIGHT=(datetime.now(timezone.utc) + timedelta(seconds=1)).isoformat(),
+            RECEIVER_URL=receiver.url,
+            RECEIVER_TOKEN=TOKEN,
+            SCHEMA_REGISTRY=registry.url,
+        )
 
 
 @pytest.mark.slow(60, "runs the examples of six pages")
@@ -75,9 +80,10 @@ def test_the_examples_of_postgres_run_as_printed(ran: dict[str, Ran], shop: Data
 
 def test_the_example_of_http_runs_as_printed(ran: dict[str, Ran], receiver: Receiver) -> None:
     folder = ran["http_2pc"].well().folder
-    assert sorted(row["id"] for row in receiver.rows()) == list(range(2500))
-    assert {one["authorization"] for one in receiver.requests()} == {f"Bearer {TOKEN}"}
-    assert len(receiver.requests()) == 3
+    items = [row["id"] for number in range(20) for row in rows_at(receiver.folder, f"items/{number}")]
+    assert items == list(range(20)), "the second example: each row to its own address"
+    assert sorted(row["id"] for row in receiver.rows()) == sorted([*range(2500), *items])
+    assert Counter(one["authorization"] for one in receiver.requests()) == {f"Bearer {TOKEN}": 3, None: 20}
     written = [file for file in (folder / "state").rglob("*") if file.is_file()]
     assert written and not any(TOKEN.encode() in file.read_bytes() for file in written)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame
 
 import spark_ext as sx
-from spark_ext.errors import JobFailedError
+from spark_ext.errors import ConfigurationError, JobFailedError
 from spark_ext.jobs.job import Job
 from spark_ext.spark.spark_log import SparkLog
 from tests.support.jobs import JobHarness
@@ -142,3 +144,99 @@ def test_a_job_without_bad_rows_has_no_folder_for_them(lab: JobHarness) -> None:
     rows = lab.spark.readStream.format("numbers").options(uid="in", counts="30", on_bad_row="quarantine").load()
     assert lab.run(rows).finished
     assert not (lab.folder / "state" / "bad_rows").exists()
+
+
+def strict(lab: JobHarness, frame: DataFrame, **options: Any) -> Job:
+    """Into a table that refuses nulls, which every tenth row has."""
+    schema = Schema(
+        [
+            Field("channel", PrimitiveType("string")),
+            Field("n", PrimitiveType("long")),
+            Field("even", PrimitiveType("long"), nullable=False),
+        ]
+    )
+    if not DeltaTable.is_deltatable(str(lab.folder / "out")):
+        DeltaTable.create(str(lab.folder / "out"), schema)
+    rows = frame.selectExpr("channel", "n", "if(n % 10 = 0, null, n) AS even")
+    writer = rows.writeStream.format("delta_2pc").option("uid", "out").option("path", str(lab.folder / "out"))
+    given = {"on_bad_row": "quarantine", **options}
+    writer = writer.options(**{name: str(value) for name, value in given.items()})
+    return sx.Job(lab.spark, "lab", state=lab.folder / "state").add("q", writer)
+
+
+def numbers(lab: JobHarness, counts: str, **options: Any) -> DataFrame:
+    reader = lab.spark.readStream.format("numbers").options(uid="in", counts=counts, **options)
+    return reader.load()
+
+
+def refused(lab: JobHarness, place: Path | None = None) -> list[tuple[str, int]]:
+    rows = [json.loads(row["raw"]) for row in bad(lab, place) if (row["role"], row["uid"]) == ("sink", "out")]
+    return sorted((row["channel"], row["n"]) for row in rows)
+
+
+def test_rows_that_a_sink_refuses_go_to_the_table(lab: JobHarness) -> None:
+    job = strict(lab, numbers(lab, "50,60", max_rows_per_epoch=30))
+    result = job.run(progress=False)
+    assert result.finished and result.query("q").bad_rows == 11
+    assert good(lab) == all_good(50, 60) and refused(lab) == all_bad(50, 60)
+    rows = job.ledger.bad_rows().collect()
+    assert {(row["source"], row["role"]) for row in rows} == {("out", "sink")} and sum(
+        row["rows"] for row in rows
+    ) == 11
+    assert all("'even' may not be null" in row["reason"] for row in bad(lab))
+    told = [row["what"] for row in job.ledger.incidents().collect() if row["type"] == "bad_rows"]
+    assert told[0].startswith("sink 'out' has bad rows")
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [({"max_bad_rows": 4}, "max_bad_rows"), ({"max_bad_share": 0.05}, "10.00%")],
+    ids=["number", "share"],
+)
+def test_a_limit_of_a_sink_stops_the_job(lab: JobHarness, limit: dict[str, Any], words: str) -> None:
+    job = strict(lab, numbers(lab, "200000", max_rows_per_epoch=20), **limit)
+    with pytest.raises(JobFailedError, match=words):
+        job.run(progress=False)
+    rows = good(lab)
+    assert rows == all_good(len(rows) * 10 // 9) and refused(lab) == all_bad(len(rows) * 10 // 9)
+
+
+@pytest.mark.slow(15, "runs a job to its end twice")
+def test_after_a_restore_the_rows_that_a_sink_has_refused_since_do_not_count(lab: JobHarness) -> None:
+    def job(gate: str) -> Job:
+        return strict(lab, numbers(lab, "100", max_rows_per_epoch=20, gate=str(lab.folder / gate), gate_at="60"))
+
+    first = job("one").start()
+    log = SparkLog(str(lab.checkpoint()))
+    until(lambda: (log.newest_commit() or 0) >= 2, "the epochs before the gate")
+    place = str(lab.folder / "savepoint")
+    first.savepoint(place)
+    (lab.folder / "one").touch()
+    assert first.wait(300)
+    assert good(lab) == all_good(100) and refused(lab) == all_bad(100)
+    job("two").restore(place)
+    rows = len(good(lab)) * 10 // 9
+    assert 0 < rows <= 60 and good(lab) == all_good(rows) and refused(lab) == all_bad(rows)
+    (lab.folder / "two").touch()
+    assert job("two").run(progress=False).finished
+    assert good(lab) == all_good(100) and refused(lab) == all_bad(100)
+
+
+def test_a_sink_outside_of_a_job_refuses_the_option(lab: JobHarness) -> None:
+    stream = (
+        numbers(lab, "10")
+        .writeStream.format("delta_2pc")
+        .options(uid="out", path=str(lab.folder / "out"), on_bad_row="quarantine")
+    )
+    with pytest.raises(Exception, match="on_bad_row=quarantine needs a job"):
+        stream.option("checkpointLocation", str(lab.folder / "checkpoint")).start().awaitTermination(60)
+
+
+def test_a_sink_that_does_not_put_rows_aside_refuses_the_option(lab: JobHarness) -> None:
+    writer = (
+        numbers(lab, "10")
+        .writeStream.format("folder")
+        .options(uid="out", path=str(lab.folder / "out"), on_bad_row="quarantine")
+    )
+    with pytest.raises(ConfigurationError, match="on_bad_row=quarantine: a sink of this kind"):
+        sx.Job(lab.spark, "lab", state=lab.folder / "state").add("q", writer)

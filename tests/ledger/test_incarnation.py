@@ -9,15 +9,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import psutil
 import pytest
 
-from spark_ext.errors import FencedError, StateError
+from spark_ext.errors import FencedError, JobRunningError, StateError
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger import incarnation as module
+from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.schema import ROWS
 from tests.ledger.rows import START, epoch, line, process
 from tests.support.waiting import until
@@ -173,6 +174,25 @@ def test_of_a_driver_on_another_host_only_its_end_is_known(ledger: Ledger, monke
     assert second.older == f"process {os.getpid()} on elsewhere, incarnation {first.number}"
     end(ledger, second)
     assert start_incarnation(Ledger(ledger.uri), "j").older == ""
+
+
+@pytest.mark.parametrize(
+    "age", [timedelta(seconds=10), timedelta(seconds=90), None], ids=["alive", "silent", "unknown"]
+)
+def test_a_driver_on_another_host_is_respected_on_request_while_its_heart_beats(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, age: timedelta | None
+) -> None:
+    first = start_incarnation(ledger, "j")
+    if age is not None:
+        Heartbeat(ledger.uri, first).beat(datetime.now(timezone.utc) - age)
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    if age is None or age > timedelta(minutes=1):
+        assert start_incarnation(Ledger(ledger.uri), "j", other_hosts=True).number == 2
+        return
+    with pytest.raises(JobRunningError, match="running as incarnation 1 on host"):
+        start_incarnation(Ledger(ledger.uri), "j", other_hosts=True)
+    end(ledger, first)
+    assert start_incarnation(Ledger(ledger.uri), "j", other_hosts=True).number == 2
 
 
 def test_a_driver_that_was_taken_over_is_fenced_off(ledger: Ledger) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spark_ext.model.lifecycle import State
 from spark_ext.model.until import Stands, Upstream, upstream_of
 
 RUNS = State.RUNNING
 
 
-def over(producers: str, states: dict[str, State], waiting: dict[str, tuple[str, ...]] | None = None) -> bool:
+def over(producers: str, states: dict[str, State], waiting: Mapping[str, tuple[str, ...]] | None = None) -> bool:
     return upstream_of(tuple(producers), {uid: Stands(state) for uid, state in states.items()}, waiting or {}).ended
 
 

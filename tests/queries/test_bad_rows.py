@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_ext.bad_rows.collector import Collector, Destination
+from spark_ext.bad_rows.epoch import CommitRows, SinkPlace
 from spark_ext.bad_rows.names import default_table, key_of
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.bad_rows.table import BadRowsTable
@@ -164,3 +165,65 @@ def test_a_query_without_bad_rows_looks_once_for_what_was_left(tmp_path: Path, m
         bench.query.commit(at(number))
         bench.tick()
     assert looks == ["in"] and not is_source("fake")
+
+
+def with_sink(folder: Path, **options: Any) -> Bench:
+    """A running query whose sink puts bad rows aside."""
+    bench = Bench(folder)
+    given = {"on_bad_row": "quarantine", **{name: str(value) for name, value in options.items()}}
+    bench.spec = replace(bench.spec, sink=OperatorSpec("out", "fake", given))
+    bench.run = bench.made()
+    return bench.started()
+
+
+def sink_epoch(bench: Bench, end: SourceOffset, bad: int, given: int) -> None:
+    """Plan the next epoch, and commit it in the target, with bad rows, and by Spark; `given` counts over all epochs."""
+    number = bench.query.plan(end)
+    state = bench.context.state
+    place = SinkPlace(state, default_table(state), "out", QUERY_ID, number, end.lineage, 1)
+    rows = CommitRows(place, [])
+    rows.begin()
+    for row in range(bad):
+        rows.add(BadRow(row, "odd"))
+    rows.decide(rows.keep(), bad, given)
+    bench.query.commit_planned()
+
+
+def test_those_of_a_sink_are_moved_with_the_commit_and_counted(tmp_path: Path) -> None:
+    bench = with_sink(tmp_path)
+    sink_epoch(bench, at(1), 3, 10)
+    bench.tick()
+    sink_epoch(bench, at(2), 0, 20)
+    bench.tick()
+    bench.tick()
+    assert [(row.source, row.role, row.epoch, row.rows) for row in bench.rows(BadRowsRow)] == [("out", "sink", 0, 3)]
+    [incident] = [row for row in bench.rows(IncidentRow) if row.type == "bad_rows"]
+    assert incident.what == "sink 'out' has bad rows: 3 in epoch 0" and bench.run.bad_rows.total == 3
+
+
+@pytest.mark.parametrize(("given", "failed"), [(19, True), (20, False)])
+def test_the_share_of_a_sink_is_judged_by_what_its_commits_say(tmp_path: Path, given: int, failed: bool) -> None:
+    bench = with_sink(tmp_path, max_bad_share=0.25)
+    sink_epoch(bench, at(1), 5, given)
+    bench.tick()
+    bench.tick()
+    assert (state_of(bench) is State.FAILED) is failed
+    if failed:
+        assert "5 of 19 rows are bad: 26.32%" in str(bench.run.error) and "sink 'out'" in str(bench.run.error)
+
+
+def test_a_number_of_a_sink_is_judged_over_all_epochs(tmp_path: Path) -> None:
+    bench = with_sink(tmp_path, max_bad_rows=5)
+    sink_epoch(bench, at(1), 5, 100)
+    bench.tick()
+    assert state_of(bench) is State.RUNNING
+    sink_epoch(bench, at(2), 1, 200)
+    bench.tick()
+    assert state_of(bench) is State.FAILED and "6 rows are bad" in str(bench.run.error)
+
+
+def test_a_query_finishes_once_those_of_its_sink_are_in_their_table(tmp_path: Path) -> None:
+    bench = with_sink(tmp_path)
+    sink_epoch(bench, at(1, ended=True), 3, 10)
+    bench.tick()
+    assert bench.run.may_finish(bench.clock.now) and len(bench.rows(BadRowsRow)) == 1

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
 
-from spark_ext.errors import ConfigurationError, StateError
-from spark_ext.jobs.job import Job
+from spark_ext.errors import StateError
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.queries.reset import reset_queries
 from spark_ext.spark import spark_log
@@ -53,10 +51,3 @@ def test_a_copy_for_a_rescale_that_was_interrupted_goes_as_well(tmp_path: Path) 
         assert not complete(str(place)) and not place.exists()
         (kept,) = place.parent.iterdir()
         assert kept.name.startswith("checkpoint.until-")
-
-
-def test_options_that_would_reach_the_ledger_alone_are_refused(tmp_path: Path) -> None:
-    spark: Any = None
-    with pytest.raises(ConfigurationError, match="storage_options") as refused:
-        Job(spark, "lab", state=tmp_path, storage_options={"AWS_SECRET_ACCESS_KEY": "hunter2"})
-    assert "hunter2" not in str(refused.value)

@@ -28,6 +28,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+REFUSED = "refused"
+"""A request with a row of this name is refused for good, without effect."""
+
 TABLES = """
 CREATE TABLE IF NOT EXISTS keys (
     stream TEXT, epoch INTEGER, key TEXT, digest TEXT, repeats INTEGER DEFAULT 0, PRIMARY KEY (stream, key)
@@ -71,13 +74,15 @@ class Store:
                 if held is not None:
                     run("UPDATE keys SET repeats = repeats + 1 WHERE stream = ? AND key = ?", (stream, key))
                     return (200, "taken before") if held[0] == digest else (422, "this key came with other rows")
+                lines = json.loads(body) if body[:1] == b"[" else [json.loads(line) for line in body.splitlines()]
+                if any(line.get("name") == REFUSED for line in lines):
+                    return 422, f"the name {REFUSED} is not taken"
                 if self._memory == "newest":
                     last = run("SELECT max(epoch) FROM keys WHERE stream = ?", (stream,)).fetchone()[0]
                     if last is not None and epoch < last:
                         return 200, "an epoch that was complete"
                     run("DELETE FROM keys WHERE stream = ? AND epoch < ?", (stream, epoch))
                 run("INSERT INTO keys (stream, epoch, key, digest) VALUES (?, ?, ?, ?)", (stream, epoch, key, digest))
-                lines = json.loads(body) if body[:1] == b"[" else [json.loads(line) for line in body.splitlines()]
                 self._database.executemany(
                     "INSERT INTO rows VALUES (?, ?, ?, ?, ?)",
                     [(stream, epoch, chunk, path, json.dumps(line)) for line in lines],

@@ -60,7 +60,7 @@ def main(
         for module in (operators, plain_operators, stuck, healthy):
             cloudpickle.register_pickle_by_value(module)
         conf = {"spark.sql.shuffle.partitions": "2", "spark.executor.memory": "600m"}
-        spark = sx.session("stalls", **({} if cluster else {"master": "local[2]"}), conf=conf)
+        spark = sx.session("stalls", master=None if cluster else "local[2]", conf=conf)
         stack.callback(spark.stop)
         sx.register(spark, operators.StoppingNumbers, operators.StoppingFolder)
         caught = [

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from spark_ext.bad_rows.folder import Folder
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow, JobRow, Row
@@ -40,12 +41,11 @@ class QueryLog:
         return self.planned.get(self.newest)
 
     @classmethod
-    def read(cls, checkpoint: Path) -> QueryLog:
+    def read(cls, checkpoint: Path | str) -> QueryLog:
         """Read a checkpoint directory."""
         log = SparkLog(str(checkpoint))
-        numbers = [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit()]
-        planned = {number: log.offsets(number) for number in numbers}
-        commits = [int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit()]
+        planned = {number: log.offsets(number) for number in log.numbers("offsets")}
+        commits = log.commits()
         return cls(
             log.query_id(),
             {number: offsets for number, offsets in sorted(planned.items()) if offsets is not None},
@@ -71,11 +71,11 @@ class History:
     """Rows left in the state stores of the queries that finished in the last run, by uid."""
 
     @classmethod
-    def read(cls, state: Path, event_logs: Iterable[str | Path] = (), **given: Any) -> History:
+    def read(cls, state: Path | str, event_logs: Iterable[str | Path] = (), **given: Any) -> History:
         """Read a state directory and event logs.
 
         Args:
-            state: the job's state directory, on a local path.
+            state: the job's state directory: a local path, or a URI.
             event_logs: event logs of its operators.
             given: additional fields, such as `state_rows`.
         """
@@ -110,7 +110,11 @@ class History:
             epochs=of_queries(EpochRow),
             states=rows(ExecutionStateRow),
             incidents=rows(IncidentRow),
-            logs={path.parent.name: QueryLog.read(path) for path in sorted((state / "queries").glob("*/checkpoint"))},
+            logs={
+                query: QueryLog.read(f"{state}/queries/{query}/checkpoint")
+                for query in Folder(f"{state}/queries").top()
+                if SparkLog(f"{state}/queries/{query}").names("checkpoint")
+            },
             **given,
         )
 

@@ -133,7 +133,7 @@ class Numbers(ChannelSource):
 class GrowingOptions(NumbersOptions):
     """Rows whose number is in a file."""
 
-    path: str
+    path: str = ""
     """The file."""
 
 

@@ -26,6 +26,7 @@ _TRANSIENT = ("08", "25", "40", "53", "55", "57", "58", "XX", "F0")
 """Classes: connection, transaction state, rollback, resources, locks, operator intervention, system."""
 
 _LOCKED = "55P03"
+_CANCELLED = "57014"
 
 _CLIENTS_DATA = ("DataError", "ArrowInvalid")
 """Classes of errors that a client raises itself, without a SQLSTATE: a text with a zero byte, a value of no type."""
@@ -104,6 +105,15 @@ def to_error(error: BaseException, who: str, kept: str, *, redact: bool = False)
             kept=kept,
             do="let the statement end that holds or awaits a lock, such as ALTER TABLE (see pg_locks and "
             "pg_stat_activity); the epoch will be retried",
+        )
+    if state == _CANCELLED:
+        return StorageError(
+            f"PostgreSQL cancelled a statement, which took longer than statement_timeout allows, or was ended by "
+            f"someone: {message}",
+            operator=who,
+            kept=kept,
+            do="raise the option 'statement_timeout', or the setting of the role or the database if the option is not "
+            "given (0: without a limit); or make epochs smaller; the epoch will be retried",
         )
     if state and not state.startswith(_TRANSIENT):
         return SparkExtError(

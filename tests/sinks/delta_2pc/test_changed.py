@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from spark_ext.delta import sink_table
+from spark_ext.delta import publish
 from spark_ext.delta.restored import HISTORY
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint
@@ -113,7 +113,7 @@ def test_no_append_passes_a_restore_that_comes_after_the_look(
                 assert {key for action in kept for key in action} == {"commitInfo", "remove"}
                 entry.write_text("\n".join(json.dumps(action) for action in kept))
 
-    monkeypatch.setattr(sink_table, "reach", reach)
+    monkeypatch.setattr(publish, "reach", reach)
     with pytest.raises(StateError, match="is a RESTORE of an earlier one"):
         driver.put(1, previous=0)
     assert not pending

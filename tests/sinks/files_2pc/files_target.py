@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +17,12 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 from pyspark.sql import types as T
 
+from spark_ext.datafiles.location import Location
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.files_2pc.folder import Folder
 from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit, committed_files
 from spark_ext.testing.every_type import EVERY_TYPE, without
-from spark_ext.testing.sink_driver import SinkTarget, arrow_schema
+from spark_ext.testing.sink_driver import Row, SinkTarget, arrow_schema
 from tests.support.folders import folder_snapshot
 
 
@@ -46,7 +48,7 @@ class FilesTarget(SinkTarget):
         return FilesTwoPhaseCommit({"uid": uid, "path": str(self.path), "format": self.kind, **self.given, **options})
 
     def _folder(self) -> Folder:
-        return Folder(self.path, "test")
+        return Folder(Location(str(self.path)), "test")
 
     def rows(self) -> list[dict[str, Any]]:
         about = self._folder().about()
@@ -55,6 +57,14 @@ class FilesTarget(SinkTarget):
         files = committed_files(self.path)
         assert links(self.path) <= {file.name for file in files}, "only committed files are linked"
         return [row for file in files for row in read_file(file, self.kind, about.schema)]
+
+    spoiling = MappingProxyType({"partition_by": "name"})
+
+    def spoiled(self, row: Row) -> Row:
+        """No folder can have such a name."""
+        if self.kind != "parquet":
+            raise NotImplementedError  # without the partition a column is left that CSV cannot have alone
+        return {**row, "name": f"{row['name']:x<300}"}
 
     def leftovers(self) -> set[str]:
         return set(self._folder().files.files()) - {file["path"] for file in self._folder().committed()}

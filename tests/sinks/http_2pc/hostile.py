@@ -7,9 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
+from spark_ext.sinks.http_2pc.addresses import Allowed
 from spark_ext.sinks.http_2pc.chunks import Chunk
 from spark_ext.sinks.http_2pc.client import Sender, Wire
+from spark_ext.sinks.http_2pc.tls import Tls
 
 CHUNK = Chunk(0, 1, b'{"n":1}\n', True)
 
@@ -85,5 +88,5 @@ def close_connections() -> None:
 
 def sender(url: str, timeout: float = 0.5, **headers: str) -> Sender:
     """A client with a time limit in seconds."""
-    wire = Wire(url, "POST", headers, (), timeout, 60.0, "retry", False, None, None, False)
+    wire = Wire(url, "POST", headers, (), timeout, 60.0, "retry", False, Tls(), False, Allowed(urlsplit(url)))
     return Sender(wire, "sink 'out'")

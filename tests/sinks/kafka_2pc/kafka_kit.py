@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +19,7 @@ from pyspark.sql import types as T
 
 from spark_ext.sinks.contract import Task, TwoPhaseCommitSink
 from spark_ext.sinks.kafka_2pc.sink import KafkaTwoPhaseCommit
-from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.sink_driver import Row, SinkTarget
 from tests.servers.kafka import Broker
 from tests.servers.kafka_reader import messages
 from tests.support.waiting import until
@@ -61,6 +64,14 @@ class KafkaTarget(SinkTarget):
         given = {"uid": uid, "bootstrap_servers": self.bootstrap, "topic": self.topic, "staging": str(self.staging)}
         given |= {"max_message_bytes": "6m", "request_timeout": "20 s", "client_options": '{"client.id": "s3cret-id"}'}
         return RowsToKafka({**given, **options})
+
+    spoiling = MappingProxyType({"max_message_bytes": "500"})
+
+    def spoiled(self, row: Row) -> Row:
+        return {**row, "name": "x" * 600}
+
+    def id_of_bad(self, raw: str) -> int:
+        return int(pickle.loads(ast.literal_eval(json.loads(raw)["value"]))["id"])
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
 from spark_ext.testing.every_type import EVERY_TYPE
-from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.sink_driver import Row, SinkTarget
 from tests.servers.postgres import PASSWORD, Database
 
 LEFT = """
@@ -68,6 +68,16 @@ class PostgresTarget(SinkTarget):
         if self.query(f"SELECT to_regclass('{self.table}') AS found") == [{"found": None}]:
             return []
         return [{name: plain(name, value) for name, value in row.items()} for row in self.query(f"TABLE {self.table}")]
+
+    def make_strict(self) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE TABLE {self.table} (id bigint UNIQUE, name text CHECK (name <> 'bad'))")
+
+    def spoiled(self, row: Row) -> Row:
+        """Half of them are refused when they are staged, and half by the table's constraint."""
+        if self.options.get("prepared"):
+            raise NotImplementedError
+        return {**row, "name": "bad" if row["id"] % 2 else "a\0b"}
 
     def leftovers(self) -> set[str]:
         return {row["relname"] for row in self.query(LEFT)}

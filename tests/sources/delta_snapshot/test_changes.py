@@ -165,7 +165,7 @@ def test_limits_hold_within_the_files_of_changes(tmp_path: Path) -> None:
     create(tmp_path, partitioned=False)
     DeltaTable(tmp_path).update(updates={"v": "v + 1"})
     run = SourceRun(DeltaSnapshot, options(tmp_path, starting_version="0"), limits=[{"max_rows_per_epoch": "5"}])
-    sizes = []
+    sizes: list[int] = []
     while run.epoch():
         sizes.append(run.trace.all_rows().num_rows - sum(sizes))
     assert sizes == [5, 5, 5, 3]

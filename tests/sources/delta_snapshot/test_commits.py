@@ -65,7 +65,7 @@ def test_changes_are_those_of_the_feed_or_of_the_files_never_both(actions: list[
         return
     kinds = [piece.change for piece in pieces]
     # A row that is replaced is deleted before it is added again.
-    assert kinds == sorted(kinds, key=[DELETE, INSERT].index)
+    assert kinds == sorted(kinds, key=lambda kind: [DELETE, INSERT].index(kind or ""))
     adds, removes = {file.path: file for file in found.adds}, {file.path: file for file in found.removes}
     for piece in pieces:
         mine, other = (removes, adds) if piece.change == DELETE else (adds, removes)

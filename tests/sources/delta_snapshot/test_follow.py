@@ -217,7 +217,7 @@ def test_limits_hold_within_and_across_versions(tmp_path: Path) -> None:
     for n in range(4):
         append(tmp_path, n * 10, 5)
     run = SourceRun(DeltaSnapshot, options(tmp_path, starting_version="0"), limits=[{"max_rows_per_epoch": "7"}], lag=0)
-    sizes = []
+    sizes: list[int] = []
     while run.epoch():
         sizes.append(run.trace.all_rows().num_rows - sum(sizes))
     assert sizes == [7, 7, 6]
@@ -646,6 +646,7 @@ def test_looks_for_a_new_version_no_more_often_than_asked(tmp_path: Path, monkey
     append(tmp_path, 1, 1)
     assert read(run) == []
     now = time.monotonic()
+    assert isinstance(run.source, DeltaSnapshot)
     monkeypatch.setattr(run.source._followed.reading._follower, "_clock", lambda: now + 3601)
     assert read(run) == [1]
 

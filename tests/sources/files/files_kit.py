@@ -7,7 +7,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
@@ -39,6 +41,12 @@ def write(path: Path, rows: pa.Table, kind: str, header: bool = False) -> None:
     if kind == "parquet":
         pq.write_table(rows, path, row_group_size=5)
         return
+    if kind == "orc":
+        write_orc(path, rows)
+        return
+    if kind == "avro":
+        write_avro(path, rows)
+        return
     lines = ["id,word,at"] if header else []
     for row in rows.to_pylist():
         stamp = row["at"].isoformat()
@@ -49,6 +57,28 @@ def write(path: Path, rows: pa.Table, kind: str, header: bool = False) -> None:
     # The last line of some files has no end, as editors leave it.
     text = "\n".join(lines) + ("\n" if lines and rows.num_rows % 2 else "")
     path.write_text(text, encoding="utf-8")
+
+
+AVRO_SCHEMA = {
+    "type": "record",
+    "name": "row",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "word", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+    ],
+}
+
+
+def write_avro(path: Path, rows: pa.Table, codec: str = "deflate", sync_interval: int = 100) -> None:
+    """Rows in blocks of a few, about as many bytes as `sync_interval` each."""
+    with path.open("wb") as out:
+        fastavro.writer(out, AVRO_SCHEMA, rows.to_pylist(), codec=codec, sync_interval=sync_interval)
+
+
+def write_orc(path: Path, rows: pa.Table, compression: str = "uncompressed") -> None:
+    """Rows in stripes as small as Arrow makes them: of about a thousand rows."""
+    orc.write_table(rows, path, batch_size=1024, stripe_size=1024, compression=compression)
 
 
 def options(path: Path, **more: str) -> dict[str, str]:

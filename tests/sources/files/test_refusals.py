@@ -16,7 +16,7 @@ from spark_ext.sources.contract import Limit
 from tests.sources.files.files_kit import DDL, read_all, source, table, write
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+@pytest.mark.parametrize("kind", ["parquet", "orc", "avro", "csv", "json"])
 @pytest.mark.parametrize("change", ["truncate", "rewrite", "touch", "remove"])
 def test_a_file_that_changed_after_discovery_is_refused(tmp_path: Path, kind: str, change: str) -> None:
     path = tmp_path / f"x.{kind}"

@@ -23,14 +23,26 @@ __all__ = ["table"]  # a fixture
         ({"table": "nowhere"}, "there is no table"),
         ({"key": "nowhere"}, "no key column 'nowhere'"),
         ({"key": "word"}, "'word' of .* is not unique and not null"),
-        ({"table": "keyless"}, "no primary key of one column"),
+        ({"table": "keyless"}, "no primary key by which"),
+        ({"key": "word,at"}, "columns 'word,at' of .* are not unique and not null"),
+        ({"key": "id,nowhere"}, "no key column 'nowhere'"),
+        ({"key": "id,id"}, "has a column twice"),
+        ({"key": "id,"}, "no key column ''"),
+        ({"columns": "id,nowhere"}, "no column 'nowhere'; there are: id, word, at"),
+        ({"where": "nowhere = 1"}, "option 'where'.*nowhere"),
+        ({"where": "id"}, "option 'where'.*boolean"),
+        ({"where": "id = 1) OR (id = 2"}, "option 'where'.*syntax"),
+        ({"where": "true ORDER BY id"}, "option 'where'.*syntax"),
+        ({"where": "true); DROP TABLE t; SELECT (true"}, "option 'where'"),
+        ({"where": "count(*) > 1"}, "option 'where'.*aggregate"),
+        ({"where": "id = 'x'"}, "option 'where'.*invalid input"),
         ({"table": "v", "key": "id", "incremental": "xmin"}, "a view or foreign table"),
         ({"incremental": "column", "incremental_column": "nowhere"}, "no column 'nowhere'"),
         ({"password": "wrong" + PASSWORD}, "password authentication failed"),
     ],
 )
 def test_what_cannot_be_read_is_refused_before_anything_is(table: Database, given: dict[str, str], match: str) -> None:
-    table.run("CREATE TABLE keyless (a int, b int, PRIMARY KEY (a, b))", "CREATE VIEW v AS SELECT * FROM t")
+    table.run("CREATE TABLE keyless (a int, b int UNIQUE)", "CREATE VIEW v AS SELECT * FROM t")
     with pytest.raises(ConfigurationError, match=match) as refused:
         Postgres(options(table, **given)).schema()
     assert PASSWORD not in str(refused.value)
@@ -42,11 +54,15 @@ def test_what_cannot_be_read_is_refused_before_anything_is(table: Database, give
         ({"query": "SELECT 1"}, "either table or query"),
         ({"incremental": "column"}, "go together"),
         ({"table": "a b"}, "not a table's name"),
+        ({"where": " "}, "'where'.*it is empty"),
+        ({"table": "", "query": "SELECT 1 AS id", "where": "true"}, "where needs a table"),
+        ({"columns": "id,word,id"}, "'columns'.*it has 'id' twice"),
+        ({"statement_timeout": "soon"}, "'statement_timeout'.*not a duration"),
     ],
 )
 def test_options_that_do_not_go_together(table: Database, given: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
-        Postgres(options(table, **given))
+        Postgres({name: value for name, value in options(table, **given).items() if value})
 
 
 def test_another_key_in_a_later_run_is_refused(table: Database) -> None:

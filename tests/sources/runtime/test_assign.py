@@ -79,3 +79,27 @@ def test_a_source_that_cannot_split_keeps_a_channel_in_one_task() -> None:
 def test_positions_that_are_not_numbers_count_as_one_each() -> None:
     given = [Range(name, None, "x", "y") for name in "abcd"]
     assert sorted(len(task) for task in tasks_of(memory(Store({})), given, 2)) == [2, 2]
+
+
+class Wanting(Splitting):
+    """A source that is to be read by six tasks, whatever `readers` is."""
+
+    @property
+    def least_tasks(self) -> int:
+        return 6
+
+
+@given(pieces, st.integers(1, 12))
+def test_a_source_may_want_more_tasks_and_large_ranges_are_divided_among_more(given: list[Range], readers: int) -> None:
+    source = Wanting({"uid": "s"})
+    source.store = Store({})
+    tasks = tasks_of(source, given, readers)
+    rows = sum(piece.end for piece in given)
+    assert len(tasks) >= min(6, readers if readers > 6 else 6, rows)
+    covered: dict[str, int] = {}
+    for piece in sorted((one for task in tasks for one in task), key=lambda one: (one.channel, one.start)):
+        assert piece.start == covered.get(piece.channel, 0)
+        covered[piece.channel] = piece.end
+    assert covered == {piece.channel: piece.end for piece in given}
+    even = -(-rows // max(6, readers))
+    assert all(piece.end - piece.start <= even for task in tasks for piece in task), "none is larger than an even share"

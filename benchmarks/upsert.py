@@ -1,0 +1,97 @@
+"""Upserts: `delta_2pc` with `mode=upsert` against `MERGE` of delta-spark in `foreachBatch`, on the same rows.
+
+Both take the same files into a table of the same rows, alternately. The time is Spark's `addBatch`, which includes the
+tasks and the sink's commit. The JVM side is what Spark's users write by hand, with one row of each key in an epoch
+already: it neither looks for repeated keys nor remembers epochs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._spark import run_epochs, session, workplace
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+ROUNDS = 3
+EPOCHS = 6
+WARM = 2
+"""First epochs of a query, in which workers start and code is compiled."""
+ROWS = 20_000
+"""Rows of an epoch, half of them with new keys."""
+TABLE = 500_000
+"""Rows of the table at the beginning."""
+
+SINKS = ("delta_2pc", "foreachBatch")
+
+
+def run(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure this many rounds."""
+    times: dict[str, list[float]] = {sink: [] for sink in SINKS}
+    with session("upsert") as spark, workplace() as folder:
+        for round_ in range(rounds):
+            for sink in SINKS:
+                times[sink] += _epochs(spark, sink, folder / f"{sink}-{round_}")
+    samples = {sink: Sample.of(values, "ms") for sink, values in times.items()}
+    return [
+        Figure(
+            "upsert",
+            "upsert",
+            "median addBatch of an epoch of upserts: MERGE in foreachBatch / delta_2pc",
+            samples["foreachBatch"].median / samples["delta_2pc"].median,
+            Aim(">=", 1.5),
+            {"delta_2pc": samples["delta_2pc"], "MERGE of delta-spark in foreachBatch": samples["foreachBatch"]},
+            {
+                "rows per epoch": ROWS,
+                "rows of the table": TABLE,
+                "rounds": rounds,
+                "epochs per round": EPOCHS,
+                "left out at first": WARM,
+            },
+        )
+    ]
+
+
+def _epochs(spark: SparkSession, sink: str, folder: Path) -> list[float]:
+    """Times of the epochs that count, ms."""
+    table = str(folder / "table")
+    spark.range(0, TABLE, 1, 4).selectExpr(*_columns("id")).write.format("delta").save(table)
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
+    # Every second row has a key of the table, all over it; the other ones are new.
+    key = f"IF(value % 2 = 0, (value * 7919) % {TABLE}, {TABLE} + value)"
+    changed = rows.selectExpr(f"{key} AS id", "timestamp AS at", "value * 0.5D AS value")
+    reports = run_epochs(_writer(spark, sink, changed, table), folder / "checkpoint", WARM + EPOCHS - 1)
+    counted = [report for report in reports if report["batchId"] >= WARM]
+    found = spark.read.format("delta").load(table).selectExpr("count(*)", "count(DISTINCT id)").first()
+    assert found is not None and found[0] == found[1] > TABLE, f"{sink}: {found}"
+    return [float(report["durationMs"]["addBatch"]) for report in counted]
+
+
+def _columns(name: str) -> tuple[str, ...]:
+    return (f"{name} AS id", f"timestamp_micros({name}) AS at", f"{name} * 0.5D AS value")
+
+
+def _writer(spark: SparkSession, sink: str, rows: DataFrame, table: str) -> DataStreamWriter:
+    if sink == "delta_2pc":
+        return rows.writeStream.format(sink).options(uid="out", path=table, mode="upsert", key="id")
+
+    def merge(batch: DataFrame, epoch: int) -> None:
+        batch.createOrReplaceTempView("changed")
+        batch.sparkSession.sql(
+            f"MERGE INTO delta.`{table}` t USING changed s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+
+    return rows.writeStream.foreachBatch(merge)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for figure in run(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS):
+        print(figure)

@@ -1,0 +1,376 @@
+"""Avro files by block: a position is the byte at which a block begins, so that blocks are never divided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from spark_ext.bad_rows.sift import sift, text_of
+from spark_ext.clients.library import load
+from spark_ext.datafiles.input_file import InputFile
+from spark_ext.errors import NOTHING_DONE, EnvironmentProblem
+from spark_ext.model.offsets import Json
+from spark_ext.schemas.columns import conform, match, misfit
+from spark_ext.sources.contract import Advance, BadRow, Limit
+from spark_ext.sources.files.avro_container import (
+    Header,
+    begins_at,
+    blocks,
+    made_header,
+    next_begin,
+    read_header,
+)
+from spark_ext.sources.files.avro_types import Columns, columns_of, decoding
+from spark_ext.sources.files.row_groups import no_columns
+from spark_ext.sources.positions import no_position, number_in
+
+if TYPE_CHECKING:
+    from fastavro import block_reader
+
+BATCH_ROWS = 16_384
+"""Maximum number of rows of a batch; each is a Python object for a moment."""
+
+LEAST_PART = 1024 * 1024
+"""Minimum size of the parts of a split range, bytes."""
+
+_AHEAD = 4 * 1024
+"""Bytes that are read ahead."""
+
+_CODECS: dict[str, tuple[str, ...]] = {
+    "null": (),
+    "deflate": (),
+    "bzip2": (),
+    "xz": (),
+    "snappy": ("cramjam",),
+    "zstandard": ("compression.zstd", "backports.zstd", "zstandard"),
+}
+"""Codecs, with the modules of which one is needed."""
+
+Key = tuple[str, int, int | None]
+"""Path, size and modification time of a file."""
+
+
+class AvroFormat:
+    """Plans and reads Avro files.
+
+    Args:
+        wanted: the declared columns.
+        operator: the source, for errors.
+
+    Raises:
+        EnvironmentProblem: fastavro is not installed.
+    """
+
+    by_row = False
+
+    def __init__(self, wanted: pa.Schema, operator: str) -> None:
+        load("fastavro", "avro", operator)
+        self._wanted = wanted
+        self._operator = operator
+        self._headers: dict[Key, Header] = {}
+
+    def _header(self, file: InputFile, raw: pa.NativeFile) -> Header:
+        """The header of a file, whose columns fit and whose codec is there."""
+        key = (file.path, file.size, file.modified)
+        if key not in self._headers:
+            header = read_header(raw, file.size)
+            self._refuse_misfit(file, columns_of(header.schema))
+            self._refuse_codec(file, header.codec)
+            self._headers = {key: header}
+        return self._headers[key]
+
+    def _refuse_misfit(self, file: InputFile, found: Columns) -> None:
+        for name in self._wanted.names:
+            other = match(name, list(found.others))
+            if name not in file.constants and other is not None:
+                raise file.refusal(
+                    f"its column '{other}' has {found.others[other]}, which is not supported",
+                    "declare the other columns alone, or write the file with another type",
+                )
+        problem = misfit(found.schema, self._wanted, file.constants)
+        if problem is not None:
+            raise file.refusal(
+                problem, "declare the columns that all files have, or read this file with a source of its own"
+            )
+
+    def _refuse_codec(self, file: InputFile, codec: str) -> None:
+        if codec not in _CODECS:
+            raise file.refusal(
+                f"its codec '{codec}' is not supported", f"write it with one of: {', '.join(sorted(_CODECS))}"
+            )
+        needed = _CODECS[codec]
+        if needed and not any(_there(module) for module in needed):
+            raise EnvironmentProblem(
+                f"file '{file.name}' is compressed with {codec}, and none of the libraries for it is installed: "
+                f"{', '.join(needed)}",
+                operator=self._operator,
+                kept=NOTHING_DONE,
+                do="pip install 'spark-ext[avro]', for the Python of the driver and of the executors",
+            )
+
+    # -- planning --------------------------------------------------------------------------------------------
+
+    def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
+        """The end of the next step: as many blocks as the limits allow, and at least one.
+
+        Raises:
+            DataError: the file has changed, is damaged, or has other columns than declared.
+        """
+        file.verify()
+        with file.faults(), file.open() as raw:
+            header = self._header(file, raw)
+            if limit.rows is None and limit.bytes is None:
+                return Advance(file.size, True, bytes=file.size - start)
+            end, rows, over = max(start, header.end), 0, False
+            for block in blocks(raw, header, end, file.size):
+                over = (limit.rows is not None and rows + block.rows > limit.rows) or (
+                    limit.bytes is not None and block.end - start > limit.bytes
+                )
+                if over and rows:
+                    over = False
+                    break
+                end, rows = block.end, rows + block.rows
+                if over:
+                    break
+        return Advance(end, end == file.size, rows=rows, bytes=end - start, whole=over)
+
+    def seek(self, file: InputFile, position: Json) -> int:
+        """The byte at which a block begins, 0, or the end of the file.
+
+        Raises:
+            ConfigurationError: no block begins there.
+            DataError: the file has changed, or is damaged.
+        """
+        who = f"source '{file.uid}', file '{file.path}'"
+        file.verify()
+        at = number_in(position, 0, file.size, "the byte at which a block begins", who)
+        with file.faults(), file.open() as raw:
+            header = self._header(file, raw)
+            if at and not begins_at(raw, header, at, file.size):
+                near = next_begin(raw, header, at, file.size, file.size)
+                raise no_position(position, f"the byte at which a block begins; the next one begins at {near}", who)
+        return at
+
+    def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
+        """Split between blocks, into parts of about equal size."""
+        parts = min(parts, (end - start) // LEAST_PART)
+        ideals = [start + (end - start) * part // parts for part in range(1, parts)]
+        cuts = [start]
+        if ideals:
+            with file.faults(), file.open() as raw:
+                header = self._header(file, raw)
+                for cut in _cuts(file, raw, header, ideals, start, end):
+                    if cuts[-1] < cut < end:
+                        cuts.append(cut)
+        return list(zip(cuts, [*cuts[1:], end], strict=True))
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read(
+        self, file: InputFile, start: int, end: int | None, bad: Callable[[BadRow], object] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of the blocks in [start, end); `end` None: all.
+
+        Args:
+            file: the file.
+            start: the byte at which the first block begins.
+            end: the byte after the last one.
+            bad: takes the rows with a value that does not fit; None: they are refused.
+
+        Raises:
+            DataError: the file has changed, is damaged, or a value does not fit; names the file and the block.
+        """
+        with file.unchanged():
+            if file.size:
+                with file.faults(), file.open() as raw:
+                    header = self._header(file, raw)
+                    first = max(start, header.end)
+                    last = file.size if end is None else end
+                    if first < last:
+                        yield from self._rows(file, header, raw, first, last, bad)
+
+    def _rows(
+        self,
+        file: InputFile,
+        header: Header,
+        raw: pa.NativeFile,
+        first: int,
+        last: int,
+        bad: Callable[[BadRow], object] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        from fastavro import block_reader
+
+        found = columns_of(header.schema).schema
+        names = [match(name, found.names) for name in self._wanted.names if name not in file.constants]
+        held = pa.schema([found.field(name) for name in names if name is not None])
+        stream = _Joined(made_header(header, decoding(header.schema)), raw, first, last)
+        for block in _blocks(stream, block_reader):
+            at = stream.begin
+            rows: list[dict[str, Any]] = []
+            number = 0
+            for row in block:
+                rows.append(row)
+                if len(rows) == BATCH_ROWS:
+                    yield from self._batch(file, held, rows, at, number, bad)
+                    number, rows = number + len(rows), []
+            if rows:
+                yield from self._batch(file, held, rows, at, number, bad)
+        if stream.tell() != stream.end:
+            raise ValueError(f"it ends before byte {last}, up to which it was planned")
+
+    def _batch(
+        self,
+        file: InputFile,
+        held: pa.Schema,
+        rows: list[dict[str, Any]],
+        block: int,
+        number: int,
+        bad: Callable[[BadRow], object] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        if not held:
+            yield conform(no_columns(len(rows)), self._wanted, file.constants)
+            return
+        batch = pa.RecordBatch.from_pylist(rows, schema=held)
+        if bad is None:
+            yield conform(batch, self._wanted, file.constants)
+            return
+
+        def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
+            position = {"file": file.name, "block": block, "row": number + row}
+            bad(BadRow(position, str(problem), text_of(one)))
+
+        conform(batch.slice(0, 0), self._wanted, file.constants)  # what is wrong with all rows is no matter of one
+        yield from sift(batch, lambda part: conform(part, self._wanted, file.constants), pa.ArrowInvalid, collect)
+
+
+def _cuts(
+    file: InputFile, raw: pa.NativeFile, header: Header, ideals: list[int], start: int, end: int
+) -> Iterator[int]:
+    """Beginnings of blocks near these bytes."""
+    if not file.local:
+        # To pass from block to block would take a request for each. A marker within a row is taken for one behind a
+        # block only if a block seems to follow; the task that reads up to there would then be refused.
+        yield from (next_begin(raw, header, ideal, end, file.size) for ideal in ideals)
+        return
+    left = iter(ideals)
+    ideal = next(left)
+    for block in blocks(raw, header, max(start, header.end), end):
+        if block.end >= ideal:
+            yield block.end
+            while ideal <= block.end:
+                ideal = next(left, end + 1)
+
+
+def _blocks(stream: _Joined, reader: type[block_reader]) -> Iterator[Any]:
+    """The blocks of a stream; whatever the decoder raises about a damaged one names its place."""
+    try:
+        found = iter(reader(cast("IO[bytes]", stream)))
+        while True:
+            stream.begin_block()
+            block = next(found, None)
+            if block is None:
+                return
+            yield _Decoded(block, stream)
+    except Exception as why:
+        # Whatever the decoder and its codecs raise, but what the storage has.
+        if stream.failure is not None:
+            raise stream.failure from None
+        raise _damaged(stream, why) from None
+
+
+class _Decoded:
+    """The rows of a block."""
+
+    def __init__(self, block: Any, stream: _Joined) -> None:
+        self._block, self._stream = block, stream
+
+    def __iter__(self) -> Iterator[Any]:
+        rows = iter(self._block)
+        while True:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except Exception as why:
+                raise _damaged(self._stream, why) from None
+            yield row
+
+
+def _damaged(stream: _Joined, why: Exception) -> ValueError:
+    text = str(why) or type(why).__name__
+    return ValueError(f"the block at byte {stream.begin} cannot be decoded: {text}")
+
+
+def _there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+class _Joined:
+    """A range of a file behind a header, as the decoder wants it: to the decoder it is a whole file."""
+
+    def __init__(self, header: bytes, raw: pa.NativeFile, first: int, last: int) -> None:
+        self._header, self._raw = header, raw
+        self._first = first
+        self._at = 0
+        self._ahead, self._ahead_at = b"", 0
+        self.end = len(header) + last - first
+        self.begin = first
+        """The byte of the file at which the current block begins."""
+        self.failure: Exception | None = None
+        """What the storage has raised."""
+
+    def begin_block(self) -> None:
+        """Note that the next block is about to be read."""
+        self.begin = self._first + max(0, self._at - len(self._header))
+
+    def tell(self) -> int:
+        """How much was read."""
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to so many bytes."""
+        left = self.end - self._at
+        size = left if size < 0 else min(size, left)
+        if self._at < len(self._header):
+            data = self._header[self._at : self._at + size]
+        else:
+            try:
+                data = self._of_file(self._first + self._at - len(self._header), size, left)
+            except Exception as failure:
+                self.failure = failure
+                raise
+        self._at += len(data)
+        return data
+
+    def _of_file(self, at: int, size: int, left: int) -> bytes:
+        """Bytes of the file; the numbers before a block, which are read one by one, are read ahead."""
+        if size > _AHEAD:
+            self._raw.seek(at)
+            return bytes(self._raw.read(size))
+        begin = at - self._ahead_at
+        if not 0 <= begin <= len(self._ahead) - size:
+            self._raw.seek(at)
+            self._ahead, self._ahead_at, begin = bytes(self._raw.read(min(_AHEAD, left))), at, 0
+        return self._ahead[begin : begin + size]
+
+
+def schema_of(file: InputFile) -> pa.Schema:
+    """The columns of a file, for the source's schema.
+
+    Raises:
+        DataError: the file has changed, is damaged, or has a column whose type is not supported.
+    """
+    file.verify()
+    with file.faults(), file.open() as raw:
+        found = columns_of(read_header(raw, file.size).schema)
+    for name, problem in found.others.items():
+        raise file.refusal(
+            f"its column '{name}' has {problem}, which is not supported", "declare the other columns with .schema(...)"
+        )
+    return found.schema

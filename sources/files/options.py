@@ -1,0 +1,108 @@
+"""The options of `files`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from spark_ext.options import Milliseconds
+from spark_ext.sources.contract import SourceOptions
+from spark_ext.sources.files.encodings import Encoding
+
+FORMATS = {
+    ".parquet": "parquet",
+    ".orc": "orc",
+    ".avro": "avro",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+"""Formats by the suffix of the file name, for the default of the option `format`."""
+
+
+BINARY = frozenset({"parquet", "orc", "avro"})
+"""Formats that are no text."""
+
+BY_ROW = frozenset({"parquet", "orc"})
+"""Formats whose positions are row numbers."""
+
+
+class FilesOptions(SourceOptions):
+    """Options of `files`."""
+
+    identity_fields: ClassVar[frozenset[str]] = frozenset({"group", "path"})
+
+    path: str
+    """A folder, a file or a glob pattern: a local path, or a URI that pyarrow.fs supports."""
+    format: Literal["parquet", "orc", "avro", "csv", "json"] | None = None
+    """File format; default: by the suffix of each file's name."""
+    recursive: bool = True
+    """Whether to read subfolders."""
+    pattern: str | None = None
+    """Glob pattern of the names of the files to read, such as `*.csv`."""
+    group: Literal["file", "directory"] = "file"
+    """What a channel is: a file, or all files of a folder, read one after the other by `order`."""
+    order: Literal["name", "modified"] = "name"
+    """The order in which files are started."""
+    watch: bool = False
+    """Whether to continue with new files as new channels."""
+    min_age: Milliseconds = 0
+    """With `watch`: how long a file must be unmodified before it is read, ms."""
+    split: bool = True
+    """Whether several tasks may read one file; its rows are then not in order within an epoch."""
+    changed_files: Literal["refuse", "accept"] = "refuse"
+    """Whether a file that was changed after its discovery stops the query, or is read as it is now."""
+    header: bool = False
+    """CSV: whether the first line contains the column names; columns are then matched by name, else by position."""
+    sep: str = Field(default=",", min_length=1, max_length=1)
+    """CSV: separator of values."""
+    quote: str | None = Field(default='"', max_length=1)
+    """CSV: quote character; empty: none."""
+    escape: str | None = Field(default=None, max_length=1)
+    """CSV: escape character before a quote inside quotes; default: the quote is doubled."""
+    null_value: str = ""
+    """CSV: text that is read as null, besides an empty value without quotes."""
+    multiline: bool = False
+    """CSV and JSON: whether values may contain line breaks; a file is then one step, whatever the limits."""
+    timestamp_format: str | None = None
+    """CSV and JSON: strptime pattern of timestamps; default: ISO 8601. UTC if no zone is given."""
+    comment: str | None = Field(default=None, max_length=1)
+    """CSV: lines that begin with this character are not rows; default: there are no such lines."""
+    encoding: str = "utf-8"
+    """CSV and JSON: encoding of the text. Files in UTF-16 and UTF-32 are read in one step, whatever the limits."""
+    metadata: bool = False
+    """Whether rows have the column `_metadata`: path, name, size and modification time of their file."""
+
+    @field_validator("sep", mode="before")
+    @classmethod
+    def _tab(cls, value: object) -> object:
+        return "\t" if value == "\\t" else value
+
+    @field_validator("comment")
+    @classmethod
+    def _one_byte(cls, value: str | None) -> str | None:
+        if value and (not value.isascii() or value in "\r\n"):
+            raise ValueError("it has to be a character of ASCII")
+        return value or None
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return Encoding.of(value).name
+
+    @model_validator(mode="after")
+    def _together(self) -> FilesOptions:
+        if self.format in BINARY and self.encoding != "utf-8":
+            raise ValueError(f"encoding is for text: {self.format} files have none")
+        if self.comment is not None:
+            if self.format not in (None, "csv"):
+                raise ValueError(f"comment is for CSV: {self.format} files have no comments")
+            if self.comment in (self.sep, self.quote, self.escape):
+                raise ValueError("comment has to be another character than sep, quote and escape")
+            if self.multiline:
+                raise ValueError("comment and multiline exclude each other: a line of a value may begin like a comment")
+        if self.watch and self.group == "directory":
+            raise ValueError("watch and group=directory exclude each other: a folder's channel has to end")
+        return self

@@ -1,0 +1,254 @@
+"""Files of groups of rows, such as the row groups of Parquet and the stripes of ORC, by row number.
+
+Their footers say how many rows each group has: planning reads footers, tasks read the groups in which their rows are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate, islice
+
+import pyarrow as pa
+
+from spark_ext.bad_rows.sift import sift, text_of
+from spark_ext.datafiles.input_file import InputFile
+from spark_ext.model.offsets import Json
+from spark_ext.schemas.columns import conform, misfit
+from spark_ext.sources.contract import Advance, BadRow, Limit
+from spark_ext.sources.positions import number_in
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The parts of a file's footer that planning needs."""
+
+    ends: tuple[int, ...]
+    """Row number after the last row of each group."""
+    sizes: tuple[int, ...]
+    """Bytes of each group: its part of the file, by the uncompressed sizes."""
+    schema: pa.Schema
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the file."""
+        return self.ends[-1] if self.ends else 0
+
+    def bytes_upto(self, row: int) -> float:
+        """Bytes before a row, assuming that the rows of a group have the same size."""
+        group = bisect_right(self.ends, row)
+        before = float(sum(self.sizes[:group]))
+        if group == len(self.ends):
+            return before
+        first = self.ends[group - 1] if group else 0
+        return before + self.sizes[group] * (row - first) / (self.ends[group] - first)
+
+    def row_at(self, size: float) -> int:
+        """The last row before which there are at most `size` bytes."""
+        totals = list(accumulate(self.sizes))
+        group = bisect_right(totals, size)
+        if group == len(totals):
+            return self.rows
+        first = self.ends[group - 1] if group else 0
+        before = totals[group - 1] if group else 0
+        share = (size - before) / self.sizes[group] if self.sizes[group] else 0.0
+        return first + int(share * (self.ends[group] - first))
+
+
+EMPTY = Footer((), (), pa.schema([]))
+"""The footer of an empty file, which Spark skips as well."""
+
+
+class Footers:
+    """The footers that planning needs, read a few files ahead: each takes a round trip to the storage."""
+
+    def __init__(self, read: Callable[[InputFile], Footer], width: int = 8) -> None:
+        self._read, self._width = read, width
+        self._ahead: Iterator[InputFile] = iter(())
+        self._reading: dict[str, Future[Footer]] = {}
+        self._kept: dict[str, Footer] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def announce(self, files: Iterable[InputFile]) -> None:
+        """Set the files that will be requested, in this order; replaces those announced before."""
+        self._ahead = iter(files)
+
+    def get(self, file: InputFile) -> Footer:
+        """The footer of a file; kept until `forget`.
+
+        Raises:
+            DataError: see the format.
+        """
+        if file.path not in self._kept:
+            self._fill()
+            reading = self._reading.pop(file.path, None)
+            self._kept[file.path] = reading.result() if reading else self._read(file)
+        return self._kept[file.path]
+
+    def forget(self, file: InputFile) -> None:
+        """Drop the footer of a file whose planning is complete."""
+        self._kept.pop(file.path, None)
+
+    def _fill(self) -> None:
+        for file in islice(self._ahead, max(0, 2 * self._width - len(self._reading))):
+            if file.path not in self._kept and file.path not in self._reading:
+                self._pool = self._pool or ThreadPoolExecutor(self._width, thread_name_prefix="footers")
+                self._reading[file.path] = self._pool.submit(self._read, file)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Footers, (self._read, self._width))
+
+
+class RowGroupsFormat(ABC):
+    """Plans and reads files of groups of rows. Positions are row numbers.
+
+    Args:
+        wanted: the declared columns.
+        grown: whether a column that is missing in a file is null there, as in a Delta table to which columns were
+            added; otherwise such a file is refused.
+    """
+
+    begin = 0
+    by_row = True
+    """Whether positions are row numbers, not bytes."""
+
+    def __init__(self, wanted: pa.Schema, *, grown: bool = False) -> None:
+        self.footers = Footers(type(self).read_footer)
+        self._wanted = wanted
+        self._grown = grown
+        self._checked: pa.Schema | None = None
+
+    # -- per format ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    @abstractmethod
+    def read_footer(file: InputFile) -> Footer:
+        """Read a footer; that of a file of 0 bytes is `EMPTY`.
+
+        Raises:
+            DataError: the file has changed, or is damaged.
+        """
+
+    @abstractmethod
+    def _rows(
+        self,
+        file: InputFile,
+        start: int,
+        end: int | None,
+        keep: pa.Array | None,
+        bad: Callable[[BadRow], object] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows [start, end) of a file that is not empty."""
+
+    # -- planning --------------------------------------------------------------------------------------------
+
+    def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
+        """The end of the next step; the row limit is exact, the byte limit uses the sizes of the groups.
+
+        Raises:
+            DataError: the file has changed, is damaged, or has other columns than declared.
+        """
+        footer = self.footers.get(file)
+        self._check(file, footer)
+        if start >= footer.rows:
+            self.footers.forget(file)
+            return Advance(start, True, rows=0, bytes=0)
+        end = footer.rows
+        before = footer.bytes_upto(start)
+        if limit.rows is not None:
+            end = min(end, start + limit.rows)
+        if limit.bytes is not None:
+            end = min(end, max(start + 1, footer.row_at(before + limit.bytes)))
+        finished = end >= footer.rows
+        if finished:
+            self.footers.forget(file)
+        return Advance(end, finished, rows=end - start, bytes=int(footer.bytes_upto(end) - before))
+
+    def seek(self, file: InputFile, position: Json) -> int:
+        """The number of a row.
+
+        Raises:
+            ConfigurationError: there is no such row.
+            DataError: the file has changed, or is damaged.
+        """
+        return number_in(position, 0, self.footers.get(file).rows, "the number of a row of the file", _who(file))
+
+    def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
+        """Split at groups, into parts with about equal numbers of rows."""
+        ends = self.read_footer(file).ends
+        cuts = [start]
+        for part in range(1, parts):
+            ideal = start + (end - start) * part // parts
+            right = bisect_left(ends, ideal)
+            near = min(ends[max(0, right - 1) : right + 1], key=lambda row: abs(row - ideal), default=end)
+            if cuts[-1] < near < end:
+                cuts.append(near)
+        return list(zip(cuts, [*cuts[1:], end], strict=True))
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        file: InputFile,
+        start: int,
+        end: int | None,
+        keep: pa.Array | None = None,
+        bad: Callable[[BadRow], object] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows [start, end), one group in memory at a time, in batches of bounded size.
+
+        Args:
+            file: the file; must be as it was discovered.
+            start: first row.
+            end: the row after the last one; None: all.
+            keep: by row number, whether the row exists; rows after its end do. None: all do.
+            bad: takes the rows with a value that the declared type does not have; None: they are refused. Not together
+                with `keep`.
+
+        Raises:
+            DataError: the file has changed, is damaged, or has other columns than declared; names it.
+        """
+        with file.unchanged():
+            if file.size:
+                yield from self._rows(file, start, end, keep, bad)
+
+    def _sifted(
+        self,
+        file: InputFile,
+        piece: pa.RecordBatch,
+        constants: Mapping[str, str | None],
+        first: int,
+        bad: Callable[[BadRow], object],
+    ) -> Iterator[pa.RecordBatch]:
+        def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
+            bad(BadRow({"file": file.name, "row": first + row}, str(problem), text_of(one)))
+
+        conform(piece.slice(0, 0), self._wanted, constants)  # what is wrong with all rows is no matter of one
+        return sift(piece, lambda rows: conform(rows, self._wanted, constants), pa.ArrowInvalid, collect)
+
+    def _check(self, file: InputFile, footer: Footer) -> None:
+        if footer is EMPTY or self._grown:
+            return
+        if self._checked is None or not footer.schema.equals(self._checked):
+            self._refuse(file, misfit(footer.schema, self._wanted, file.constants))
+            if not file.constants:
+                self._checked = footer.schema
+
+    @staticmethod
+    def _refuse(file: InputFile, problem: str | None) -> None:
+        if problem is not None:
+            raise file.refusal(
+                problem, "declare the columns that all files have, or read this file with a source of its own"
+            )
+
+
+def _who(file: InputFile) -> str:
+    return f"source '{file.uid}', file '{file.path}'"
+
+
+def no_columns(rows: int) -> pa.RecordBatch:
+    """Rows without columns: of a file whose columns are not wanted."""
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))

@@ -1,0 +1,294 @@
+"""The bad rows of a sink's epoch: collected by its tasks and by its commit, and kept before the target commits.
+
+A target may commit an epoch although the driver does not live to hear of it, and a later attempt at the epoch may find
+other rows bad: an option was changed, or the target holds other rows by then. So each attempt writes its bad rows under
+a mark of its own, and the target takes the mark with the epoch, in one atomic step. The file whose mark the target has
+counts, and no other.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Final, Protocol
+
+from spark_ext.bad_rows.buffer import Buffer
+from spark_ext.bad_rows.folder import Folder
+from spark_ext.bad_rows.names import (
+    EpochName,
+    PendingFile,
+    decided_name,
+    marked,
+    query_key,
+    sinks_folder,
+    table_in_file,
+    written_name,
+)
+from spark_ext.bad_rows.row import BadRow
+from spark_ext.errors import DataError, PreparedLostError, StorageError
+from spark_ext.failpoints import FailPoint, reach
+
+INLINE: Final = 64 * 1024
+"""Bytes of a task's bad rows that are sent with its message; more are left in a file."""
+
+NOTHING: Final = "everything up to the previous epoch; nothing of this one was committed"
+
+_MARK_BITS: Final = 62
+"""A mark is a positive integer that every target can store."""
+
+
+class Takes(Protocol):
+    """What a sink gives its bad rows to, in one task or one attempt to commit."""
+
+    def add(self, row: BadRow) -> None:
+        """Take a row."""
+
+    def keep(self) -> int | None:
+        """In a commit: store all rows of the epoch, and return the mark under which they are; None: there are none."""
+
+
+@dataclass(frozen=True)
+class SinkPlace:
+    """Where the bad rows of a sink's epoch are left."""
+
+    state: str
+    """Path or URI of the job's state directory."""
+    table: str
+    """Path or URI of the table in which they belong."""
+    uid: str
+    """Of the sink."""
+    query_id: str
+    """Spark's id of the query."""
+    epoch: int
+    lineage: int
+    incarnation: int
+    most: int | None = None
+    """A task or an epoch with more bad rows stops the job; None: there is no limit."""
+
+    @property
+    def who(self) -> str:
+        """The sink and the epoch, for messages."""
+        return f"sink '{self.uid}', epoch {self.epoch}"
+
+    @property
+    def named(self) -> str:
+        """The table, as files name it."""
+        return table_in_file(self.state, self.table)
+
+    @property
+    def folder(self) -> Folder:
+        """The sink's."""
+        return Folder(f"{sinks_folder(self.state, self.query_id)}/{self.uid}")
+
+    @property
+    def name(self) -> EpochName:
+        """The epoch's."""
+        return EpochName(self.epoch, self.lineage, query_key(self.query_id))
+
+    def check(self, count: int, last: BadRow | None) -> None:
+        """Refuse too many.
+
+        Args:
+            count: rows that are bad.
+            last: the newest of them, for the message.
+
+        Raises:
+            DataError: they are more than the option allows.
+        """
+        if self.most is None or count <= self.most:
+            return
+        raise DataError(
+            f"more than {self.most} rows are bad, which is what max_bad_rows allows"
+            + ("" if last is None else f"; the last one: {last.reason}"),
+            operator=self.who,
+            kept=NOTHING,
+            do="correct the rows in the query or the target's checks, or raise max_bad_rows, and start again",
+        )
+
+    def unwritable(self, problem: OSError) -> StorageError:
+        """The error when bad rows cannot be written."""
+        return StorageError(
+            f"bad rows cannot be written: {problem}",
+            operator=self.who,
+            kept=NOTHING,
+            do=f"make {self.state} writable on all machines of the cluster; the epoch is tried again",
+        )
+
+
+@dataclass(frozen=True)
+class Left:
+    """The bad rows of one task, as they travel with its message."""
+
+    rows: int
+    content: bytes
+    """The file; empty if it has a name."""
+    file: str = ""
+    """Its name in the sink's folder."""
+
+
+class TaskRows:
+    """The bad rows of one task.
+
+    Args:
+        place: of the epoch.
+    """
+
+    def __init__(self, place: SinkPlace) -> None:
+        self._place, self._rows = place, Buffer(place.named)
+        self.count = 0
+
+    def add(self, row: BadRow) -> None:
+        """Take a row.
+
+        Raises:
+            DataError: the task has more than the sink allows.
+        """
+        self.count += 1
+        self._place.check(self.count, row)
+        self._rows.add(row)
+
+    def keep(self) -> int | None:
+        """Only a commit keeps rows."""
+        raise RuntimeError("keep_bad_rows was called outside of commit")
+
+    def finish(self) -> Left | None:
+        """What travels with the message; None if no row was bad.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
+        if not self.count:
+            return None
+        content = self._rows.content()
+        if len(content) <= INLINE:
+            return Left(self.count, content)
+        name = written_name(self._place.epoch, secrets.token_hex(16))
+        try:
+            self._place.folder.write(name, content)
+        except OSError as problem:
+            raise self._place.unwritable(problem) from problem
+        return Left(self.count, b"", name)
+
+
+class CommitRows:
+    """The bad rows of an epoch, in the process that commits it.
+
+    Args:
+        place: of the epoch.
+        left: what its tasks have left.
+    """
+
+    def __init__(self, place: SinkPlace, left: Sequence[Left]) -> None:
+        self._place, self._left = place, left
+        self._own = Buffer(place.named)
+        self._own_count = 0
+        self.kept: int | None = None
+        """The mark of this attempt; None: it has kept nothing."""
+
+    @property
+    def count(self) -> int:
+        """All that is known to be bad."""
+        return sum(one.rows for one in self._left) + self._own_count
+
+    def begin(self) -> None:
+        """Another attempt at the commit begins: it finds its bad rows anew."""
+        self._own, self._own_count, self.kept = Buffer(self._place.named), 0, None
+
+    def add(self, row: BadRow) -> None:
+        """Take a row that the target has refused.
+
+        Raises:
+            DataError: the epoch has more than the sink allows.
+        """
+        self._own_count += 1
+        self.kept = None
+        self._place.check(self.count, row)
+        self._own.add(row)
+
+    def keep(self) -> int | None:
+        """Store all of them, under a new mark, which the target has to take with the epoch.
+
+        Raises:
+            DataError: they are more than the sink allows.
+            PreparedLostError: what a task has left is gone.
+            StorageError: they cannot be written.
+        """
+        if not self.count or self.kept is not None:
+            return self.kept
+        self._place.check(self.count, None)
+        folder, mark = self._place.folder, secrets.randbits(_MARK_BITS) + 1
+        file = PendingFile(self._place.name, self._place.incarnation, marked(mark), self.count)
+        reach(FailPoint.BAD_ROWS_BEFORE_KEPT)
+        content = self._content(folder)
+        try:
+            folder.write(file.name, content)
+        except OSError as problem:
+            raise self._place.unwritable(problem) from problem
+        reach(FailPoint.BAD_ROWS_KEPT)
+        self.kept = mark
+        return mark
+
+    def _content(self, folder: Folder) -> bytes:
+        if len(self._left) == 1 and not self._own_count:
+            return self._read(folder, self._left[0])
+        import pyarrow.parquet as pq
+
+        whole = Buffer(self._place.named)
+        for one in self._left:
+            whole.copy(pq.read_table(BytesIO(self._read(folder, one))))
+        if self._own_count:
+            own = pq.read_table(BytesIO(self._own.content()))
+            whole.copy(own)
+            self._own = Buffer(self._place.named)
+            self._own.copy(own)
+        return whole.content()
+
+    def _read(self, folder: Folder, one: Left) -> bytes:
+        if not one.file:
+            return one.content
+        try:
+            return folder.read(one.file)
+        except FileNotFoundError as problem:
+            raise PreparedLostError(
+                f"the bad rows that a task has left are gone: {problem}",
+                operator=self._place.who,
+                kept=NOTHING,
+                do="nothing: the epoch will be retried from its source; if it occurs again, find out what deletes "
+                f"files in {folder.uri}",
+            ) from problem
+        except OSError as problem:
+            raise self._place.unwritable(problem) from problem
+
+    def decide(self, mark: int | None, bad: int, given: int) -> None:
+        """The target has the epoch: say which of the files counts, and remove what tasks have left.
+
+        Args:
+            mark: that the target holds with the epoch; None: it holds none, and no row of the epoch is bad.
+            bad: rows that were bad since this process began to commit for this start of the job.
+            given: rows that the sink was given in the same epochs.
+
+        Raises:
+            StorageError: it cannot be written; the epoch is tried again.
+        """
+        folder = self._place.folder
+        try:
+            if mark is not None and (mark == self.kept or self._is_there(folder, mark)):
+                said = json.dumps({"bad": bad, "given": given})
+                folder.write(decided_name(self._place.name, mark), said.encode())
+                reach(FailPoint.BAD_ROWS_DECIDED)
+        except OSError as problem:
+            raise self._place.unwritable(problem) from problem
+        for one in self._left:
+            if one.file:
+                with suppress(OSError):  # what stays is removed with the epoch
+                    folder.remove(one.file)
+
+    def _is_there(self, folder: Folder, mark: int) -> bool:
+        """Whether the file of a mark still waits: if not, it was moved into the table before."""
+        name = self._place.name
+        files = (PendingFile.parse(file) for file in folder.names())
+        return any(file is not None and (file.epoch, file.range) == (name, marked(mark)) for file in files)

@@ -1,0 +1,118 @@
+"""Finds the rows of a batch that cannot be converted, by pieces and halves: few bad rows cost few conversions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+PIECE: Final = 1_024
+"""Rows that are converted at a time."""
+
+
+def sift(
+    batch: pa.RecordBatch,
+    convert: Callable[[pa.RecordBatch], T],
+    fails: type[Exception] | tuple[type[Exception], ...],
+    bad: Callable[[int, pa.RecordBatch, Exception], object],
+) -> Iterator[T]:
+    """What the rows that can be converted become, in order.
+
+    Args:
+        batch: at least one row.
+        convert: converts any number of rows.
+        fails: what it raises if one of them cannot be.
+        bad: takes the number of such a row within the batch, the row as a batch of its own, and what was raised.
+    """
+    # In pieces first: by halves alone the good rows would be converted as often as there are levels.
+    left = [(low, min(low + PIECE, batch.num_rows)) for low in range(0, batch.num_rows, PIECE)][::-1]
+    while left:
+        low, high = left.pop()
+        try:
+            yield convert(batch.slice(low, high - low))
+        except fails as problem:
+            if high - low == 1:
+                bad(low, batch.slice(low, 1), problem)
+            else:
+                middle = (low + high) // 2
+                left += [(middle, high), (low, middle)]
+
+
+def text_of(row: pa.RecordBatch) -> str:
+    """A row as JSON, with texts for values that JSON does not have."""
+    import json
+
+    values = {name: _value(column[0]) for name, column in zip(row.schema.names, row.columns, strict=True)}
+    return json.dumps(values, default=str)
+
+
+def _value(scalar: pa.Scalar) -> object:
+    try:
+        found = scalar.as_py()
+    except (ValueError, OverflowError):
+        return _unreadable(scalar)
+    return str(found) if isinstance(found, float) and not math.isfinite(found) else found
+
+
+def _unreadable(scalar: pa.Scalar) -> str:
+    """A value that Python does not have: a time, as days or microseconds since 1970; text that is not UTF-8; a list."""
+    import pyarrow as pa
+
+    if hasattr(scalar, "as_buffer"):
+        return repr(scalar.as_buffer().to_pybytes())
+    if pa.types.is_nested(scalar.type):
+        return " ".join(str(pa.repeat(scalar, 1)).split())
+    return f"{scalar.type} {scalar.value}"
+
+
+Bad = Callable[[int, "pa.RecordBatch", Exception], object]
+"""Takes the number of a row, the row as a batch of its own, and what is wrong with it."""
+
+
+def behind(bad: Bad, first: int) -> Bad:
+    """The same for the rows of a batch that is not the first.
+
+    Args:
+        bad: takes numbers that count over all batches.
+        first: number of the batch's first row.
+    """
+    return lambda row, one, problem: bad(first + row, one, problem)
+
+
+class Numbered:
+    """Batches of a task without the rows that a check refuses. Counts, so that a bad row is found in its input again.
+
+    Args:
+        check: raises one of `fails` if a row of a batch is refused; cheap for a batch without such rows.
+        fails: what it raises.
+        bad: takes the number of a row among all, from 0, the row as a batch of its own, and what was raised.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[pa.RecordBatch], object],
+        fails: type[Exception] | tuple[type[Exception], ...],
+        bad: Bad,
+    ) -> None:
+        self._check, self._fails, self._bad = check, fails, bad
+
+    def good(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows that pass, in order."""
+        first = 0
+        for batch in batches:
+            try:
+                self._check(batch)
+            except self._fails:
+                yield from sift(batch, self._checked, self._fails, behind(self._bad, first))
+            else:
+                yield batch
+            first += batch.num_rows
+
+    def _checked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        self._check(rows)
+        return rows

@@ -1,0 +1,216 @@
+"""Schema registries with the REST interface of Confluent's: options, a client, and its errors.
+
+The library is the client in confluent-kafka. It is loaded with the first use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, Field, field_validator
+
+from spark_ext import masking
+from spark_ext.clients.library import load
+from spark_ext.errors import NOTHING_DONE, SparkExtError, StorageError, refused
+from spark_ext.options import json_object
+
+T = TypeVar("T")
+
+HEADER_BYTES: Final = 5
+"""A zero and the id of the schema precede what is encoded."""
+
+_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+_OWN: Final = frozenset({"url", "timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity"})
+
+
+def _settings(value: object) -> object:
+    found = json_object(value)
+    if isinstance(found, Mapping):
+        for name in sorted(_OWN & found.keys()):
+            raise ValueError(f"'{name}' is set by the connector")
+    return found
+
+
+class RegistryOptions(BaseModel):
+    """Options of all connectors that use a schema registry."""
+
+    schema_registry_url: str | None = None
+    """Address of a schema registry: `http://` or `https://`; several of one registry, comma-separated."""
+
+    schema_registry_options: Annotated[Mapping[str, str], BeforeValidator(_settings)] = Field(
+        default_factory=dict, repr=False
+    )
+    """Settings with the names of Confluent's client, as a JSON object, such as `basic.auth.user.info` and
+    `ssl.ca.location`. `${NAME}` in a value is replaced by an environment variable of the process that connects. Never
+    shown or stored."""
+
+    @field_validator("schema_registry_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        for part in (value or "").split(",") if value is not None else ():
+            if not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s@?#]*)?", part.strip()):
+                raise ValueError(
+                    "this is not an address such as https://registry:8081; credentials belong into "
+                    "'schema_registry_options'"
+                )
+        return value
+
+
+class NoSuchSchema(Exception):
+    """The registry has no such subject, version or id."""
+
+
+class Registry:
+    """A client of a registry.
+
+    Args:
+        options: where it is, and how to log in.
+        seconds: limit for an answer.
+        who: for messages.
+
+    Raises:
+        EnvironmentProblem: the library is missing.
+        ConfigurationError: a setting is refused, or an environment variable is not set.
+    """
+
+    def __init__(self, options: RegistryOptions, seconds: float, who: str) -> None:
+        self.url, self.who = options.schema_registry_url or "", who
+        # Of a library of the library, about itself; it insists that they are shown.
+        with warnings.catch_warnings(record=True):
+            kind = load("confluent_kafka.schema_registry", "schemas", who).SchemaRegistryClient
+        try:
+            self.client = kind(
+                {
+                    **{name: _filled(value, who) for name, value in options.schema_registry_options.items()},
+                    "url": self.url,
+                    "timeout": seconds,
+                    # A failed epoch is tried again by the job.
+                    "max.retries": 1,
+                    "retries.wait.ms": 100,
+                    "retries.max.wait.ms": 100,
+                }
+            )
+        except (ValueError, TypeError, OSError) as problem:
+            raise refused(
+                f"the settings of the schema registry are refused: {problem}",
+                who,
+                "correct the option 'schema_registry_options'; its names are those of Confluent's client",
+            ) from problem
+
+    def ask(self, call: Callable[[Any], T], what: str) -> T:
+        """Ask the registry.
+
+        Args:
+            call: is given the client.
+            what: is asked for, for messages.
+
+        Raises:
+            NoSuchSchema: there is none.
+            ConfigurationError: the credentials or the question are refused.
+            StorageError: no answer.
+        """
+        import httpx
+        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+        try:
+            return call(self.client)
+        except SchemaRegistryError as problem:
+            raise self._error(problem, what) from problem
+        except OAuthTokenError as problem:
+            raise self._refused(f"{what}: there is no token: {problem}") from problem
+        except (httpx.HTTPError, OSError) as problem:
+            raise self._unreached(f"{what}: {type(problem).__name__}: {problem}") from problem
+        except (json.JSONDecodeError, TypeError, KeyError, AttributeError) as problem:
+            raise self._refused(f"{what}: its answer is not that of a schema registry: {problem}") from problem
+
+    def _error(self, problem: Any, what: str) -> Exception:
+        status = problem.http_status_code
+        if status == 404 and problem.error_code in (40401, 40402, 40403):
+            return NoSuchSchema(f"{what}: {problem.error_message}")
+        if status in (408, 429) or status >= 500:
+            return self._unreached(f"{what}: {problem}")
+        return self._refused(f"{what}: {problem}")
+
+    def _refused(self, what: str) -> SparkExtError:
+        return refused(
+            f"the schema registry {self.url} refuses {what}",
+            self.who,
+            "check 'schema_registry_url' and the credentials in 'schema_registry_options'",
+        )
+
+    def _unreached(self, what: str) -> SparkExtError:
+        return StorageError(
+            f"the schema registry {self.url} did not answer, {what}",
+            operator=self.who,
+            kept="everything that was committed",
+            do="check 'schema_registry_url' and the network; the operation will be retried with back-off",
+        )
+
+    def schema(self, id: int) -> Any:
+        """A schema by its id, kept once it is known: an id never gets another schema.
+
+        Raises:
+            NoSuchSchema, SparkExtError: as `ask` raises them.
+        """
+        return self.ask(lambda client: client.get_schema(id), f"the schema {id}")
+
+    def registered(self, subject: str, version: int | None) -> Any:
+        """A version of a subject; None: the latest.
+
+        Raises:
+            NoSuchSchema, SparkExtError: as `ask` raises them.
+        """
+        if version is None:
+            return self.ask(lambda client: client.get_latest_version(subject), f"the latest version of '{subject}'")
+        return self.ask(lambda client: client.get_version(subject, version), f"version {version} of '{subject}'")
+
+    def avro(self, schema: Any) -> Any:
+        """An Avro schema with all that it refers to, parsed.
+
+        Raises:
+            NoSuchSchema, SparkExtError: as `ask` raises them.
+            ValueError: it is none.
+        """
+        with warnings.catch_warnings(record=True):
+            load("fastavro", "schemas", self.who)
+            from confluent_kafka.schema_registry.avro import _resolve_named_schema
+            from confluent_kafka.schema_registry.common.avro import parse_schema_with_repo
+
+        def parsed(client: Any) -> Any:
+            # To a type checker it is the one for asyncio, which has the same name.
+            referred: Any = _resolve_named_schema(schema, client)
+            return parse_schema_with_repo(schema.schema_str, referred)
+
+        return self.ask(parsed, "a schema that another one refers to")
+
+
+_kept: dict[tuple[str, str, float], Registry] = {}
+"""Of this process: schemas are looked up once."""
+
+
+def kept_registry(options: RegistryOptions, seconds: float, who: str) -> Registry:
+    """The client that this process keeps for reading schemas by their ids."""
+    key = (options.schema_registry_url or "", repr(sorted(options.schema_registry_options.items())), seconds)
+    if key not in _kept:
+        _kept[key] = Registry(options, seconds, who)
+    return _kept[key]
+
+
+def _filled(value: str, who: str) -> str:
+    def variable(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise refused(
+                f"the option 'schema_registry_options' refers to the environment variable {match[1]}, which is not set",
+                who,
+                f"set {match[1]} for the driver and the executors (spark.executorEnv.{match[1]})",
+                kept=NOTHING_DONE,
+            )
+        masking.remember(os.environ[match[1]])
+        return os.environ[match[1]]
+
+    return _VARIABLE.sub(variable, value)

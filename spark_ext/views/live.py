@@ -1,0 +1,159 @@
+"""A running job as HTML for a notebook, drawn anew each second: state, figures, queries and the last incident. Pure.
+
+All styles stand in the elements, because the outputs of a notebook share one page. Text has the colour of the reader's
+theme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from typing import Final
+
+from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
+from spark_ext.views.style import ago, clock, colour, count, duration, lag_text
+
+LOOKS: Final = 120
+"""Points of the rate at most."""
+
+WIDTH, HEIGHT = 180, 28
+"""Of the plot of the rate, pixels."""
+
+REASON: Final = 160
+"""Characters of a reason or of an incident that are shown."""
+
+BLUE, GREEN, TRACK = "#0072B2", "#009E73", "rgba(128,128,128,.25)"
+
+_SMALL = "font-size:12px;opacity:.7"
+_CELL = "padding:2px 14px 2px 0;text-align:left;border:none;background:none;white-space:nowrap"
+_NUMBER = "padding:2px 14px 2px 0;text-align:right;border:none;background:none;font-variant-numeric:tabular-nums"
+
+
+@dataclass(frozen=True)
+class LastIncident:
+    """The newest incident of a start."""
+
+    type: str
+    what: str
+    at: datetime
+    open: bool
+    """Whether it is not resolved."""
+
+
+def live_html(snapshot: JobSnapshot, rates: Sequence[float] = (), incident: LastIncident | None = None) -> str:
+    """The job as it is now.
+
+    Args:
+        snapshot: of the job.
+        rates: rows per second at the last looks, oldest first.
+        incident: the newest one; None: there was none.
+    """
+    parts = [_head(snapshot, rates), _queries(snapshot)]
+    if incident is not None:
+        parts.append(_incident(incident, snapshot))
+    if snapshot.error:
+        parts.append(f'<pre style="white-space:pre-wrap;color:#c5221f">{escape(snapshot.error)}</pre>')
+    return f'<div style="line-height:1.5;font-family:system-ui,sans-serif;font-size:13px">{"".join(parts)}</div>'
+
+
+def _head(snapshot: JobSnapshot, rates: Sequence[float]) -> str:
+    figures = []
+    if snapshot.incarnation:
+        figures += [clock(snapshot.seconds), count(snapshot.rows, "row"), count(snapshot.epochs, "epoch")]
+        if snapshot.rows and snapshot.seconds > 0:
+            rate = rates[-1] if rates and not snapshot.state.ended else snapshot.rows / snapshot.seconds
+            figures.append(f"{rate:,.0f} rows/s")
+    shown = f'<span style="font-variant-numeric:tabular-nums">{" &middot; ".join(figures)}</span>'
+    start = f'<span style="{_SMALL}">start {snapshot.incarnation}</span>' if snapshot.incarnation > 1 else ""
+    return (
+        '<div style="display:flex;flex-wrap:wrap;align-items:center;gap:4px 12px;margin-bottom:4px">'
+        f"<b>{escape(snapshot.job)}</b>{_badge(snapshot.state.value)}{shown}{_spark(rates)}{start}</div>"
+    )
+
+
+def _badge(state: str) -> str:
+    shade = colour(state).html
+    return (
+        f'<span style="border:1px solid {shade};border-left-width:10px;border-radius:3px;padding:0 6px;'
+        f'font-size:12px;white-space:nowrap">{escape(state)}</span>'
+    )
+
+
+def _spark(rates: Sequence[float]) -> str:
+    """The rate over the last looks; nothing before there are three."""
+    if len(rates) < 3 or max(rates) <= 0:
+        return ""
+    top, step = max(rates), WIDTH / (len(rates) - 1)
+    points = " ".join(f"{n * step:.1f},{HEIGHT - 2 - (HEIGHT - 4) * rate / top:.1f}" for n, rate in enumerate(rates))
+    return (
+        f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="rows per second, at most {top:,.0f}">'
+        f"<title>rows per second, at most {top:,.0f}</title>"
+        f'<polygon points="0,{HEIGHT} {points} {WIDTH},{HEIGHT}" fill="{BLUE}" fill-opacity=".15"/>'
+        f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.5"/></svg>'
+    )
+
+
+def _queries(snapshot: JobSnapshot) -> str:
+    lags = any(query.lag_rows is not None for query in snapshot.queries)
+    sources = any(query.sources for query in snapshot.queries)
+    heads = [("query", _CELL), ("state", _CELL), ("rows", _NUMBER), ("epochs", _NUMBER), ("last epoch", _NUMBER)]
+    heads += [("lag, rows", _NUMBER)] if lags else []
+    heads += [("channels finished", _CELL)] if sources else []
+    heads += [("", _CELL)]
+    top = "".join(f'<th style="{style};font-weight:normal;opacity:.7">{name}</th>' for name, style in heads)
+    rows = "".join(
+        f'<tr style="background:none">{_query(query, snapshot.at, lags, sources)}</tr>' for query in snapshot.queries
+    )
+    return f'<table style="border-collapse:collapse;border:none"><tr style="background:none">{top}</tr>{rows}</table>'
+
+
+def _query(query: QuerySnapshot, now: datetime, lags: bool, sources: bool) -> str:
+    last = "" if query.last_epoch is None else f"{query.last_epoch:,}"
+    if query.last_epoch_ms is not None:
+        last += f" ({duration(query.last_epoch_ms / 1000)})"
+    age = None if query.state.ended or query.lag_at is None else (now - query.lag_at).total_seconds()
+    said = query.reason.partition("\n")[0] or query.phase
+    if query.finished_before:
+        said = "finished in an earlier run"
+    cells = [
+        (escape(query.uid), _CELL),
+        (_badge(query.state.value), _CELL),
+        (f"{query.rows:,}", _NUMBER),
+        (f"{query.epochs:,}", _NUMBER),
+        (last, _NUMBER),
+    ]
+    if lags:
+        cells.append((escape(lag_text(query.lag_rows, age)), _NUMBER))
+    if sources:
+        cells.append((_channels(query), _CELL))
+    cells.append((f'<span style="{_SMALL}">{escape(said[:REASON])}</span>', _CELL))
+    return "".join(f'<td style="{style}">{value}</td>' for value, style in cells)
+
+
+def _channels(query: QuerySnapshot) -> str:
+    """A bar with two numbers; of a source that may get further channels it says so by its colour."""
+    if not query.sources:
+        return ""
+    done = sum(source.channels_finished for source in query.sources)
+    total = done + sum(source.channels_running or 0 for source in query.sources)
+    ended = all(source.finished for source in query.sources)
+    share = done / total if total else float(ended)
+    return (
+        f'<span style="display:inline-block;width:80px;height:8px;background:{TRACK};border-radius:2px;'
+        f'vertical-align:middle;overflow:hidden"><span style="display:block;height:8px;width:{share:.0%};'
+        f'background:{GREEN if ended else BLUE}"></span></span> {done:,} of {total:,}'
+    )
+
+
+def _incident(incident: LastIncident, snapshot: JobSnapshot) -> str:
+    age = max(0.0, (snapshot.at - incident.at).total_seconds())
+    text = incident.what.partition("\n")[0][:REASON]
+    state = "open" if incident.open else "resolved"
+    mark = "#c5221f" if incident.open else "#9aa0a6"
+    return (
+        f'<div style="border-left:4px solid {mark};padding-left:8px;margin-top:6px">'
+        f"{escape(incident.type)}, {state}: {escape(text)} "
+        f'<span style="{_SMALL}">{ago(age)} ago</span></div>'
+    )

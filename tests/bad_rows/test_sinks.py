@@ -1,0 +1,264 @@
+"""Bad rows of sinks, from the files of commits to the table, without Spark: histories of queries, sinks and states."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from spark_ext.bad_rows.epoch import CommitRows, Left, SinkPlace, TaskRows
+from spark_ext.bad_rows.lineages import Cut
+from spark_ext.bad_rows.names import default_table, sinks_folder
+from spark_ext.bad_rows.restored import BadRowsOfJob
+from spark_ext.bad_rows.row import BadRow
+from spark_ext.bad_rows.settle import Moved, Settler
+from spark_ext.bad_rows.table import SCHEMA, Owner
+from spark_ext.errors import DataError
+
+QUERY_ID = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
+
+
+class World:
+    """A query with a sink `out` in a state directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state, self.query, self.uid, self.lineage = str(folder / "state"), "q", "out", 1
+        (self.checkpoint / "commits").mkdir(parents=True)
+        (self.checkpoint / "offsets").mkdir()
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": QUERY_ID}))
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.state, "queries", self.query, "checkpoint")
+
+    def place(self, epoch: int, most: int | None = None) -> SinkPlace:
+        where = default_table(self.state)
+        return SinkPlace(self.state, where, self.uid, QUERY_ID, epoch, self.lineage, 1, most)
+
+    def left(self, epoch: int, *names: str) -> list[Left]:
+        """A task leaves bad rows."""
+        rows = TaskRows(self.place(epoch))
+        for name in names:
+            rows.add(BadRow({"row": name}, "odd", name))
+        found = rows.finish()
+        return [] if found is None else [found]
+
+    def attempt(self, epoch: int, names: Sequence[str], refused: Sequence[str] = ()) -> tuple[CommitRows, int | None]:
+        """An attempt at a commit, up to the target's atomic step."""
+        rows = CommitRows(self.place(epoch), self.left(epoch, *names))
+        rows.begin()
+        for name in refused:
+            rows.add(BadRow(None, "refused", name))
+        return rows, rows.keep()
+
+    def run(self, epoch: int, *names: str) -> None:
+        """An epoch that the target and Spark commit."""
+        rows, mark = self.attempt(epoch, names)
+        rows.decide(mark, len(names), 10)
+        self.commit(epoch)
+
+    def commit(self, epoch: int) -> None:
+        (self.checkpoint / "commits" / str(epoch)).touch()
+
+    def settle(self) -> list[Moved]:
+        settler = Settler("j", "id", self.state, self.query, self.lineage, str(self.checkpoint))
+        return settler.settle_sinks() if settler.sinks_waiting() else []
+
+    def rows(self) -> list[tuple[int, str]]:
+        """Epoch and text of each row that counts."""
+        if not DeltaTable.is_deltatable(default_table(self.state)):
+            return []
+        table = pa.table(DeltaTable(default_table(self.state)).scan()).to_pylist()
+        return sorted((row["epoch"], row["raw"]) for row in table if row["replaced_in"] is None)
+
+    def waiting(self) -> list[str]:
+        root = Path(sinks_folder(self.state, QUERY_ID))
+        return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_they_are_moved_once_spark_has_committed_their_epoch(world: World) -> None:
+    rows, mark = world.attempt(0, ["a", "b"])
+    rows.decide(mark, 2, 7)
+    assert world.settle() == [] and world.rows() == []
+    world.commit(0)
+    [moved] = world.settle()
+    assert (moved.uid, moved.role, moved.epoch, moved.rows, moved.of) == ("out", "sink", 0, 2, (2, 7))
+    assert world.rows() == [(0, "a"), (0, "b")] and world.waiting() == []
+    assert world.settle() == []
+
+
+def test_what_was_not_decided_does_not_count(world: World) -> None:
+    """The target did not take that attempt; Spark has committed the epoch with another one, which had no bad rows."""
+    world.attempt(0, ["a"])
+    world.commit(0)
+    assert world.settle() == [] and world.rows() == [] and world.waiting() == []
+
+
+def test_of_several_attempts_the_one_that_was_decided_counts(world: World) -> None:
+    world.attempt(0, ["a", "b", "c"])
+    rows, mark = world.attempt(0, ["d"], ["e"])
+    world.attempt(0, ["f"])
+    rows.decide(mark, 2, 2)
+    world.commit(0)
+    world.settle()
+    assert world.rows() == [(0, "d"), (0, "e")] and world.waiting() == []
+
+
+def test_a_repeated_epoch_takes_the_mark_that_the_target_holds(world: World) -> None:
+    """Its own rows, which were prepared anew, are nowhere."""
+    _, mark = world.attempt(0, ["a"])
+    again = CommitRows(world.place(0), world.left(0, "x", "y"))
+    again.begin()
+    again.decide(mark, 0, 0)
+    world.commit(0)
+    world.settle()
+    assert world.rows() == [(0, "a")]
+    again.decide(mark, 0, 0)  # a driver that wakes up late
+    assert world.settle() == [] and world.rows() == [(0, "a")] and world.waiting() == []
+
+
+def test_another_attempt_at_the_commit_finds_its_rows_anew(world: World) -> None:
+    rows, first = world.attempt(0, ["a"], ["b"])
+    rows.begin()
+    rows.add(BadRow(None, "refused", "c"))
+    second = rows.keep()
+    assert first != second == rows.keep()
+    rows.decide(second, 2, 2)
+    world.commit(0)
+    world.settle()
+    assert world.rows() == [(0, "a"), (0, "c")]
+
+
+def test_rows_that_come_after_keeping_are_kept_too(world: World) -> None:
+    rows, first = world.attempt(0, [], ["a"])
+    rows.add(BadRow(None, "refused", "b"))
+    second = rows.keep()
+    assert first != second
+    rows.decide(second, 2, 2)
+    world.commit(0)
+    world.settle()
+    assert world.rows() == [(0, "a"), (0, "b")]
+
+
+def test_much_is_left_in_a_file_which_goes_with_the_epoch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_ext.bad_rows.epoch.INLINE", 0)
+    world.left(0, "of an attempt that failed")
+    world.run(0, "a")
+    world.left(1, "of the next epoch")
+    world.settle()
+    assert world.rows() == [(0, "a")]
+    assert [name for name in world.waiting() if name.endswith(".parquet")] == [
+        name for name in world.waiting() if name.startswith("out/written/1-")
+    ]
+    world.run(1, "b")
+    world.settle()
+    assert world.rows() == [(0, "a"), (1, "b")] and world.waiting() == []
+
+
+def test_a_limit_holds_for_tasks_and_commit_together(world: World) -> None:
+    rows = CommitRows(world.place(0, most=2), world.left(0, "a", "b"))
+    rows.begin()
+    with pytest.raises(DataError, match="more than 2 rows are bad"):
+        rows.add(BadRow(None, "refused", "c"))
+
+
+def test_a_sink_with_another_uid_takes_over_what_the_former_one_has_left(world: World) -> None:
+    world.run(0, "a")
+    world.uid = "renamed"
+    world.run(1, "b")
+    assert {moved.uid for moved in world.settle()} == {"out", "renamed"}
+    assert world.rows() == [(0, "a"), (1, "b")] and world.waiting() == []
+
+
+def test_a_query_with_another_name_takes_over_what_it_has_left(world: World) -> None:
+    """A job renames the folder of its checkpoint; Spark's id of the query stays."""
+    world.run(0, "a")
+    former = world.checkpoint.parent
+    world.query = "renamed"
+    former.rename(world.checkpoint.parent)
+    world.settle()
+    assert world.rows() == [(0, "a")] and world.waiting() == []
+
+
+def test_a_state_directory_that_is_moved_takes_them_along(world: World, tmp_path: Path) -> None:
+    """Into the table in its new place."""
+    world.run(0, "a")
+    world.settle()
+    world.run(1, "b")
+    moved = tmp_path / "elsewhere"
+    shutil.move(world.state, moved)
+    world.state = str(moved)
+    assert [one.epoch for one in world.settle()] == [1]
+    assert world.rows() == [(0, "a"), (1, "b")] and world.waiting() == []
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_checkpoint_that_begins_anew_does_not_touch_the_rows_of_the_former(world: World) -> None:
+    """Epochs have the same numbers again: what was moved before stays, and the new ones are added."""
+    world.run(0, "a")
+    BadRowsOfJob("j", "id", world.state, {}).settle("q", str(world.checkpoint))
+    assert world.rows() == [(0, "a")], "before it is put aside"
+    (world.checkpoint / "metadata").write_text(json.dumps({"id": "another"}))
+    world.settle()
+    assert world.rows() == [(0, "a")]
+
+
+def test_after_a_restore_the_rows_of_the_savepoint_count(world: World) -> None:
+    for number in range(4):
+        world.run(number, f"a{number}")
+    job = BadRowsOfJob("j", "id", world.state, {})
+    owners = job.settle("q", str(world.checkpoint), {"out": 1})
+    assert [owner for owner in owners if owner.role == "sink"] == [Owner("j", "id", "q", "out", 1, QUERY_ID, "sink")]
+    job.put_back("out", 2, Cut(1, 1), owners, newest=1, role="sink")
+    assert world.rows() == [(0, "a0"), (1, "a1")]
+    for number in (2, 3):
+        (world.checkpoint / "commits" / str(number)).unlink()
+    world.lineage = 2
+    world.run(2, "b2")
+    world.settle()
+    assert world.rows() == [(0, "a0"), (1, "a1"), (2, "b2")]
+    # A later restore of a savepoint in the first lineage brings its rows back.
+    job.put_back("out", 3, Cut(1, 3), (), newest=1, role="sink")
+    assert world.rows() == [(number, f"a{number}") for number in range(4)]
+
+
+def test_a_driver_that_was_given_up_adds_nothing_after_a_restore(world: World) -> None:
+    world.run(0, "a")
+    zombie = Settler("j", "id", world.state, "q", 1, str(world.checkpoint))
+    job = BadRowsOfJob("j", "id", world.state, {})
+    job.put_back("out", 2, None, job.settle("q", str(world.checkpoint), {"out": 1}), newest=1, role="sink")
+    world.run(1, "late")
+    assert zombie.settle_sinks() == []
+    assert world.rows() == []
+
+
+def test_rows_of_a_source_of_the_same_name_are_left_alone(world: World) -> None:
+    """A sink of one query and a source of another may have one uid."""
+    world.run(0, "a")
+    world.settle()
+    job = BadRowsOfJob("j", "id", world.state, {})
+    job.put_back("out", 2, None, (), newest=1)
+    assert world.rows() == [(0, "a")]
+
+
+def test_a_table_of_an_older_release_gets_the_column(world: World) -> None:
+    older = pa.schema([field for field in SCHEMA if field.name != "role"])
+    row = dict.fromkeys(older.names) | {"uid": "out", "job_id": "id", "epoch": 0, "lineage": 1, "raw": "old"}
+    from deltalake import write_deltalake
+
+    write_deltalake(default_table(world.state), pa.Table.from_pylist([row], schema=older))
+    world.run(0, "a")
+    world.settle()
+    assert world.rows() == [(0, "a"), (0, "old")]
+    BadRowsOfJob("j", "id", world.state, {}).put_back("out", 2, None, (), newest=1)
+    assert world.rows() == [(0, "a")], "a row without a role is a source's"

@@ -1,0 +1,117 @@
+"""Conformance of what can be in an object store: the contract kits, on a server with the interface of S3.
+
+By default a few tests of each; all of them with `make test-all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql.types import StructType
+
+from spark_ext.schemas.ddl import columns
+from spark_ext.sources.contract import ChannelSource
+from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
+from spark_ext.sources.files.source import Files
+from spark_ext.testing.sink_contract import SinkContract
+from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.source_contract import SourceContract, SourceWorld
+from tests.servers.object_store import Bucket, ObjectStore
+from tests.servers.store_proxy import StoreProxy
+from tests.sinks.store_targets import DeltaInStore, FilesInStore
+from tests.sources.files import files_kit
+
+SIZES = (3, 11, 1, 24)
+"""Rows of each channel."""
+
+
+@pytest.fixture
+def proxy(object_store: ObjectStore, tmp_path: Path) -> Iterator[StoreProxy]:
+    with StoreProxy(object_store.port, tmp_path) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def in_store(object_store: ObjectStore, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket that this process and its children find by the environment, through the proxy."""
+    bucket = object_store.bucket(proxy.endpoint)
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    return bucket
+
+
+@pytest.mark.extended_but("_c2_crash_before", "_c4_")
+class TestDelta2pcInStore(SinkContract):
+    @pytest.fixture
+    def target(self, in_store: Bucket, proxy: StoreProxy) -> SinkTarget:
+        return DeltaInStore(in_store, proxy)
+
+
+@pytest.mark.extended_but("_c2_crash_before", "_c4_")
+class TestFiles2pcInStore(SinkContract):
+    @pytest.fixture
+    def target(self, in_store: Bucket, proxy: StoreProxy) -> SinkTarget:
+        return FilesInStore(in_store, proxy)
+
+
+class FilesWorld(SourceWorld):
+    """Parquet files in a bucket."""
+
+    schema = files_kit.SCHEMA
+
+    def __init__(self, bucket: Bucket, folder: Path) -> None:
+        self.uri = f"{bucket.uri}/in"
+        for number, rows in enumerate(SIZES):
+            file = folder / f"{number}.parquet"
+            files_kit.write(file, files_kit.table(number * 100, rows), "parquet")
+            bucket.put(f"in/{number}.parquet", file.read_bytes())
+
+    def source(self, **options: str) -> ChannelSource:
+        return Files({"uid": "files", "path": self.uri, "format": "parquet", **options})
+
+    def expected(self) -> list[dict[str, Any]]:
+        parts = [files_kit.table(number * 100, rows) for number, rows in enumerate(SIZES)]
+        rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
+        return rows
+
+    def misfits(self) -> list[StructType]:
+        return [columns("id bigint, word bigint")]
+
+
+class SnapshotWorld(SourceWorld):
+    """A table of some files in a bucket."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.uri = f"{bucket.uri}/in"
+        for number, rows in enumerate(SIZES):
+            write_deltalake(self.uri, files_kit.table(number * 100, rows), mode="append")
+
+    def source(self, **options: str) -> ChannelSource:
+        return DeltaSnapshot({"uid": "snapshot", "path": self.uri, **options})
+
+    def expected(self) -> list[dict[str, Any]]:
+        parts = [files_kit.table(number * 100, rows) for number, rows in enumerate(SIZES)]
+        rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
+        return rows
+
+    def misfits(self) -> list[StructType]:
+        return [columns("id bigint, word bigint")]
+
+
+@pytest.mark.extended_but("_r6_", "_r1_")
+class TestFilesInStore(SourceContract):
+    @pytest.fixture
+    def world(self, in_store: Bucket, tmp_path: Path) -> SourceWorld:
+        return FilesWorld(in_store, tmp_path)
+
+
+@pytest.mark.extended_but("_r6_", "_r1_")
+class TestDeltaSnapshotInStore(SourceContract):
+    @pytest.fixture
+    def world(self, in_store: Bucket) -> SourceWorld:
+        return SnapshotWorld(in_store)

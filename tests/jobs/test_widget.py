@@ -1,0 +1,110 @@
+"""The live widget: it follows a job while it is displayed, and its thread ends with the job."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from spark_ext.errors import EnvironmentProblem
+from spark_ext.jobs.widget import JobWidget
+from spark_ext.model.lifecycle import State
+from spark_ext.views.live import LastIncident
+from spark_ext.views.snapshot import JobSnapshot
+from tests.support.snapshots import job, query
+from tests.support.waiting import until
+
+pytest.importorskip("ipywidgets")
+
+
+class Running:
+    """A job whose snapshots the test makes."""
+
+    def __init__(self) -> None:
+        self.name, self.done, self.looks, self.rows = "flights", False, 0, 0
+        self.state = State.RUNNING
+
+    def snapshot(self) -> JobSnapshot:
+        self.looks += 1
+        return job(query("a", self.state, rows=self.rows), state=self.state)
+
+    def last_incident(self) -> LastIncident | None:
+        return None
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "widget of job 'flights'"]
+
+
+def display(widget: JobWidget) -> dict[str, Any]:
+    data, _ = widget._repr_mimebundle_()
+    return dict(data)
+
+
+def follows(widget: JobWidget) -> bool:
+    return widget.following
+
+
+def test_nothing_runs_until_it_is_displayed() -> None:
+    running = Running()
+    widget = JobWidget(running, every=0.01)
+    assert "RUNNING" in widget.widget.value and not follows(widget) and not threads()
+
+
+def test_it_follows_the_job_and_shows_its_end() -> None:
+    running = Running()
+    widget = JobWidget(running, every=0.01)
+    bundle = display(widget)
+    assert "application/vnd.jupyter.widget-view+json" in bundle and bundle["text/html"] == widget.widget.value
+    assert "job 'flights' RUNNING" in bundle["text/plain"]
+    running.rows = 1234
+    until(lambda: "1,234 rows" in widget.widget.value, "the rows to be shown")
+    display(widget)  # a second time: there is one thread
+    assert len(threads()) == 1
+    running.state = State.FINISHED
+    running.done = True
+    until(lambda: not follows(widget), "the thread to end")
+    assert "FINISHED" in widget.widget.value
+    display(widget)
+    assert not follows(widget)
+
+
+def test_close_ends_it() -> None:
+    running = Running()
+    widget = JobWidget(running, every=0.01)
+    widget.start()
+    assert follows(widget)
+    widget.close()
+    widget.close()
+    assert not follows(widget)
+    widget.start()
+    assert not follows(widget)
+
+
+def test_it_ends_when_nobody_holds_the_job() -> None:
+    running = Running()
+    widget = JobWidget(running, every=0.01)
+    widget.start()
+    del running
+    until(lambda: not follows(widget), "the thread to end")
+    assert "flights" in display(widget)["text/plain"]
+
+
+def test_a_further_start_is_followed_when_it_is_displayed_again() -> None:
+    running = Running()
+    running.done = True
+    widget = JobWidget(running, every=0.01)
+    display(widget)
+    assert not follows(widget)
+    running.done = False
+    display(widget)
+    assert follows(widget)
+    widget.close()
+
+
+def test_without_ipywidgets_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ipywidgets", None)
+    with pytest.raises(EnvironmentProblem, match="ipywidgets") as refused:
+        JobWidget(Running())
+    assert "spark-ext[notebook]" in refused.value.do

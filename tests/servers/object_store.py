@@ -1,0 +1,194 @@
+"""A real server with the interface of S3, in a process of its own: moto, which keeps all objects in memory.
+
+    def test_x(store: Bucket) -> None:
+        ...Job(..., storage_options=store.options)
+        store.keys("state/")
+
+With `VERSITYGW` in the environment, the path of that program, it is versitygw over a folder instead: it checks
+signatures, and its objects survive a kill.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.servers.ports import free_ports
+from tests.servers.watchdog import Watched
+from tests.support.waiting import until
+
+KEY, SECRET, REGION = "test-key-id", "s3cret-Of-A-Bucket", "us-east-1"
+
+GATEWAY: Final = "VERSITYGW"
+"""The variable of the environment that names the other server's program."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket; fresh for each test."""
+
+    endpoint: str
+    name: str
+
+    @property
+    def uri(self) -> str:
+        """Its root."""
+        return f"s3://{self.name}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Storage options, as delta-rs names them."""
+        return {
+            "aws_access_key_id": KEY,
+            "aws_secret_access_key": SECRET,
+            "aws_endpoint_url": self.endpoint,
+            "aws_region": REGION,
+            "aws_allow_http": "true",
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same as variables of the environment."""
+        return {name.upper(): value for name, value in self.options.items()}
+
+    @cached_property
+    def client(self) -> Any:
+        """A client of the store."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+            region_name=REGION,
+        )
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The keys of all objects, markers of folders left out."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+        found = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        return [key for key in found if not key.endswith("/")]
+
+    def get(self, key: str) -> bytes:
+        """An object's content."""
+        return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object."""
+        self.client.put_object(Bucket=self.name, Key=key, Body=content)
+
+    def uploads(self) -> list[str]:
+        """The keys of uploads in parts that were neither completed nor aborted."""
+        found = self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", ())
+        return [item["Key"] for item in found]
+
+
+class ObjectStore:
+    """The server. `start` before use, `close` after."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="spark-ext-s3-"))
+        self._watched = Watched(self.folder)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._numbers = itertools.count()
+        self.port = free_ports(1)[0]
+
+    @property
+    def endpoint(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def _command(self) -> tuple[list[str], Mapping[str, str]]:
+        gateway = os.environ.get(GATEWAY)
+        if gateway:
+            (self.folder / "objects").mkdir(exist_ok=True)
+            given = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
+            # Metadata as files beside the objects: not every file system has attributes for them.
+            (self.folder / "meta").mkdir(exist_ok=True)
+            command = [gateway, "--port", f"127.0.0.1:{self.port}", "--region", REGION, "posix"]
+            return [*command, "--sidecar", str(self.folder / "meta"), str(self.folder / "objects")], given
+        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)], {}
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        command, given = self._command()
+        with (self.folder / "server.log").open("ab") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **given},
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        self._watched.add(self._process.pid)
+        until(self._answers, "the object store answers")
+
+    def _answers(self) -> bool:
+        import socket
+
+        assert self._process is not None and self._process.poll() is None, (self.folder / "server.log").read_text()
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """`kill -9` it."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def bucket(self, endpoint: str | None = None) -> Bucket:
+        """A new bucket.
+
+        Args:
+            endpoint: where its users reach it; None: the server itself.
+        """
+        name = f"bucket-{os.getpid()}-{next(self._numbers)}"
+        Bucket(self.endpoint, name).client.create_bucket(Bucket=name)
+        return Bucket(endpoint or self.endpoint, name)
+
+    def close(self) -> None:
+        """End it, and forget all objects."""
+        if self._process is not None:
+            self.kill()
+        self._watched.close()
+
+
+@contextmanager
+def running() -> Iterator[ObjectStore]:
+    """A server in the block."""
+    store = ObjectStore()
+    try:
+        store.start()
+        yield store
+    finally:
+        store.close()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """The server of a test process."""
+    with running() as store:
+        yield store
+
+
+@pytest.fixture
+def bucket(object_store: ObjectStore) -> Bucket:
+    """A new bucket of the test process's server."""
+    return object_store.bucket()

@@ -1,0 +1,235 @@
+"""A real HTTP server before an object store: it passes requests on, and answers some itself, late, or not at all.
+
+with StoreProxy(store.port) as proxy:
+    proxy.behave(Fault(method="PUT", path="/state/", status=503, times=5), Fault(path="/commits/", delay=2.0))
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import re
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_OWN = frozenset({"connection", "keep-alive", "transfer-encoding", "expect", "content-length", "date", "server"})
+"""Headers that each connection has for itself."""
+
+CONTROL = "/-/faults"
+"""The path under which the tests say what is done."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done with some of the requests."""
+
+    path: str = ""
+    """A pattern that is looked for in the path with its query."""
+    method: str = ""
+    """Only requests of this method; "": of all."""
+    status: int = 0
+    """Answered with this status, without effect; 0: passed on."""
+    delay: float = 0.0
+    """Waits so long before that, s."""
+    lost: bool = False
+    """Passed on, with its effect, and the connection is closed instead of answered."""
+    times: int | None = None
+    """For so many requests; None: for all."""
+
+    def meets(self, method: str, path: str) -> bool:
+        """Whether a request is one of these."""
+        return self.method in ("", method) and re.search(self.path, path) is not None
+
+
+# -- the server's side ------------------------------------------------------------------------------------------------
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    store = 0
+    lock = threading.Lock()
+    faults: list[Fault] = []
+    met: Counter[int] = Counter()
+    seen: Counter[str] = Counter()
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except ConnectionError:
+            self.close_connection = True
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+    def _pass(self) -> None:
+        body = self._body()
+        if self.path == CONTROL:
+            self._control(body)
+            return
+        fault = self._fault()
+        if fault is not None:
+            time.sleep(fault.delay)
+            if fault.status:
+                self._refuse(fault.status)
+                return
+        connection = http.client.HTTPConnection("127.0.0.1", self.store, timeout=60)
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in _OWN:
+                connection.putheader(name, value)
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        content = answer.read()
+        if fault is not None and fault.lost:
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in _OWN:
+                self.send_header(name, value)
+        length = answer.getheader("Content-Length") if self.command == "HEAD" else None
+        self.send_header("Content-Length", length or str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+        connection.close()
+
+    def _body(self) -> bytes:
+        if self.headers["Transfer-Encoding"] != "chunked":
+            return self.rfile.read(int(self.headers["Content-Length"] or 0))
+        parts = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        return b"".join(parts)
+
+    def _control(self, body: bytes) -> None:
+        with Handler.lock:
+            if self.command == "PUT":
+                Handler.faults = [Fault(**one) for one in json.loads(body)]
+                Handler.met.clear()
+            content = json.dumps(dict(Handler.seen)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _refuse(self, status: int) -> None:
+        code = {403: "AccessDenied", 503: "SlowDown"}.get(status, "InternalError")
+        text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>a test</Message></Error>".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def _fault(self) -> Fault | None:
+        with Handler.lock:
+            Handler.seen[self.command] += 1
+            for number, fault in enumerate(Handler.faults):
+                if fault.meets(self.command, self.path) and (fault.times is None or Handler.met[number] < fault.times):
+                    Handler.met[number] += 1
+                    Handler.seen["faulty"] += 1
+                    return fault
+        return None
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def serve(store: int, port: int) -> None:
+    parent = os.getppid()
+    Handler.store = store
+
+    def end_with_parent() -> None:
+        """Nothing is left behind by a test process that was killed."""
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    Server(("127.0.0.1", port), Handler).serve_forever()
+
+
+# -- the tests' side --------------------------------------------------------------------------------------------------
+
+
+class StoreProxy:
+    """The server; at the end of the `with` it is gone.
+
+    Args:
+        store: the port of the store.
+        folder: for its log.
+    """
+
+    def __init__(self, store: int, folder: Path) -> None:
+        from tests.servers.ports import free_ports
+
+        self._store, self._folder = store, folder
+        self.port = free_ports(1)[0]
+
+    @property
+    def endpoint(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> StoreProxy:
+        from tests.support.processes import Tree
+        from tests.support.waiting import until
+
+        given = ["--store", str(self._store), "--port", str(self.port)]
+        self._tree = Tree([sys.executable, __file__, *given], self._folder / "proxy.log")
+        until(self._answers, "the proxy answers")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self._tree.kill_all()
+
+    def _answers(self) -> bool:
+        try:
+            self.seen()
+        except OSError:
+            return False
+        return True
+
+    def behave(self, *faults: Fault) -> None:
+        """From now on, what is done with requests; without faults all are passed on."""
+        self._asked("PUT", json.dumps([asdict(fault) for fault in faults]).encode())
+
+    def seen(self) -> dict[str, int]:
+        """Requests by method; under `faulty` those that met a fault."""
+        found: dict[str, int] = json.loads(self._asked("GET", b""))
+        return found
+
+    def _asked(self, method: str, body: bytes) -> bytes:
+        request = urllib.request.Request(f"{self.endpoint}{CONTROL}", data=body or None, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return bytes(answer.read())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--store", type=int, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    asked = parser.parse_args()
+    serve(asked.store, asked.port)

@@ -1,0 +1,128 @@
+"""A token endpoint of OAuth 2 in a thread, and a receiver that takes its tokens only: real HTTP on loopback.
+
+with TokenEndpoint() as endpoint:
+    endpoint.life = 3600
+    endpoint.refuse(401)          # the next requests for a token
+    endpoint.revoke()             # no token that was given so far is taken any longer
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, unquote_plus
+
+CLIENT, SECRET = "shop sender", "s3cret/of:the client"
+"""With characters that have to be encoded."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    endpoint: TokenEndpoint
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        status, answer, headers = (
+            self.endpoint.give(self.headers, dict(parse_qsl(body.decode())))
+            if self.path == "/token"
+            else self.endpoint.take(self.headers, self.path, body)
+        )
+        content = json.dumps(answer).encode() if isinstance(answer, dict) else answer.encode()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_PUT = do_POST
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+class TokenEndpoint:
+    """Gives tokens at `/token`, and takes rows with a valid one anywhere else.
+
+    Args:
+        tls: with which it serves; None: plain HTTP.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        handler = type("Bound", (Handler,), {"endpoint": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self._scheme = "http" if tls is None else "https"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._lock = threading.Lock()
+        self._refusals: list[tuple[int, Any, dict[str, str]]] = []
+        self._valid: set[str] = set()
+        self.life: int | None = 3600
+        self.forms: list[dict[str, str]] = []
+        """The requests for tokens, as far as they were those of the client."""
+        self.given: list[str] = []
+        """All tokens."""
+        self.taken: list[tuple[str, str, bytes]] = []
+        """Path, token and body of what was taken."""
+        self.refused = 0
+        """Requests whose token was not valid."""
+
+    def __enter__(self) -> TokenEndpoint:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def base(self) -> str:
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.base}/token"
+
+    def refuse(self, status: int, answer: Any = "", **headers: str) -> None:
+        """Answer the next request for a token so."""
+        self._refusals.append((status, answer, {name.replace("_", "-"): value for name, value in headers.items()}))
+
+    def revoke(self) -> None:
+        """Take none of the tokens that were given so far."""
+        with self._lock:
+            self._valid.clear()
+
+    def give(self, headers: Any, form: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+        with self._lock:
+            if self._refusals:
+                return self._refusals.pop(0)
+            scheme, _, encoded = (headers["Authorization"] or "").partition(" ")
+            if scheme == "Basic":
+                client, _, secret = base64.b64decode(encoded).decode().partition(":")
+                who = unquote_plus(client), unquote_plus(secret)
+            else:
+                who = form.pop("client_id", ""), form.pop("client_secret", "")
+            if who != (CLIENT, SECRET) or form.get("grant_type") != "client_credentials":
+                return 401, {"error": "invalid_client", "error_description": f"not {who[0]} with {who[1]}"}, {}
+            token = f"t0ken-{len(self.given)}-of-the-endpoint"
+            self.forms.append({**form, "scheme": scheme or "body"})
+            self.given.append(token)
+            self._valid.add(token)
+            life = {} if self.life is None else {"expires_in": self.life}
+            return 200, {"access_token": token, "token_type": "bearer", **life}, {}
+
+    def take(self, headers: Any, path: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
+        with self._lock:
+            token = (headers["Authorization"] or "").removeprefix("Bearer ")
+            if token not in self._valid:
+                self.refused += 1
+                return 401, f"{token} is not valid", {}
+            self.taken.append((path, token, body))
+            return 200, "", {}

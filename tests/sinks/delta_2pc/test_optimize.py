@@ -1,0 +1,238 @@
+"""`optimize_interval` of `delta_2pc`: few files, the same rows, and no epoch that waits or fails for it."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ext.delta import optimize
+from spark_ext.delta.optimize import Optimize, crowded_partitions, optimize_if_due, retention, run
+from spark_ext.errors import ConfigurationError
+from spark_ext.model.commits import Claim, CommitOutcome
+from tests.sinks.delta_2pc.delta_kit import Driver, Start, data_files, ddl, ids, numbered, table
+
+NOW = time.time_ns() // 1_000_000
+HOUR = 3_600_000
+UPSERT = {"mode": "upsert", "key": "id"}
+
+
+def written(path: Path, **options: str) -> Driver:
+    driver = Driver(path, options=options)
+    for epoch in range(6):
+        driver.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
+    return driver
+
+
+def files(path: Path) -> int:
+    return len(DeltaTable(path).file_uris())
+
+
+def test_small_files_become_one_and_the_rows_stay(tmp_path: Path) -> None:
+    driver = written(tmp_path / "t")
+    assert run(driver.sink().location, Optimize(HOUR), NOW) == HOUR
+    assert files(tmp_path / "t") == 1 and ids(tmp_path / "t") == list(range(30))
+    assert not _changes_data(tmp_path / "t")
+    assert driver.run(5, numbered(25, 30)) is CommitOutcome.ALREADY_COMMITTED
+    assert driver.run(6, numbered(30, 35)) is CommitOutcome.COMMITTED
+
+
+def _changes_data(path: Path) -> bool:
+    from spark_ext.datafiles.location import Location
+    from spark_ext.delta.entries import Entries
+
+    entry = Entries(Location.of(str(path), {}), "out", "me")[DeltaTable(path).version()]
+    assert entry.operation == "OPTIMIZE" and not entry.own
+    return entry.changes_data
+
+
+def test_it_is_not_due_before_the_interval_has_passed_whoever_made_the_last_one(tmp_path: Path) -> None:
+    driver = written(tmp_path / "t")
+    DeltaTable(tmp_path / "t").optimize.compact()
+    driver.run(6, numbered(30, 35))
+    driver.run(7, numbered(35, 40))
+    left = run(driver.sink().location, Optimize(HOUR), time.time_ns() // 1_000_000)
+    assert 0 < left <= HOUR and files(tmp_path / "t") == 3
+    run(driver.sink().location, Optimize(HOUR), NOW + 2 * HOUR)
+    assert files(tmp_path / "t") == 1
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+def test_the_sink_starts_it_behind_an_epoch(tmp_path: Path, options: dict[str, str]) -> None:
+    path = tmp_path / "t"
+    driver = written(path, **options, optimize_interval="1 ms")
+    thread = optimize._running[str(path)]
+    thread.join(60)
+    optimize._due[str(path)] = 0
+    driver.run(6, numbered(30, 31))
+    optimize._running[str(path)].join(60)
+    assert files(path) == 1 and ids(path) == list(range(31))
+
+
+def test_without_the_option_nothing_is_started(tmp_path: Path) -> None:
+    written(tmp_path / "t")
+    assert str(tmp_path / "t") not in optimize._running and files(tmp_path / "t") == 6
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+def test_an_epoch_that_meets_a_compaction_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    """The compaction comes between the look of the epoch and its commit, of the same files."""
+    from spark_ext.delta import publish
+
+    driver = written(tmp_path / "t", **options)
+    pending = [True]
+
+    def compact(point: str) -> None:
+        if point == "delta.before_commit" and pending:
+            pending.clear()
+            run(driver.sink().location, Optimize(1), NOW)
+            assert files(tmp_path / "t") == 1
+
+    monkeypatch.setattr(publish, "reach", compact)
+    driver.run(6, [{"id": 3 if options else 30, "name": "new"}])
+    found = {row["id"]: row["name"] for row in table(tmp_path / "t").to_pylist()}
+    assert len(found) == (30 if options else 31) and found[3 if options else 30] == "new"
+    assert ids(tmp_path / "t") == sorted(found)
+
+
+def test_a_compaction_that_meets_a_merge_is_given_up_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = written(tmp_path / "t", **UPSERT)
+    pending = [True]
+
+    def meet(point: str) -> None:
+        if point == "delta.before_optimize" and pending:
+            pending.clear()
+            driver.run(6, [{"id": 3, "name": "new"}])
+
+    monkeypatch.setattr(optimize, "reach", meet)
+    location, plan = driver.sink().location, Optimize(1)
+    for _ in range(2):
+        thread = optimize_if_due(location, plan)
+        assert thread is not None
+        thread.join(60)
+        found = files(tmp_path / "t")
+        optimize._due[location.uri] = 0
+        if _ == 0:
+            assert found == 6, "given up"
+    assert found == 1
+    assert {row["id"]: row["name"] for row in table(tmp_path / "t").to_pylist()}[3] == "new"
+
+
+def test_a_failure_behind_the_epochs_is_logged_and_waits_for_the_next_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    location = Driver(tmp_path / "none").sink().location
+    thread = optimize_if_due(location, Optimize(HOUR))
+    assert thread is not None
+    thread.join(60)
+    assert "could not be compacted" in caplog.text
+    assert optimize_if_due(location, Optimize(HOUR)) is None
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+def test_a_savepoint_from_before_a_compaction_is_restored(tmp_path: Path, options: dict[str, str]) -> None:
+    """By its version, whose files are still there: epochs, merges and compactions after it are taken away."""
+    path = tmp_path / "t"
+    driver = Start(path, lineage=1, options=options)
+    driver.begin()
+    driver.put(0)
+    driver.put(1, previous=0)
+    position = driver.sink().position(driver.epoch(1))
+    run(driver.sink().location, Optimize(1), NOW)
+    driver.put(2, previous=1)
+    replaced = driver.write(3, [{"id": 1, "name": "replaced"}])
+    driver.sink().commit(driver.schema, driver.epoch(3, 2), [replaced or ()])
+    run(driver.sink().location, Optimize(1), NOW + HOUR)
+    start = Start(path, lineage=2, incarnation=2, options=options)
+    who = (start.uid, "job", start.job_id, start.incarnation, start.lineage)
+    claim = Claim(*who, start=start.start, query_id=start.query_id, restoring=True)
+    start.sink().check_roll_back(claim, position)
+    start.sink().claim(claim)
+    start.sink().roll_back(claim, position)
+    start.sink().roll_back(claim, position)
+    assert sorted(table(path).to_pylist(), key=str) == numbered(0, 2)
+    start.put(2)
+    assert ids(path) == [0, 1, 2]
+
+
+def test_sorting_rewrites_only_partitions_that_have_got_small_files(tmp_path: Path) -> None:
+    schema = ddl("id long, name string, day date, p string")
+    driver = Driver(tmp_path / "t", schema, options={"partition_by": "day,p"})
+    day = datetime.date(2024, 1, 1)
+
+    def row(number: int, p: str | None) -> dict[str, Any]:
+        return {"id": number, "name": f"n{number}", "day": day, "p": p}
+
+    for epoch in range(5):
+        driver.run(epoch, [row(epoch, "a/b 'ü"), row(epoch + 10, None)] + ([row(20, "c")] if epoch < 2 else []))
+    plan = Optimize(1, z_order_by=("name", "id"))
+    run(driver.sink().location, plan, NOW)
+    assert files(tmp_path / "t") == 4, "one each for two partitions, and two in the third"
+    assert ids(tmp_path / "t") == sorted([*range(5), *range(10, 15), 20, 20])
+    version = DeltaTable(tmp_path / "t").version()
+    run(driver.sink().location, plan, NOW + HOUR)
+    assert DeltaTable(tmp_path / "t").version() == version, "nothing to do"
+
+
+@given(st.lists(st.tuples(st.tuples(st.sampled_from("abc")), st.integers(0, 100))))
+def test_partitions_with_many_small_files(found: list[tuple[tuple[str], int]]) -> None:
+    crowded = crowded_partitions(found, 100)
+    for name in "abc":
+        small = [size for values, size in found if values == (name,) and size < 50]
+        assert ((name,) in crowded) is (len(small) >= 4)
+
+
+def test_old_files_are_deleted_no_sooner_than_the_table_allows(tmp_path: Path) -> None:
+    """Also those that were never committed, such as a killed merge leaves."""
+    import os
+
+    path = tmp_path / "t"
+    driver = written(path, table_properties='{"delta.deletedFileRetentionDuration": "interval 1 hours"}')
+    (path / "part-00000-killed-c000.snappy.parquet").write_bytes(b"half")
+    run(driver.sink().location, Optimize(1, vacuum_after=HOUR), NOW)
+    assert len(data_files(path)) == 8, "all are younger than an hour"
+    for name in data_files(path):
+        os.utime(path / name, (1, 1))
+    driver.run(6, numbered(30, 31))
+    run(driver.sink().location, Optimize(1, vacuum_after=HOUR), NOW + 25 * HOUR)
+    assert "part-00000-killed-c000.snappy.parquet" not in data_files(path)
+    assert ids(path) == list(range(31))
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [("interval 2 days", 48), ("INTERVAL 1 week", 168), ("36 hours", 36), ("", 168), ("nonsense", 168)],
+)
+def test_retention(text: str, hours: int) -> None:
+    assert retention({"delta.deletedFileRetentionDuration": text} if text else {}) == hours * HOUR
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"z_order_by": "nr"}, "option 'z_order_by': 'nr' is not a column"),
+        ({"z_order_by": "name", "partition_by": "name"}, "'name' is a partition column"),
+        ({"vacuum_after": "24 hours"}, "'vacuum_after' is 24 hours, and the table keeps removed files for 168 hours"),
+    ],
+)
+def test_what_would_fail_behind_the_epochs_is_refused_at_the_start(
+    tmp_path: Path, options: dict[str, str], message: str
+) -> None:
+    driver = Driver(tmp_path / "t", options={"optimize_interval": "1 h", **options})
+    with pytest.raises(ConfigurationError, match=message):
+        driver.sink().validate(driver.schema)
+    driver = Driver(tmp_path / "t", options={k: v for k, v in options.items() if k == "partition_by"})
+    driver.claim()
+    driver = Driver(tmp_path / "t", options={"optimize_interval": "1 h", **options})
+    with pytest.raises(ConfigurationError, match=message):
+        driver.sink().validate(driver.schema)

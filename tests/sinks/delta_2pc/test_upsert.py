@@ -1,0 +1,390 @@
+"""`delta_2pc` with `mode=upsert`: what the table holds after any history of epochs, and what is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ext.errors import ConfigurationError, DataError, UnsupportedTableError
+from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
+from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, table
+
+ROWS = ddl("id long, shop string, at long, gone boolean, v long")
+UPSERT = {"mode": "upsert", "key": "id,shop"}
+NEWEST = {**UPSERT, "newest_by": "at", "deleted_if": "gone"}
+
+Row = dict[str, Any]
+
+
+def row(id_: int, at: int = 0, v: int = 0, gone: bool = False, shop: str = "a") -> Row:
+    return {"id": id_, "shop": shop, "at": at, "gone": gone, "v": v}
+
+
+def stored(path: Path) -> list[Row]:
+    found = table(path).to_pylist() if DeltaTable.is_deltatable(str(path)) else []
+    return sorted(found, key=lambda one: (one["id"], one["shop"]))
+
+
+def upserts(path: Path, **options: str) -> Driver:
+    return Driver(path, ROWS, options={**UPSERT, **options})
+
+
+# -- the model -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Model:
+    """What the table is to hold, key by key: a loop over dicts, which has nothing in common with the SQL."""
+
+    newest_by: bool
+    keep: bool
+    rows: dict[tuple[int, str], Row] = field(default_factory=dict)
+
+    def epoch(self, rows: list[Row]) -> None:
+        best: dict[tuple[int, str], Row] = {}
+        for one in rows:
+            key = one["id"], one["shop"]
+            if key not in best or self._rank(one) > self._rank(best[key]):
+                best[key] = one
+        for key, one in best.items():
+            there = self.rows.get(key)
+            if there is not None and self.newest_by and one["at"] < there["at"]:
+                continue
+            if one["gone"] and not self.keep:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = one
+
+    def _rank(self, one: Row) -> tuple[Any, ...]:
+        return one["at"] if self.newest_by else 0, one["gone"], repr(list(one.items()))
+
+    def table(self) -> list[Row]:
+        left = {name for name in ("gone",) if not self.keep}
+        return [{name: one[name] for name in one if name not in left} for _, one in sorted(self.rows.items())]
+
+
+KEYS = st.tuples(st.integers(0, 4), st.sampled_from("ab"))
+ONE = st.builds(
+    lambda key, at, v, gone: row(key[0], at, v, gone, key[1]), KEYS, st.integers(0, 5), st.integers(0, 9), st.booleans()
+)
+EPOCHS = st.lists(
+    st.tuples(st.lists(ONE, min_size=1, max_size=8), st.integers(1, 3), st.booleans()), min_size=1, max_size=5
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(EPOCHS, st.booleans(), st.booleans(), st.booleans())
+def test_the_table_is_what_the_model_says_whatever_the_epochs(
+    epochs: list[tuple[list[Row], int, bool]], newest_by: bool, keep: bool, partitioned: bool
+) -> None:
+    """Rows in any order and number of tasks, several of a key, older ones later, deletions, replayed epochs."""
+    folder = Path(mkdtemp())
+    options = {"deleted_if": "gone", "tombstones": "keep" if keep else "drop"}
+    options |= {"newest_by": "at"} if newest_by else {}
+    options |= {"partition_by": "shop"} if partitioned else {}
+    driver = upserts(folder / "t", **options)
+    model = Model(newest_by, keep)
+    try:
+        for number, (rows, tasks, replayed) in enumerate(epochs):
+            if not newest_by:
+                rows = list({(one["id"], one["shop"]): one for one in rows}.values())
+            parts = [driver.write(number, rows[task::tasks], task) for task in range(tasks)]
+            assert driver.commit(number, *parts) is CommitOutcome.COMMITTED
+            model.epoch(rows)
+            if replayed:
+                again = [driver.write(number, rows[::-1], attempt=7)]
+                assert driver.commit(number, *again) is CommitOutcome.ALREADY_COMMITTED
+            assert stored(folder / "t") == model.table()
+    finally:
+        shutil.rmtree(folder)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(ONE, min_size=1, max_size=8, unique_by=lambda one: (one["id"], one["shop"], one["at"])), st.randoms())
+def test_with_tombstones_the_order_of_epochs_does_not_matter(rows: list[Row], chance: Any) -> None:
+    """Each row an epoch of its own, once as they are and once shuffled; also one epoch with all of them."""
+    folder = Path(mkdtemp())
+    shuffled = chance.sample(rows, len(rows))
+    try:
+        for name, epochs in {
+            "one": [[one] for one in rows],
+            "other": [[one] for one in shuffled],
+            "all": [rows],
+        }.items():
+            driver = upserts(folder / name, newest_by="at", deleted_if="gone", tombstones="keep")
+            for number, epoch in enumerate(epochs):
+                driver.run(number, epoch)
+        assert stored(folder / "one") == stored(folder / "other") == stored(folder / "all")
+    finally:
+        shutil.rmtree(folder)
+
+
+# -- one epoch -------------------------------------------------------------------------------------------------------
+
+
+def test_two_rows_of_a_key_without_newest_by_are_refused_unless_they_are_equal(tmp_path: Path) -> None:
+    driver = upserts(tmp_path / "t")
+    with pytest.raises(DataError, match=r"2 rows of the key \(id 1, shop 'a'\), and nothing says which") as refused:
+        driver.commit(0, driver.write(0, [row(1, v=1)], 0), driver.write(0, [row(1, v=2), row(2)], 1))
+    assert "newest_by" in refused.value.do and "epoch 0" in refused.value.operator
+    assert stored(tmp_path / "t") == []
+    driver.commit(0, driver.write(0, [row(1, v=1)], 0), driver.write(0, [row(1, v=1), row(2)], 1))
+    assert stored(tmp_path / "t") == [row(1, v=1), row(2)]
+
+
+def test_an_equal_time_replaces_and_an_older_one_does_not(tmp_path: Path) -> None:
+    driver = upserts(tmp_path / "t", newest_by="at")
+    driver.run(0, [row(1, 5, v=1), row(2, 5, v=1)])
+    driver.run(1, [row(1, 5, v=2), row(2, 4, v=2)])
+    assert stored(tmp_path / "t") == [row(1, 5, v=2), row(2, 5, v=1)]
+
+
+def test_several_columns_of_time_are_compared_in_their_order(tmp_path: Path) -> None:
+    driver = upserts(tmp_path / "t", newest_by="at,v")
+    driver.run(0, [row(1, 5, 5), row(1, 5, 4), row(2, 5, 5), row(3, 5, 5)])
+    driver.run(1, [row(1, 4, 9), row(2, 5, 6), row(3, 5, 4)])
+    driver.run(2, [row(3, 6, 0)])
+    assert stored(tmp_path / "t") == [row(1, 5, 5), row(2, 5, 6), row(3, 6, 0)]
+
+
+def test_a_row_of_the_table_without_a_time_is_older_than_any(tmp_path: Path) -> None:
+    driver = upserts(tmp_path / "t", newest_by="at")
+    driver.run(0, [row(1, 5)])
+    others = {**row(2), "at": None}
+    write_deltalake(tmp_path / "t", pa.Table.from_pylist([others], schema=table(tmp_path / "t").schema), mode="append")
+    driver.run(1, [row(2, -9, v=1)])
+    assert stored(tmp_path / "t") == [row(1, 5), row(2, -9, v=1)]
+
+
+def test_without_tombstones_an_older_row_after_a_deletion_brings_the_key_back(tmp_path: Path) -> None:
+    """As documented: the time of the deletion is gone."""
+    for keep in ("drop", "keep"):
+        driver = Driver(tmp_path / keep, ROWS, options={**NEWEST, "tombstones": keep})
+        driver.run(0, [row(1, 5)])
+        driver.run(1, [row(1, 6, gone=True)])
+        driver.run(2, [row(1, 5, v=3)])
+    assert [one["v"] for one in stored(tmp_path / "drop")] == [3]
+    assert stored(tmp_path / "keep") == [row(1, 6, gone=True)]
+
+
+def test_an_epoch_that_changes_nothing_is_committed_too(tmp_path: Path) -> None:
+    """delta-rs makes no commit then; the epoch's number has to be in the table all the same."""
+    driver = Driver(tmp_path / "t", ROWS, options={**NEWEST, "tombstones": "drop"})
+    driver.run(0, [row(1, 5)])
+    assert driver.run(1, [row(1, 4, v=1)]) is CommitOutcome.COMMITTED
+    assert driver.run(2, [row(9, 4, gone=True)]) is CommitOutcome.COMMITTED
+    found = DeltaTable(tmp_path / "t")
+    assert found.transaction_version("spark_ext:out:0:q") == 2
+    assert driver.run(2, [row(1, 9, v=1)]) is CommitOutcome.ALREADY_COMMITTED
+    assert [one["v"] for one in stored(tmp_path / "t")] == [0]
+
+
+def test_columns_that_the_query_does_not_have_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    upserts(path).run(0, [row(1, v=1), row(2, v=1)])
+    part = Driver(path, ddl("id long, shop string, at long"), query_id="other", uid="other", options=UPSERT)
+    part.run(0, [{"id": 1, "shop": "a", "at": 7}, {"id": 3, "shop": "a", "at": 8}])
+    assert stored(path) == [row(1, 7, v=1), row(2, v=1), {"id": 3, "shop": "a", "at": 8, "gone": None, "v": None}]
+
+
+def test_a_new_column_is_added_on_request(tmp_path: Path) -> None:
+    path, wider = tmp_path / "t", ddl("id long, shop string, at long, gone boolean, v long, more string")
+    upserts(path).run(0, [row(1), row(2)])
+    Driver(path, wider, options={**UPSERT, "merge_schema": "true"}).run(1, [{**row(1), "more": "x"}])
+    assert [one["more"] for one in stored(path)] == ["x", None]
+
+
+def test_a_row_moves_to_another_partition(tmp_path: Path) -> None:
+    driver = Driver(tmp_path / "t", ROWS, options={"mode": "upsert", "key": "id", "partition_by": "shop"})
+    driver.run(0, [row(1), row(2)])
+    driver.run(1, [row(1, shop="b", v=1)])
+    assert stored(tmp_path / "t") == [row(1, shop="b", v=1), row(2)]
+
+
+def test_files_without_the_keys_are_not_read(tmp_path: Path) -> None:
+    """By the bounds of the keys, and by partition: the other files are broken, and nobody notices."""
+    driver = Driver(tmp_path / "t", ROWS, options={**UPSERT, "partition_by": "shop"})
+    driver.run(0, [row(1, shop="a")])
+    driver.run(1, [row(1, shop="b")])
+    driver.run(2, [row(9, shop="a")])
+    for uri in DeltaTable(tmp_path / "t").file_uris():
+        wanted = driver.sink().location.local
+        assert wanted is not None
+        if "shop=b" in uri or _least_id(uri) == 1:
+            Path(uri).write_bytes(b"broken")
+    driver.run(3, [row(9, shop="a", v=1)])
+    assert DeltaTable(tmp_path / "t").history(1)[0]["operationMetrics"]["num_target_rows_updated"] == 1
+
+
+def _least_id(uri: str) -> int:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(uri) as file:
+        return min(file.read(["id"]).column("id").to_pylist())
+
+
+def test_keys_that_are_equal_in_what_statistics_hold_of_them(tmp_path: Path) -> None:
+    """Long texts are cut in statistics, and so must not hide a file from the merge."""
+    driver = Driver(tmp_path / "t", ddl("k string, v long"), options={"mode": "upsert", "key": "k"})
+    keys = ["x" * 100 + end for end in ("", "a", "\U0010ffff", "ä")]
+    driver.run(0, [{"k": key, "v": 0} for key in keys])
+    driver.run(1, [{"k": key, "v": 1} for key in keys])
+    found = table(tmp_path / "t").to_pylist()
+    assert sorted(one["k"] for one in found) == sorted(keys) and {one["v"] for one in found} == {1}
+
+
+def test_what_tasks_staged_is_gone_after_the_commit(tmp_path: Path) -> None:
+    driver = upserts(tmp_path / "t")
+    staged = driver.write(0, [row(1)])
+    assert staged is not None and {file.path for file in staged} <= data_files(tmp_path / "t")
+    driver.commit(0, staged)
+    assert {str(Path(uri).relative_to(tmp_path / "t")) for uri in DeltaTable(tmp_path / "t").file_uris()} == data_files(
+        tmp_path / "t"
+    )
+    driver.run(0, [row(1)])
+    assert len(data_files(tmp_path / "t")) == 1
+
+
+def test_an_epoch_that_meets_another_writer_is_merged_into_what_that_one_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one commits a row of the same key between the look and the merge: there is one row in the end."""
+    from spark_ext.delta.merge import Merge
+
+    driver = upserts(tmp_path / "t")
+    driver.run(0, [row(1)])
+    other = Driver(tmp_path / "t", ROWS, uid="other", options=UPSERT)
+    other_files = other.write(0, [row(2, v=1), row(3)])
+    mine = driver.write(1, [row(2, v=2)])
+    whole = Merge.write
+    met: list[bool] = []
+
+    def after_another(self: Merge, *given: Any) -> bool:
+        if not met:
+            met.append(True)
+            other.commit(0, other_files)
+        return whole(self, *given)
+
+    monkeypatch.setattr(Merge, "write", after_another)
+    driver.commit(1, mine)
+    assert stored(tmp_path / "t") == [row(1), row(2, v=2), row(3)]
+
+
+def test_change_data_is_written_for_those_who_read_it(tmp_path: Path) -> None:
+    properties = '{"delta.enableChangeDataFeed": "true"}'
+    options = {**NEWEST, "tombstones": "drop", "table_properties": properties}
+    driver = Driver(tmp_path / "t", ROWS, options=options)
+    driver.run(0, [row(1, 1), row(2, 1)])
+    driver.run(1, [row(1, 2, v=1), row(2, 2, gone=True), row(3, 2)])
+    version = DeltaTable(tmp_path / "t").version()
+    changes = pa.table(DeltaTable(tmp_path / "t").load_cdf(version)).to_pylist()
+    assert sorted((one["id"], one["_change_type"]) for one in changes) == [
+        (1, "update_postimage"),
+        (1, "update_preimage"),
+        (2, "delete"),
+        (3, "insert"),
+    ]
+
+
+def test_a_merge_that_may_not_use_what_it_needs_is_refused_in_words(tmp_path: Path) -> None:
+    driver = upserts(tmp_path / "t", merge_memory="1k", merge_disk="1k")
+    driver.claim()
+    with pytest.raises(ConfigurationError, match=r"merge of 1,000 rows needs more than it may use") as refused:
+        driver.run(0, [row(number) for number in range(1000)])
+    assert "merge_memory" in refused.value.do
+    upserts(tmp_path / "t").run(0, [row(number) for number in range(1000)])
+    assert len(stored(tmp_path / "t")) == 1000
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "upsert"}, "needs the option 'key'"),
+        ({"key": "id"}, "'key' requires mode=upsert"),
+        ({"merge_memory": "1g"}, "'merge_memory' requires mode=upsert"),
+        ({"mode": "upsert", "key": "id,id"}, "names a column twice"),
+        ({"mode": "upsert", "key": "id", "newest_by": "id"}, "column 'id' cannot be two of"),
+        ({"mode": "upsert", "key": "id", "tombstones": "keep"}, "requires 'deleted_if'"),
+        (NEWEST, "the option 'tombstones' has to be set"),
+        ({"mode": "merge"}, "option 'mode'"),
+        ({"z_order_by": "id"}, "'z_order_by' requires 'optimize_interval'"),
+        ({"optimize_interval": "1 h", "vacuum_after": "10 s"}, "option 'vacuum_after'"),
+    ],
+)
+def test_options_that_do_not_go_together(tmp_path: Path, options: Mapping[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        DeltaTwoPhaseCommit({"uid": "out", "path": str(tmp_path / "t"), **options})
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        ("id long, v long", {"key": "nr"}, "option 'key': 'nr' is not a column"),
+        ("id double, v long", {"key": "id"}, "column 'id' has the type double"),
+        ("id long, at double", {"key": "id", "newest_by": "at"}, "option 'newest_by': column 'at' has the type double"),
+        ("id long, gone string", {"key": "id", "deleted_if": "gone"}, "type string, and not boolean"),
+        ("id long, b`q string", {"key": "id"}, "does not quote"),
+        ("id long, g boolean, v long", {"key": "id", "deleted_if": "g", "partition_by": "g"}, "'g' is not a column"),
+    ],
+)
+def test_columns_that_an_upsert_cannot_use(
+    tmp_path: Path, schema: str, options: Mapping[str, str], message: str
+) -> None:
+    driver = Driver(tmp_path / "t", ddl(schema), options={"mode": "upsert", **options})
+    with pytest.raises(ConfigurationError, match=message):
+        driver.sink().validate(driver.schema)
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"id": None}, "row 2, column 'id' is null; the option 'key'"),
+        ({"at": None}, "row 2, column 'at' is null; the option 'newest_by'"),
+        ({"gone": None}, "row 2, column 'gone' is null; the option 'deleted_if'"),
+        ({"shop": ""}, "row 2, column 'shop' is an empty text, which is a null in a partition column"),
+    ],
+)
+def test_rows_without_key_time_or_flag(tmp_path: Path, bad: Row, message: str) -> None:
+    driver = Driver(tmp_path / "t", ROWS, options={**NEWEST, "tombstones": "keep", "partition_by": "shop"})
+    with pytest.raises(DataError, match=message) as refused:
+        driver.write(4, [row(1), {**row(2), **bad}], partition=3)
+    assert "epoch 4, partition 3" in refused.value.operator
+    assert data_files(tmp_path / "t") == set()
+
+
+def test_an_append_only_table_is_refused(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("shop", pa.string()), ("at", pa.int64()), ("gone", pa.bool_())])
+    DeltaTable.create(
+        tmp_path / "t", schema.append(pa.field("v", pa.int64())), configuration={"delta.appendOnly": "true"}
+    )
+    with pytest.raises(UnsupportedTableError, match=r"delta\.appendOnly"):
+        upserts(tmp_path / "t").claim()
+
+
+def test_mode_key_and_tombstones_are_what_the_sink_is() -> None:
+    """Other ways to compare rows may be chosen at any start. An append has the identity that it always had."""
+
+    def identity(**options: str) -> dict[str, str]:
+        return DeltaTwoPhaseCommit({"uid": "out", "path": "/t", **options}).options.identity()
+
+    assert identity() == {"path": "/t"}
+    assert identity(**UPSERT) == {"path": "/t", "mode": "upsert", "key": "id,shop"}
+    assert identity(mode="upsert", key="shop, id", newest_by="at") == identity(**UPSERT)
+    kept = identity(**NEWEST, tombstones="keep")
+    assert kept == {**identity(**UPSERT), "tombstones": "keep", "deleted_if": "gone"}
+    assert identity(**NEWEST, tombstones="drop") == identity(**UPSERT)

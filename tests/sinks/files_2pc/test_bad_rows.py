@@ -1,0 +1,100 @@
+"""Rows that a file format cannot hold, and values that no folder can be named by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as T
+
+from spark_ext.errors import DataError
+from spark_ext.schemas.arrow import arrow_schema
+from spark_ext.schemas.ddl import columns
+from spark_ext.sinks.files_2pc.storable import Storable
+from spark_ext.testing.sink_bad_rows import BadRowsKit
+from spark_ext.testing.sink_driver import STATES
+from tests.sinks.files_2pc.files_target import FilesTarget
+
+FAR = 253_402_300_800_000_000
+"""The first microsecond of the year 10000, since 1970."""
+
+
+@pytest.fixture(autouse=True)
+def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STATES, str(tmp_path / "states"))
+
+
+def batch(schema: T.StructType, moments: list[int | None]) -> pa.RecordBatch:
+    """Rows with an id and a time, which Python need not have."""
+    ids = pa.array(range(len(moments)), pa.int64())
+    at = pa.array(moments, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    kind = schema["at"].dataType
+    if isinstance(kind, T.ArrayType):
+        at = pa.ListArray.from_arrays(pa.array(range(len(moments) + 1), pa.int32()), at)
+    return pa.RecordBatch.from_arrays([ids, at], schema=arrow_schema(schema))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ddl"), [("csv", "id bigint, at timestamp"), ("json", "id bigint, at timestamp"),
+                      ("json", "id bigint, at array<timestamp>")]
+)  # fmt: skip
+def test_times_that_have_no_text_form(tmp_path: Path, kind: str, ddl: str) -> None:
+    schema = columns(ddl)
+    kit = BadRowsKit(FilesTarget(tmp_path / "t", kind), schema, partition_by="")
+    one = kit.driver()
+    one.claim()
+    moments = [FAR if n in (0, 1_500, 2_999) else n for n in range(3_000)]
+    one.commit([one.write_batches(0, iter([batch(schema, moments)]))], 0)
+    kit.settle(0)
+    assert kit.table() == [0, 1_500, 2_999]
+    assert len(kit.target.rows()) == 2_997
+    assert all("years 1 to 9999" in row["reason"] for row in kit.found())
+    assert kit.found()[0]["position"] == '{"partition": 0, "row": 0}'
+
+
+def test_parquet_has_them(tmp_path: Path) -> None:
+    schema = columns("id bigint, at timestamp")
+    kit = BadRowsKit(FilesTarget(tmp_path / "t", "parquet"), schema, partition_by="")
+    one = kit.driver()
+    one.claim()
+    one.commit([one.write_batches(0, iter([batch(schema, [FAR, 0])]))], 0)
+    kit.settle(0)
+    assert kit.found() == []
+
+
+def test_texts_that_are_not_utf8_have_no_json() -> None:
+    raw = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe")]
+    )
+    rows = pa.RecordBatch.from_arrays([raw], names=["text"])
+    storable = Storable(columns("text string"), "json", ())
+    storable.check(rows.slice(0, 1))
+    with pytest.raises(ValueError, match=r"(?i)utf"):
+        storable.check(rows)
+
+
+def test_partitions_by_values_that_no_folder_can_have(tmp_path: Path) -> None:
+    """Too long a text; and a date that has no text form, among others in one batch."""
+    schema = columns("id bigint, name string, day date")
+    kit = BadRowsKit(FilesTarget(tmp_path / "t", "parquet"), schema, partition_by="name,day")
+    one = kit.driver()
+    one.claim()
+    days = pa.array([0, 2_932_897, 1, 2], pa.int32()).cast(pa.date32())
+    names = pa.array(["a", "b", "x" * 300, None], pa.string())
+    rows = pa.RecordBatch.from_arrays([pa.array(range(4), pa.int64()), names, days], schema=arrow_schema(schema))
+    one.commit([one.write_batches(0, iter([rows]))], 0)
+    kit.settle(0)
+    assert (kit.target.ids(), kit.table()) == ([0, 3], [1, 2])
+
+
+def test_without_the_option_such_a_value_fails(tmp_path: Path) -> None:
+    from spark_ext.testing.sink_driver import Driver
+
+    schema = columns("id bigint, name string")
+    one = Driver(FilesTarget(tmp_path / "t", "parquet"), schema=schema, options={"partition_by": "name"})
+    one.claim()
+    row: dict[str, Any] = {"id": 1, "name": "x" * 300}
+    with pytest.raises(DataError, match="bytes long"):
+        one.run(0, [row])

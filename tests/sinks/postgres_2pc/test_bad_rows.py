@@ -1,0 +1,169 @@
+"""What PostgreSQL refuses of an epoch, row by row: by types, by constraints, and by what else is in the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import types as T
+
+from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.testing.sink_bad_rows import BadRowsKit
+from spark_ext.testing.sink_driver import NUMBERS, STATES
+from tests.servers.postgres import Database
+from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+
+AT = T.StructType([*NUMBERS.fields, T.StructField("at", T.LongType())])
+
+
+@pytest.fixture(autouse=True)
+def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STATES, str(tmp_path / "states"))
+
+
+@pytest.fixture(params=["staged", "inline"])
+def way(request: pytest.FixtureRequest) -> dict[str, str]:
+    return {"inline_size": "1m" if request.param == "inline" else "0"}
+
+
+def run(
+    database: Database, table: str, rows: list[dict[str, Any]], schema: T.StructType = NUMBERS, **options: str
+) -> BadRowsKit:
+    """An epoch into a table, by three tasks; its bad rows are in their table."""
+    database.run(*table.split("; "))
+    kit = BadRowsKit(PostgresTarget(database, **options), schema)
+    one = kit.driver()
+    one.claim()
+    one.run(0, rows, partitions=3)
+    kit.settle(0)
+    assert kit.waiting() == [] and kit.target.leftovers() == set()
+    return kit
+
+
+REFUSED = [
+    ("CREATE TABLE out (id bigint, name varchar(3))", "abcd", "value too long"),
+    ("CREATE TABLE out (id bigint, name uuid)", "not-a-uuid", "it is not a UUID"),
+    ("CREATE TABLE out (id bigint, name text)", "nul\0", "invalid byte sequence"),
+    ("CREATE TABLE out (id bigint, name text NOT NULL)", None, "violates not-null constraint"),
+    ("CREATE TABLE out (id bigint, name text CHECK (name <> 'bad'))", "bad", "violates check constraint"),
+    ("CREATE TABLE d (name text PRIMARY KEY); INSERT INTO d VALUES ('abc'); "
+     "CREATE TABLE out (id bigint, name text REFERENCES d)", "bad", "violates foreign key constraint"),
+    ("CREATE TABLE d (name text PRIMARY KEY); INSERT INTO d VALUES ('abc'); "
+     "CREATE TABLE out (id bigint, name text REFERENCES d DEFERRABLE INITIALLY DEFERRED)", "bad",
+     "violates foreign key constraint"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "value", "reason"), REFUSED, ids=[f"{row[2]}-{number}" for number, row in enumerate(REFUSED)]
+)
+def test_a_row_that_is_refused_goes_to_the_table(
+    database: Database, way: dict[str, str], table: str, value: str | None, reason: str
+) -> None:
+    fine = "0189f7e5-9a3c-7000-8000-000000000000" if "uuid" in table else "abc"
+    wrong = {0, 7, 8, 2999}
+    rows = [{"id": n, "name": value if n in wrong else fine} for n in range(3000)]
+    kit = run(database, table, rows, **way)
+    assert kit.table() == sorted(wrong)
+    kit.check(3000)
+    assert all(reason in row["reason"] and "row 1" not in row["reason"] for row in kit.found())
+
+
+def test_of_rows_with_one_key_the_first_is_written(database: Database, way: dict[str, str]) -> None:
+    """And none that is in the table already."""
+    table = "CREATE TABLE out (id bigint, name text UNIQUE); INSERT INTO out VALUES (-1, 'n5')"
+    rows = [{"id": n, "name": f"n{n % 10}"} for n in range(20)]
+    kit = run(database, table, rows, **way)
+    assert sorted({row["name"] for row in kit.target.rows()}) == [f"n{n}" for n in range(10)]
+    assert len(kit.found()) == 11
+    assert sorted([*kit.target.ids(), *kit.table()]) == list(range(-1, 20))
+    assert all("duplicate key" in row["reason"] for row in kit.found())
+
+
+def test_another_writer_decides_once(database: Database, way: dict[str, str]) -> None:
+    """What was found when the epoch was committed holds, also if the epoch is repeated when the answer would differ."""
+    database.run("CREATE TABLE out (id bigint, name text UNIQUE)", "INSERT INTO out VALUES (-1, 'n3')")
+    kit = BadRowsKit(PostgresTarget(database, **way))
+    one = kit.driver()
+    one.claim()
+    rows = [{"id": n, "name": f"n{n}"} for n in range(5)]
+    one.run(0, rows)
+    database.run("DELETE FROM out WHERE id = -1")
+    again = kit.driver(2)
+    again.claim()
+    again.run(0, rows, partitions=2)
+    kit.settle(0)
+    assert (kit.target.ids(), kit.table()) == ([0, 1, 2, 4], [3])
+
+
+def test_an_upsert_keeps_what_latest_by_says(database: Database, way: dict[str, str]) -> None:
+    """Where the newest row of a key is bad, the newest good one counts."""
+    rows = [
+        {"id": 1, "name": "new", "at": 3},
+        {"id": 1, "name": "old", "at": 2},
+        {"id": 2, "name": "bad", "at": 9},
+        {"id": 2, "name": "good", "at": 5},
+        {"id": 3, "name": "bad", "at": 1},
+    ]
+    table = "CREATE TABLE out (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), at bigint)"
+    kit = run(database, table, rows, AT, mode="upsert", key="id", latest_by="at", **way)
+    assert sorted((row["id"], row["name"]) for row in kit.target.rows()) == [(1, "new"), (2, "good")]
+    assert kit.table() == [2, 3]
+
+
+def test_an_upsert_with_a_key_twice_is_refused_as_without_the_option(database: Database, way: dict[str, str]) -> None:
+    """Also if other rows are put aside: tried one by one they would replace each other."""
+    rows: list[dict[str, Any]] = [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}, {"id": 2, "name": "bad"}]
+    with pytest.raises(DataError, match=r"same key|second time"):
+        run(
+            database,
+            "CREATE TABLE out (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'))",
+            rows, mode="upsert", key="id", **way,
+        )  # fmt: skip
+    assert database.rows("TABLE out") == []
+
+
+def test_a_null_in_the_key_of_an_upsert(database: Database, way: dict[str, str]) -> None:
+    rows: list[dict[str, Any]] = [{"id": 1, "name": "a"}, {"id": None, "name": "b"}]
+    kit = run(database, "CREATE TABLE out (id bigint UNIQUE, name text)", rows, mode="upsert", key="id", **way)
+    assert kit.target.ids() == [1]
+    assert ["the key of an upsert may not be null" in row["reason"] for row in kit.found()] == [True]
+
+
+def test_a_table_that_copy_does_not_support(database: Database, way: dict[str, str]) -> None:
+    """As it has row-level security: all rows go through INSERT."""
+    table = (
+        "CREATE TABLE out (id bigint, name text CHECK (name <> 'bad')); "
+        "ALTER TABLE out ENABLE ROW LEVEL SECURITY; ALTER TABLE out FORCE ROW LEVEL SECURITY; "
+        "CREATE POLICY all_rows ON out USING (true) WITH CHECK (true)"
+    )
+    rows = [{"id": n, "name": "bad" if n == 3 else "fine"} for n in range(10)]
+    kit = run(database, table, rows, **way)
+    assert kit.table() == [3]
+    kit.check(10)
+
+
+def test_with_redact_reasons_have_no_values(database: Database, way: dict[str, str]) -> None:
+    """The table has the row itself, which is what it is for."""
+    rows = [{"id": 1, "name": "s3cret"}]
+    kit = run(database, "CREATE TABLE out (id bigint, name text CHECK (name <> 's3cret'))", rows, redact="true", **way)
+    [found] = kit.found()
+    assert "s3cret" not in found["reason"] and "s3cret" in found["raw"]
+
+
+def test_an_error_that_is_none_of_a_row_is_one_as_before(database: Database, way: dict[str, str]) -> None:
+    database.run("CREATE TABLE out (id bigint, name text)")
+    kit = BadRowsKit(PostgresTarget(database, **way))
+    one = kit.driver()
+    one.claim()
+    database.run("ALTER TABLE out DROP COLUMN name")
+    with pytest.raises(ConfigurationError):
+        one.run(0, [{"id": 1, "name": "n"}])
+    kit.settle(0)
+    assert kit.found() == []
+
+
+def test_prepared_transactions_are_refused(database: Database) -> None:
+    with pytest.raises(ConfigurationError, match="on_bad_row=quarantine requires prepared=false"):
+        PostgresTarget(database, prepared="true").sink(on_bad_row="quarantine")

@@ -1,0 +1,278 @@
+"""`files` and Avro: steps of whole blocks, types without Python's limits, damage."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import fs
+
+from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.sources.contract import Channel, Limit
+from spark_ext.sources.files import avro_container as container
+from spark_ext.sources.files.avro_types import columns_of, decoding
+from spark_ext.sources.files.source import Files
+from tests.sources.files.files_kit import DDL, options, read_all, source, table, write_avro
+from tests.sources.files.test_orc import fuzzed
+
+
+def field(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind}
+
+
+def record(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "row", "fields": list(fields)}
+
+
+def write(path: Path, schema: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    with path.open("wb") as out:
+        fastavro.writer(out, schema, rows)
+
+
+def ids(made: Files, channel: Channel, low: int, high: int) -> list[int]:
+    return [n for batch in made.read(channel, low, high) for n in batch["id"].to_pylist()]
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"])
+def test_steps_are_whole_blocks_within_the_limits(tmp_path: Path, codec: str) -> None:
+    write_avro(tmp_path / "x.avro", table(0, 200), codec)
+    made = source(tmp_path)
+    (channel,) = made.discover()
+    blocks = [block.num_records for block in fastavro.block_reader((tmp_path / "x.avro").open("rb"))]
+    most = max(blocks)
+    at = 0
+    read: list[int] = []
+    while at < channel.data[0]:
+        step = made.advance(channel, at, Limit(rows=2 * most))
+        assert step.rows is not None and step.rows <= 2 * most and not step.whole
+        found = ids(made, channel, at, step.end)
+        assert len(found) == step.rows
+        assert found == ids(source(tmp_path), channel, at, step.end)
+        at, read = step.end, read + found
+    assert step.finished and read == list(range(200))
+
+
+def test_a_block_larger_than_the_limit_is_a_step_of_its_own(tmp_path: Path) -> None:
+    write_avro(tmp_path / "x.avro", table(0, 100), sync_interval=10**6)
+    made = source(tmp_path)
+    (channel,) = made.discover()
+    for limit in (Limit(rows=7), Limit(bytes=10)):
+        step = made.advance(channel, 0, limit)
+        assert (step.rows, step.whole, step.finished) == (100, True, True)
+
+
+def test_the_next_block_is_found_by_the_marker_before_it(tmp_path: Path) -> None:
+    """As in files of an object store."""
+    write_avro(tmp_path / "x.avro", table(0, 200), sync_interval=300)
+    with fs.LocalFileSystem().open_input_file(str(tmp_path / "x.avro")) as raw:
+        size = raw.size()
+        header = container.read_header(raw, size)
+        begins = [block.begin for block in container.blocks(raw, header, header.end, size)] + [size]
+        for at in range(size):
+            wanted = next(begin for begin in begins if begin >= at)
+            assert container.next_begin(raw, header, at, size, size) == wanted
+            assert container.begins_at(raw, header, at, size) == (at in begins)
+
+
+def test_parts_begin_at_blocks_even_if_rows_contain_the_marker(tmp_path: Path) -> None:
+    marker = bytes(range(16))
+    path = tmp_path / "x.avro"
+    rows = [{"id": n, "b": (marker if n % 3 else b"y") * 400} for n in range(2000)]
+    with path.open("wb") as out:
+        fastavro.writer(
+            out,
+            record(field("id", "long"), field("b", "bytes")),
+            rows,
+            sync_marker=marker,
+            sync_interval=100_000,
+        )
+    made = source(path)
+    (channel,) = made.discover()
+    parts = made.split(channel, 0, channel.data[0], 4)
+    assert len(parts) == 4
+    assert [n for low, high in parts for n in ids(made, channel, low, high)] == list(range(2000))
+
+
+def test_seek_takes_the_beginning_of_a_block(tmp_path: Path) -> None:
+    write_avro(tmp_path / "x.avro", table(0, 50))
+    made = source(tmp_path)
+    (channel,) = made.discover()
+    second = made.advance(channel, 0, Limit(rows=1)).end
+    assert made.seek(channel, 0, second) == second
+    assert made.seek(channel, 0, 0) == 0
+    for wrong in (second + 1, 5, -1, True, "a"):
+        with pytest.raises(ConfigurationError, match="byte at which a block begins"):
+            made.seek(channel, 0, wrong)
+
+
+def test_types(tmp_path: Path) -> None:
+    point = {
+        "type": "record",
+        "name": "point",
+        "namespace": "n",
+        "fields": [field("x", "int"), field("y", ["null", "int"])],
+    }
+    schema = record(
+        field("b", "boolean"),
+        field("d", {"type": "int", "logicalType": "date"}),
+        field("ms", {"type": "long", "logicalType": "timestamp-millis"}),
+        field("local", ["null", {"type": "long", "logicalType": "local-timestamp-micros"}]),
+        field("c", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}),
+        field("e", {"type": "enum", "name": "e", "symbols": ["A", "B"]}),
+        field("f", {"type": "fixed", "name": "f", "size": 2}),
+        field("u", {"type": "string", "logicalType": "uuid"}),
+        field("p", point),
+        field("q", ["null", "n.point"]),
+        field("l", {"type": "array", "items": ["null", "string"]}),
+        field("m", {"type": "map", "values": "n.point"}),
+        field("n", ["int", "null", "long"]),
+    )
+    row = {
+        "b": True,
+        "d": date(2020, 1, 2),
+        "ms": datetime(2020, 1, 2, tzinfo=timezone.utc),
+        "local": datetime(2020, 1, 2, 0, 0, 0, 1),
+        "c": Decimal("1.50"),
+        "e": "B",
+        "f": b"ab",
+        "u": "0" * 8 + "-0000-0000-0000-" + "0" * 12,
+        "p": {"x": 1, "y": None},
+        "q": {"x": 2, "y": 3},
+        "l": ["a", None],
+        "m": {"k": {"x": 4, "y": 5}},
+        "n": 2**40,
+    }
+    write(tmp_path / "x.avro", schema, [row])
+    assert source(tmp_path).schema().simpleString() == (
+        "struct<b:boolean,d:date,ms:timestamp,local:timestamp_ntz,c:decimal(10,2),e:string,f:binary,u:string,"
+        "p:struct<x:int,y:int>,q:struct<x:int,y:int>,l:array<string>,m:map<string,struct<x:int,y:int>>,n:bigint>"
+    )
+    assert read_all(source(tmp_path)) == [{**row, "m": [("k", {"x": 4, "y": 5})]}]
+    assert read_all(source(tmp_path, "n decimal(20,0), D date")) == [{"n": 2**40, "D": date(2020, 1, 2)}]
+
+
+def test_times_that_python_does_not_have_are_read(tmp_path: Path) -> None:
+    plain = record(field("t", "long"), field("d", "int"))
+    write(tmp_path / "x.avro", plain, [{"t": 10**18, "d": 10**7}])
+    data = (tmp_path / "x.avro").read_bytes()
+    typed = record(
+        field("t", {"type": "long", "logicalType": "timestamp-micros"}),
+        field("d", {"type": "int", "logicalType": "date"}),
+    )
+    with fs.LocalFileSystem().open_input_file(str(tmp_path / "x.avro")) as raw:
+        header = container.read_header(raw, len(data))
+    (tmp_path / "x.avro").write_bytes(container.made_header(header, typed) + data[header.end :])
+    made = source(tmp_path)
+    (channel,) = made.discover()
+    (batch,) = made.read(channel, 0, channel.data[0])
+    assert batch["t"].cast(pa.int64()).to_pylist() == [10**18]
+    assert batch["d"].cast(pa.int32()).to_pylist() == [10**7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (["string", "int"], "a union of 2 types"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}, "a decimal of precision 50"),
+        (
+            {"type": "record", "name": "tree", "fields": [field("left", ["null", "tree"])]},
+            "the type 'tree', which contains itself",
+        ),
+    ],
+)
+def test_a_column_of_a_type_that_spark_does_not_have_is_named(tmp_path: Path, kind: Any, words: str) -> None:
+    write(tmp_path / "x.avro", record(field("id", "int"), field("odd", kind)), [])
+    with pytest.raises(DataError, match=rf"x\.avro.*column 'odd' has {words}"):
+        source(tmp_path)
+    with pytest.raises(DataError, match=rf"column 'odd' has {words}"):
+        read_all(source(tmp_path, "odd string"))
+    assert read_all(source(tmp_path, "id int")) == []
+
+
+def test_other_columns_types_and_rows_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "x.avro", record(field("id", "long")), [{"id": 1}])
+    with pytest.raises(DataError, match=r"x\.avro.*no column 'word' \(string\); it has: id"):
+        read_all(source(tmp_path, "word string"))
+    with pytest.raises(DataError, match="'id' has the type int64 where int32 is declared"):
+        read_all(source(tmp_path, "id int"))
+    with (tmp_path / "x.avro").open("wb") as out:
+        fastavro.writer(out, "long", [1, 2])
+    with pytest.raises(DataError, match=r"x\.avro.*rows are not records but of the type 'long'"):
+        read_all(source(tmp_path, "id bigint"))
+
+
+def test_a_codec_without_its_library_is_named(tmp_path: Path) -> None:
+    write_avro(tmp_path / "x.avro", table(0, 5), "null")
+    data = (tmp_path / "x.avro").read_bytes()
+    (tmp_path / "x.avro").write_bytes(data.replace(b"\x08null", b"\x08lzma", 1))
+    with pytest.raises(DataError, match=r"x\.avro.*codec 'lzma' is not supported"):
+        read_all(source(tmp_path, DDL))
+
+
+def test_bad_rows_are_collected_with_their_block(tmp_path: Path) -> None:
+    schema = record(field("id", "long"), field("t", {"type": "long", "logicalType": "timestamp-millis"}))
+    good = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    write(tmp_path / "x.avro", schema, [{"id": n, "t": 2**60 if n == 3 else good} for n in range(5)])
+    made = source(tmp_path, on_bad_row="quarantine")
+    bad: list[Any] = []
+    made._collect = bad.append
+    assert [row["id"] for row in read_all(made)] == [0, 1, 2, 4]
+    (one,) = bad
+    with fs.LocalFileSystem().open_input_file(str(tmp_path / "x.avro")) as raw:
+        begin = container.read_header(raw, raw.size()).end
+    assert one.position == {"file": "x.avro", "block": begin, "row": 3}
+    with pytest.raises(DataError, match=r"x\.avro.*'t'"):
+        read_all(source(tmp_path))
+
+
+@pytest.mark.parametrize("codec", ["null", "snappy"])
+def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path, codec: str) -> None:
+    write_avro(tmp_path / "x.avro", table(0, 100), codec)
+    assert fuzzed(tmp_path / "x.avro", 80) > 40
+
+
+def test_a_file_that_ends_within_its_last_block_is_refused(tmp_path: Path) -> None:
+    write_avro(tmp_path / "x.avro", table(0, 100))
+    path = tmp_path / "x.avro"
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DataError, match=r"x\.avro.*block at byte \d+"):
+        read_all(source(tmp_path, DDL))
+    made = source(tmp_path, DDL)
+    (channel,) = made.discover()
+    with pytest.raises(DataError, match=r"x\.avro.*no complete block begins at byte"):
+        made.advance(channel, 0, Limit(rows=1000))
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_lengths_are_written_as_they_are_read(number: int) -> None:
+    import io
+
+    assert container._long(io.BytesIO(container._as_long(number))) == number
+
+
+def test_logical_types_are_left_to_arrow_but_for_decimals() -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}
+    schema = record(
+        {**field("d", ["null", {"type": "int", "logicalType": "date"}]), "default": None}, field("c", decimal)
+    )
+    made = decoding(schema)
+    assert made["fields"] == [field("d", ["null", {"type": "int"}]), field("c", decimal)]
+    assert columns_of(schema).schema.types == [pa.date32(), pa.decimal128(4, 1)]
+
+
+def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from spark_ext.errors import EnvironmentProblem
+
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(EnvironmentProblem, match="fastavro") as refused:
+        Files(options(tmp_path, format="avro")).open()
+    assert "spark-ext[avro]" in refused.value.do

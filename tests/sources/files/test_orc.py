@@ -1,0 +1,187 @@
+"""`files` and ORC: rows by stripe, calendars and time zones, damage."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from datetime import date, datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import fs, orc
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from spark_ext.errors import DataError
+from spark_ext.sources.contract import Limit
+from spark_ext.sources.files.orc_footer import Tail, read_tail, time_zones
+from tests.sources.files.files_kit import DDL, START, read_all, source, table, write_orc
+
+COMPRESSIONS = ["uncompressed", "zlib", "snappy", "lz4", "zstd"]
+
+
+def tail_of(path: Path) -> Tail:
+    with fs.LocalFileSystem().open_input_file(str(path)) as raw:
+        return read_tail(raw, raw.size())
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_the_rows_of_stripes_are_known_in_every_compression(tmp_path: Path, compression: str) -> None:
+    # Many columns, so that the footers have something to compress; and values that have not.
+    pick = np.random.default_rng(1)
+    rows = pa.table({f"column {n}": pick.integers(0, 2**60, 60_000) for n in range(4)})
+    orc.write_table(rows, tmp_path / "x.orc", stripe_size=64 * 1024, compression=compression)
+    found, file = tail_of(tmp_path / "x.orc"), orc.ORCFile(tmp_path / "x.orc")
+    assert len(found.stripes) > 1
+    assert [one.rows for one in found.stripes] == [file.read_stripe(n).num_rows for n in range(file.nstripes)]
+    with fs.LocalFileSystem().open_input_file(str(tmp_path / "x.orc")) as raw:
+        assert time_zones(raw, found) == {"GMT"}
+
+
+def test_steps_and_parts_within_and_across_stripes(tmp_path: Path) -> None:
+    write_orc(tmp_path / "x.orc", table(0, 5000))
+    stripes = len(tail_of(tmp_path / "x.orc").stripes)
+    assert stripes == 5
+    made = source(tmp_path)
+    (channel,) = made.discover()
+    at, read = 0, []
+    while at < 5000:
+        step = made.advance(channel, at, Limit(rows=700))
+        assert step.rows == min(700, 5000 - at)
+        read += [n for batch in made.read(channel, at, step.end) for n in batch["id"].to_pylist()]
+        at = step.end
+    assert step.finished and read == list(range(5000))
+    size = (tmp_path / "x.orc").stat().st_size
+    assert 2000 < made.advance(channel, 0, Limit(bytes=size // 2)).end < 3000
+    parts = made.split(channel, 100, 5000, 3)
+    assert len(parts) == 3
+    assert [n for low, high in parts for b in made.read(channel, low, high) for n in b["id"].to_pylist()] == list(
+        range(100, 5000)
+    )
+
+
+def test_types(tmp_path: Path) -> None:
+    rows = {
+        "t": pa.array([START], pa.timestamp("us", "UTC")),
+        "n": pa.array([datetime(2020, 1, 2)], pa.timestamp("us")),
+        "d": [date(1, 1, 1)],
+        "l": [[1, None]],
+        "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
+        "s": [{"x": 1.5, "y": b"b"}],
+        "c": pa.array([None], pa.decimal128(10, 2)),
+        "a.b": [True],
+    }
+    orc.write_table(pa.table(rows), tmp_path / "x.orc")
+    assert source(tmp_path).schema().simpleString() == (
+        "struct<t:timestamp,n:timestamp_ntz,d:date,l:array<bigint>,m:map<string,int>,s:struct<x:double,y:binary>,"
+        "c:decimal(10,2),a.b:boolean>"
+    )
+    (row,) = read_all(source(tmp_path))
+    assert row == {
+        "t": START,
+        "n": datetime(2020, 1, 2),
+        "d": date(1, 1, 1),
+        "l": [1, None],
+        "m": [("a", 1)],
+        "s": {"x": 1.5, "y": b"b"},
+        "c": None,
+        "a.b": True,
+    }
+    assert read_all(source(tmp_path, StructType([StructField("a.b", BooleanType())]))) == [{"a.b": True}]
+    with pytest.raises(DataError, match=r"x\.orc.*'d' has the type date32.* where string is declared"):
+        read_all(source(tmp_path, "d string"))
+
+
+def test_times_of_day_in_another_zone_are_no_instants(tmp_path: Path) -> None:
+    """ORC stores what a clock in the writer's zone has shown; Arrow leaves the zone out."""
+    path = tmp_path / "x.orc"
+    times = pa.array([datetime(2020, 7, 1, 12)], pa.timestamp("us"))
+    orc.write_table(pa.table({"t": times, "s": pa.StructArray.from_arrays([times], ["t"])}), path)
+    assert [row["t"] for row in read_all(source(path, "t timestamp"))] == [
+        datetime(2020, 7, 1, 12, tzinfo=timezone.utc)
+    ]
+    data = path.read_bytes()
+    assert data.count(b"GMT") == 1
+    path.write_bytes(data.replace(b"GMT", b"EST"))
+    made = source(path, "t timestamp")
+    (channel,) = made.discover()
+    with pytest.raises(DataError, match=r"x\.orc.*times of day in the time zone EST, and declared as instants"):
+        made.advance(channel, 0, Limit())
+    with pytest.raises(DataError, match="EST"):
+        read_all(source(path, "s struct<t timestamp>"))
+    assert read_all(source(path, "t timestamp_ntz")) == [{"t": datetime(2020, 7, 1, 12)}]
+
+
+def test_old_dates_of_java_are_in_the_julian_calendar(tmp_path: Path) -> None:
+    """As Spark 4 writes the year 1000: the same day of the month, in the calendar of that time."""
+    path = tmp_path / "x.orc"
+    orc.write_table(pa.table({"d": [date(1000, 1, 6)], "t": [datetime(1700, 1, 1)]}), path)
+    assert read_all(source(path)) == [{"d": date(1000, 1, 6), "t": datetime(1700, 1, 1)}]
+    data = path.read_bytes()
+    # In the footer: the writer (field 9) is C++ (1) and becomes Java (0), which names no calendar.
+    at = data.rindex(b"\x48\x01")
+    path.write_bytes(data[:at] + b"\x48\x00" + data[at + 2 :])
+    assert not tail_of(path).gregorian
+    assert read_all(source(path)) == [{"d": date(1000, 1, 1), "t": datetime(1700, 1, 1)}]
+
+
+def test_a_time_beyond_nanoseconds_is_refused(tmp_path: Path) -> None:
+    orc.write_table(pa.table({"t": [datetime(9999, 12, 31)]}), tmp_path / "x.orc")
+    with pytest.raises(DataError, match=r"x\.orc.*out of range"):
+        read_all(source(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"", "no file to take the schema from|"),
+        (b"ORC", "damaged"),
+        (b"PAR1" * 9, "its footer is damaged"),
+        (b"\x00" * 300, "does not end as an ORC file"),
+    ],
+)
+def test_what_is_no_orc_file_is_named(tmp_path: Path, data: bytes, match: str) -> None:
+    (tmp_path / "x.orc").write_bytes(data)
+    if not data:
+        assert read_all(source(tmp_path, DDL)) == []
+        return
+    with pytest.raises(DataError, match=rf"x\.orc.*{match}"):
+        read_all(source(tmp_path, DDL))
+
+
+FUZZ = """
+import random, sys
+from pathlib import Path
+from spark_ext.errors import DataError
+from tests.sources.files.files_kit import DDL, read_all, source
+path = Path(sys.argv[1])
+data = path.read_bytes()
+refused = 0
+for seed in range(int(sys.argv[2])):
+    pick, other = random.Random(seed), bytearray(data)
+    for _ in range(pick.randint(1, 3)):
+        # Often in the header and the footer, of which the rest depends.
+        at = pick.choice([pick.randrange(len(data)), pick.randrange(300), len(data) - 1 - pick.randrange(300)])
+        other[at] = pick.randrange(256)
+    path.write_bytes(other if pick.random() < 0.9 else other[: pick.randrange(len(other))])
+    try:
+        read_all(source(path, DDL))
+    except DataError as error:
+        assert path.name in str(error), seed
+        refused += 1
+print(refused)
+"""
+
+
+def fuzzed(path: Path, times: int) -> int:
+    """How many damaged copies of a file are refused; none ends the process."""
+    ran = subprocess.run([sys.executable, "-c", FUZZ, path, str(times)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran
+    return int(ran.stdout)
+
+
+def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    write_orc(tmp_path / "x.orc", table(0, 1500), random.Random(0).choice(COMPRESSIONS))
+    assert fuzzed(tmp_path / "x.orc", 60) > 20

@@ -1,0 +1,522 @@
+"""Avro, Protobuf and JSON as columns, by a registry and without a broker: types, resolution, bad records, refusals."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import pickle
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fastavro import parse_schema, schemaless_writer
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ext import masking
+from spark_ext.clients import schema_registry
+from spark_ext.clients.proto_compiler import compiled, descriptor
+from spark_ext.clients.schema_registry import Registry, RegistryOptions
+from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError
+from spark_ext.schemas.avro import Unsupported, spark_type
+from spark_ext.sources.contract import BadRow
+from spark_ext.sources.kafka_range.decoding import Decoder, Undecodable, decoded
+from spark_ext.sources.kafka_range.options import KafkaRangeOptions
+from spark_ext.sources.kafka_range.source import KafkaRange
+from tests.servers.schema_registry import PASSWORD, USER, Client, SchemaRegistry, apicurio
+
+BASE = {"uid": "in", "bootstrap_servers": "127.0.0.1:9", "topics": "orders"}
+
+ORDER_1 = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        ],
+    }
+)
+ORDER_2 = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "note", "type": ["null", "string"], "default": None},
+            {"name": "state", "type": "string", "default": "new"},
+        ],
+    }
+)
+NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone.utc)
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+message Other { string a = 1; }
+message Order {
+  enum State { NEW = 0; SENT = 1; }
+  message Line { string what = 1; uint64 count = 2; }
+  int64 id = 1;
+  optional string note = 2;
+  State state = 3;
+  repeated Line lines = 4;
+  map<string, double> prices = 5;
+  google.protobuf.Timestamp at = 6;
+  google.protobuf.Int32Value rating = 7;
+  Line main = 8;
+  bytes raw = 9;
+}
+"""
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as there:
+        yield there
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "_kept", {})
+    monkeypatch.setattr(masking, "_known", frozenset())
+
+
+def framed(id: int, schema: str, value: Any) -> bytes:
+    """A record as a registry's serializers write it."""
+    out = io.BytesIO()
+    schemaless_writer(out, parse_schema(json.loads(schema)), value)
+    return b"\0" + id.to_bytes(4, "big") + out.getvalue()
+
+
+def source(registry: Client, **options: str) -> KafkaRange:
+    given = {**BASE, "schema_registry_url": registry.url, "value_format": "avro", **options}
+    return KafkaRange({**given, "topics": f"{registry.prefix}orders"})
+
+
+def value_decoder(registry: Client, **options: str) -> Decoder:
+    made = pickle.loads(pickle.dumps(_loaded(registry, **options)))
+    found = made._formats.decoder("value")
+    assert found is not None
+    return found
+
+
+def _loaded(registry: Client, **options: str) -> KafkaRange:
+    made = source(registry, **options)
+    made.schema()
+    return made
+
+
+# -- by any registry --------------------------------------------------------------------------------------------------
+
+
+def _reads_old_and_new_records(registry: Client) -> None:
+    """The query is defined with the second version; records of the first one have what that version says."""
+    first, second = registry.register("orders-value", ORDER_1), registry.register("orders-value", ORDER_2)
+    made = _loaded(registry)
+    assert made.schema()["value"].dataType.simpleString() == "struct<id:bigint,at:timestamp,note:string,state:string>"
+    decoder = value_decoder(registry)
+    old = framed(first, ORDER_1, {"id": 1, "amount": Decimal("2.50"), "at": NOON})
+    new = framed(second, ORDER_2, {"id": 2, "at": NOON, "note": "x", "state": "sent"})
+    assert decoder.value(old) == {"id": 1, "at": NOON, "note": None, "state": "new"}
+    assert decoder.value(new) == {"id": 2, "at": NOON, "note": "x", "state": "sent"}
+    pinned = value_decoder(registry, value_version="1")
+    assert pinned.kind.simpleString() == "struct<id:bigint,amount:decimal(10,2),at:timestamp>"
+    assert pinned.value(old) == {"id": 1, "amount": Decimal("2.50"), "at": NOON}
+    with pytest.raises(Undecodable, match=f"not of the schema {second}: SchemaResolutionError"):
+        pinned.value(new)  # the amount has no default
+    with pytest.raises(Undecodable, match="schema 4711, which the registry does not have"):
+        decoder.value(framed(4711, ORDER_1, {"id": 1, "amount": Decimal(1), "at": NOON}))
+
+
+def _reads_messages(registry: Client) -> None:
+    id = registry.register("orders-value", PROTO, "PROTOBUF")
+    decoder = value_decoder(registry, value_format="protobuf", value_message="shop.Order")
+    assert decoder.kind.simpleString() == (
+        "struct<id:bigint,note:string,state:string,lines:array<struct<what:string,count:decimal(20,0)>>,"
+        "prices:map<string,double>,at:timestamp,rating:int,main:struct<what:string,count:decimal(20,0)>,raw:binary>"
+    )
+    client = Registry(RegistryOptions(schema_registry_url=registry.url), 10.0, "test")
+    text, _ = compiled(client, client.schema(id), "shop.Order")
+    kind: Any = GetMessageClass(descriptor(text, "shop.Order"))
+    message = kind(id=7, state=1, prices={"a": 1.5}, raw=b"\0")
+    message.lines.add(what="x", count=2**64 - 1)
+    message.at.FromDatetime(NOON)
+    message.rating.value = 0
+    head = b"\0" + id.to_bytes(4, "big")
+    assert decoder.value(head + b"\2\2" + message.SerializeToString()) == {
+        "id": 7,
+        "note": None,
+        "state": "SENT",
+        "lines": [{"what": "x", "count": Decimal(2**64 - 1)}],
+        "prices": [("a", 1.5)],
+        "at": NOON,
+        "rating": 0,
+        "main": None,
+        "raw": b"\0",
+    }
+    with pytest.raises(Undecodable, match=r"it is message \[0\] of its schema, and shop.Order is \[1\]"):
+        decoder.value(head + b"\0" + message.SerializeToString())
+    with pytest.raises(Undecodable, match=r"it is not a shop\.Order"):
+        decoder.value(head + b"\2\2" + b"\xff\xff")
+    with pytest.raises(Undecodable, match="place of its message"):
+        decoder.value(head + b"\xff\xff")
+    assert value_decoder(registry, value_format="protobuf").kind.simpleString() == "struct<a:string>"
+
+
+def _resolves_references(registry: Client) -> None:
+    address = '{"type":"record","name":"Address","namespace":"shop","fields":[{"name":"city","type":"string"}]}'
+    registry.register("address", address)
+    customer = (
+        '{"type":"record","name":"Customer","namespace":"shop","fields":'
+        '[{"name":"home","type":"shop.Address"},{"name":"work","type":["null","shop.Address"]}]}'
+    )
+    references = [{"name": "shop.Address", "subject": "address", "version": 1}]
+    id = registry.register("customers", customer, references=references)
+    decoder = value_decoder(registry, value_subject="customers")
+    assert decoder.kind.simpleString() == "struct<home:struct<city:string>,work:struct<city:string>>"
+    assert decoder.value(b"\0" + id.to_bytes(4, "big") + b"\2a\0") == {"home": {"city": "a"}, "work": None}
+
+
+def test_avro_is_resolved_to_the_pinned_version(registry: SchemaRegistry) -> None:
+    _reads_old_and_new_records(registry)
+
+
+def test_protobuf_messages(registry: SchemaRegistry) -> None:
+    _reads_messages(registry)
+
+
+def test_schemas_that_refer_to_others(registry: SchemaRegistry) -> None:
+    _resolves_references(registry)
+
+
+@pytest.mark.extended
+@pytest.mark.slow(15, "starts a real registry")
+def test_the_same_with_a_registry_that_is_not_ours(tmp_path: Path) -> None:
+    with apicurio(tmp_path) as there:
+        _reads_old_and_new_records(there)
+        _resolves_references(there)
+        there.prefix = "p-"
+        _reads_messages(there)
+
+
+# -- what is pinned ---------------------------------------------------------------------------------------------------
+
+
+def test_what_was_loaded_stays_when_a_newer_version_is_registered(registry: SchemaRegistry) -> None:
+    """Planner and tasks have the source that Spark has asked for its schema, and ask for no version again."""
+    registry.register("orders-value", ORDER_1)
+    loaded = pickle.dumps(_loaded(registry))
+    second = registry.register("orders-value", ORDER_2)
+    asked = len(registry.asked)
+    task = pickle.loads(loaded)
+    decoder = task._formats.decoder("value")
+    assert "amount" in decoder.kind.names and len(registry.asked) == asked
+    with pytest.raises(Undecodable, match="SchemaResolutionError"):
+        decoder.value(framed(second, ORDER_2, {"id": 2, "at": NOON, "note": None, "state": "x"}))
+    assert registry.asked[asked:] == [f"schemas/ids/{second}"]
+
+
+def test_the_version_is_part_of_the_identity(registry: SchemaRegistry) -> None:
+    registry.register("orders-value", ORDER_1)
+    given = {**BASE, "schema_registry_url": registry.url, "value_format": "avro"}
+
+    def identity(**more: str) -> dict[str, str]:
+        return KafkaRangeOptions.parse("kafka_range", {**given, **more}).identity()
+
+    first = identity()
+    assert (first["value_format"], first["value_subject"], first["value_version"]) == ("avro", "orders-value", "1")
+    assert first["schema_registry_url"] == registry.url
+    registry.register("orders-value", ORDER_2)
+    assert identity()["value_version"] == "2", "a start with 'latest' is another one, and is refused by name"
+    assert identity(value_version="1") == first, "and goes on exactly with what it was"
+    plain = KafkaRangeOptions.parse("kafka_range", BASE).identity()
+    assert plain == {"bootstrap_servers": "127.0.0.1:9", "topics": "orders"}, "as in earlier releases"
+
+
+def test_a_version_that_came_between_definition_and_start_is_refused(registry: SchemaRegistry) -> None:
+    registry.register("orders-value", ORDER_1)
+    made = _loaded(registry)
+    made.declared = made.schema()
+    registry.register("orders-value", ORDER_2)
+    with pytest.raises(ConfigurationError, match="version 2 of the subject 'orders-value' was registered while"):
+        made.resume((), frozenset())
+    older = _loaded(registry, value_version="1")
+    older.declared = older.schema()
+    older.resume((), frozenset())
+
+
+# -- bad records ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "does not begin with a zero"),
+        (b"\1\0\0\0\1\2", "does not begin with a zero"),
+        (b"\0\0\0\0", "does not begin with a zero"),
+        (b"\0\0\0\0\1", "not of the schema 1: EOFError"),
+        (b"\0\0\0\0\1\2\4", "not of the schema 1"),
+        (b"\0\0\0\0\2\0\0", "longer than a value of the schema 2"),
+        (b"\0\0\0\0\3\2a", "schema 3, which is of another format"),
+        (b"\0\0\0\0\4\2a", "not of the schema 4: SchemaResolutionError"),
+        (b"\0\0\0\0\x63\2a", "schema 99, which the registry does not have"),
+    ],
+)
+def test_records_that_cannot_be_decoded(registry: SchemaRegistry, content: bytes, words: str) -> None:
+    registry.register("orders-value", ORDER_1)
+    registry.register("other", '"int"')
+    registry.register("message", PROTO, "PROTOBUF")
+    registry.register("text", '"string"')
+    decoder = value_decoder(registry, **({"value_subject": "other"} if content[4:5] == b"\2" else {}))
+    with pytest.raises(Undecodable, match=words):
+        decoder.value(content)
+
+
+@given(st.binary(max_size=60))
+def test_no_record_raises_anything_else(content: bytes) -> None:
+    """Whatever bytes come, they are a value of the type or a bad row."""
+    decoder = _offline()
+    try:
+        value = decoder.value(b"\0\0\0\0\1" + content)
+    except Undecodable:
+        return
+    from spark_ext.schemas.arrow import arrow_type
+
+    try:
+        pa.array([value], arrow_type(decoder.kind))
+    except (pa.ArrowException, ValueError, OverflowError):
+        return  # more digits than the type has: found in the column
+
+
+def _offline() -> Decoder:
+    from spark_ext.clients.pinned_schemas import Pinned
+    from spark_ext.sources.kafka_range.decoding import Avro
+
+    def nobody() -> Registry:
+        raise AssertionError("asked the registry")
+
+    return Avro(Pinned("avro", "s", 1, 1, ORDER_1), nobody, "test")
+
+
+def test_bad_rows_of_a_batch_are_left_out_with_their_places(registry: SchemaRegistry) -> None:
+    """Of key and value, and of what decodes but has more digits than its type."""
+    id = registry.register("orders-value", ORDER_1)
+    good = framed(id, ORDER_1, {"id": 1, "amount": Decimal("2.50"), "at": NOON})
+    long = b"\0" + id.to_bytes(4, "big") + b"\2" + b"\x14" + b"\x7f" * 10 + b"\0"
+    made = source(registry, key_format="json")
+    decoders = {name: made._formats.decoder(name) for name in ("key", "value")}
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "key": [b'{"a": 1}', None, b"{", b"1", b"[]", b"\0\0\0\0\1[]"],
+            "value": [good, None, good, b"garbage", long, good],
+            "offset": pa.array([3, 4, 7, 8, 9, 10], pa.int64()),
+        }
+    )
+    bad: list[tuple[BadRow, DataError]] = []
+    found = decoded(batch, decoders, ["key", "value"], ("orders", 2), lambda *one: bad.append(one), "test")  # type: ignore[arg-type]
+    assert found.column("key").to_pylist() == ['{"a": 1}', None, "[]"]
+    row = {"id": 1, "amount": Decimal("2.50"), "at": NOON}
+    assert found.column("value").to_pylist() == [row, None, row]
+    places = [one.position for one, _ in bad]
+    assert places == [{"topic": "orders", "partition": 2, "offset": offset} for offset in (7, 8, 9)]
+    assert [one.raw for one, _ in bad] == [b"{", b"garbage", long]
+    assert bad[0][0].reason.startswith("key: it is not JSON") and "does not fit struct" in bad[2][0].reason
+    assert "the value of the message at offset 8 of partition 2 of topic 'orders' is bad" in str(bad[1][1])
+
+
+def test_a_registry_that_is_down_is_no_bad_row(registry: SchemaRegistry) -> None:
+    first = registry.register("orders-value", ORDER_1)
+    registry.register("orders-value", ORDER_2)
+    decoder = value_decoder(registry)
+    registry.status = 503
+    with pytest.raises(StorageError, match="did not answer, the schema 1: not now"):
+        decoder.value(framed(first, ORDER_1, {"id": 1, "amount": Decimal(1), "at": NOON}))
+    registry.status = 200
+    assert decoder.value(framed(first, ORDER_1, {"id": 1, "amount": Decimal(1), "at": NOON}))["id"] == 1
+
+
+# -- types ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind", "value", "found"),
+    [
+        ('"int"', "int", 7, 7),
+        ('{"type": "boolean"}', "boolean", True, True),
+        ('["null", "double"]', "double", None, None),
+        ('["int", "long", "null"]', "bigint", 7, 7),
+        ('["float", "double"]', "double", 1.5, 1.5),
+        ('{"type": "enum", "name": "E", "symbols": ["A", "B"]}', "string", "B", "B"),
+        ('{"type": "fixed", "name": "F", "size": 2}', "binary", b"ab", b"ab"),
+        ('{"type": "int", "logicalType": "date"}', "date", NOON.date(), NOON.date()),
+        ('{"type": "long", "logicalType": "timestamp-micros"}', "timestamp", NOON, NOON),
+        (
+            '{"type": "long", "logicalType": "local-timestamp-millis"}',
+            "timestamp_ntz",
+            NOON.replace(tzinfo=None),
+            NOON.replace(tzinfo=None),
+        ),
+        ('{"type": "int", "logicalType": "time-millis"}', "int", datetime.time(0, 0, 1, 5000), 1005),
+        ('{"type": "long", "logicalType": "time-micros"}', "bigint", datetime.time(1, 0, 0, 7), 3_600_000_007),
+        ('{"type": "long", "logicalType": "unknown"}', "bigint", 7, 7),
+        ('{"type": "string", "logicalType": "uuid"}', "string", uuid.UUID(int=1), str(uuid.UUID(int=1))),
+        (
+            '{"type": "array", "items": ["null", {"type": "string", "logicalType": "uuid"}]}',
+            "array<string>",
+            [uuid.UUID(int=1), None],
+            [str(uuid.UUID(int=1)), None],
+        ),
+        ('{"type": "map", "values": "int"}', "map<string,int>", {"a": 1}, [("a", 1)]),
+        (
+            '{"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}',
+            "decimal(4,1)",
+            Decimal("1.5"),
+            Decimal("1.5"),
+        ),
+    ],
+)
+def test_types_of_avro(registry: SchemaRegistry, schema: str, kind: str, value: Any, found: Any) -> None:
+    id = registry.register("orders-value", schema)
+    decoder = value_decoder(registry)
+    assert decoder.kind.simpleString() == kind
+    decodes = decoder.value(framed(id, schema, value))
+    assert decodes == found
+    from spark_ext.schemas.arrow import arrow_type
+
+    assert len(pa.array([decodes], arrow_type(decoder.kind))) == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ('"null"', "the schema is always null"),
+        ('["int", "string"]', "the schema is a union of 2 types"),
+        ('{"type": "record", "name": "R", "fields": []}', "record without fields: R"),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}',
+            "'next' contains itself: the record R",
+        ),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}',
+            "differ in case only",
+        ),
+        ('{"type": "bytes", "logicalType": "decimal", "precision": 50}', "decimal of 50 digits"),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "a", '
+            '"type": {"type": "array", "items": ["int", "string"]}}]}',
+            "'a.element' is a union",
+        ),
+    ],
+)
+def test_schemas_without_a_form_are_refused_when_the_query_is_defined(
+    registry: SchemaRegistry, schema: str, words: str
+) -> None:
+    with pytest.raises(Unsupported, match=words):
+        spark_type(json.loads(schema))
+    registry.register("orders-value", schema)
+    with pytest.raises(
+        ConfigurationError, match=f"version 1 of the subject 'orders-value' has no form in Spark: .*{words}"
+    ):
+        source(registry).schema()
+
+
+def test_a_message_that_contains_itself_is_refused(registry: SchemaRegistry) -> None:
+    registry.register("orders-value", 'syntax = "proto3"; message Node { Node next = 1; }', "PROTOBUF")
+    with pytest.raises(ConfigurationError, match="'next' contains itself: the message Node"):
+        source(registry, value_format="protobuf").schema()
+
+
+# -- refused ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"value_format": "avro"}, "value_format=avro needs schema_registry_url"),
+        ({"key_format": "protobuf"}, "key_format=protobuf needs schema_registry_url"),
+        ({"value_format": "xml"}, "'bytes', 'json', 'avro' or 'protobuf'"),
+        ({"schema_registry_url": "http://r"}, "schema_registry_url needs value_format or key_format"),
+        ({"schema_registry_options": '{"a": "b"}'}, "schema_registry_options needs value_format"),
+        ({"value_format": "json", "schema_registry_url": "http://r"}, "schema_registry_url needs value_format or"),
+        ({"value_subject": "s"}, "value_subject needs value_format=avro or protobuf"),
+        ({"value_version": "3"}, "value_version needs value_format=avro or protobuf"),
+        ({"key_message": "a.B"}, "key_message needs key_format=protobuf"),
+        ({"value_format": "avro", "schema_registry_url": "r:8081"}, "not an address such as https://registry"),
+        ({"value_format": "avro", "schema_registry_url": "http://me:pass-word@r"}, "credentials belong into"),
+        ({"value_format": "avro", "schema_registry_url": "http://r", "value_version": "0"}, "versions count from 1"),
+        ({"value_format": "avro", "schema_registry_url": "http://r", "value_version": "new"}, "value_version"),
+        ({"value_format": "avro", "schema_registry_url": "http://r", "topics": "a,b"}, "value_subject is needed"),
+        (
+            {"value_format": "avro", "schema_registry_url": "http://r", "schema_registry_options": '{"url": "x"}'},
+            "'url' is set by the connector",
+        ),
+        (
+            {"value_format": "avro", "schema_registry_url": "http://r", "schema_registry_options": "pass-word"},
+            "not a JSON object",
+        ),
+        ({"min_partitions": "0"}, "greater than 0"),
+        ({"min_partitions": "4", "readers": "2"}, "readers=2 is less than min_partitions=4"),
+        ({"internal_topics": "true"}, "internal_topics needs pattern"),
+        ({"starting_time_unmatched": "refuse"}, "starting_time_unmatched needs starting_time"),
+        ({"starting_time": "2024-01-01", "starting_time_unmatched": "error"}, "'latest' or 'refuse'"),
+        ({"value_formats": "avro"}, "did you mean 'value_format'"),
+    ],
+)
+def test_bad_options_are_refused_by_name(options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        KafkaRange({**BASE, **options})
+    assert "pass-word" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"value_subject": "none"}, ConfigurationError, "does not have the latest version of 'none'"),
+        ({"value_version": "9"}, ConfigurationError, "does not have version 9 of 'orders-value'"),
+        ({"value_format": "protobuf"}, ConfigurationError, "is a schema of the format avro, not protobuf"),
+        (
+            {"value_format": "protobuf", "value_subject": "message", "value_message": "shop.Nothing"},
+            ConfigurationError,
+            "has no message 'shop.Nothing'",
+        ),
+        ({"schema_registry_options": '{"basic.auth.user": "a"}'}, ConfigurationError, "Unrecognized properties"),
+        (
+            {"schema_registry_options": '{"basic.auth.user.info": "${NOT_SET_ANYWHERE}"}'},
+            ConfigurationError,
+            "variable NOT_SET_ANYWHERE, which is not set",
+        ),
+        ({"schema_registry_url": "http://127.0.0.1:9"}, StorageError, "http://127.0.0.1:9 did not answer"),
+    ],
+)
+def test_what_is_refused_when_the_query_is_defined(
+    registry: SchemaRegistry, options: dict[str, str], kind: type[SparkExtError], words: str
+) -> None:
+    registry.register("orders-value", ORDER_1)
+    registry.register("message", PROTO, "PROTOBUF")
+    with pytest.raises(kind, match=words):
+        source(registry, **options).schema()
+
+
+def test_a_registry_that_asks_for_a_password(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.closed = True
+    registry.register("orders-value", ORDER_1)
+    with pytest.raises(ConfigurationError, match=r"refuses .*orders-value.*Unauthorized"):
+        source(registry).schema()
+    monkeypatch.setenv("OF_THE_REGISTRY", PASSWORD)
+    options = {"schema_registry_options": f'{{"basic.auth.user.info": "{USER}:${{OF_THE_REGISTRY}}"}}'}
+    made = source(registry, **options)
+    assert "amount" in made.schema()["value"].dataType.simpleString()
+    assert masking.mask(f"x {PASSWORD}") == "x ***"
+    assert PASSWORD not in repr(made.options) and made.options.public()["schema_registry_options"] == "***"

@@ -1,0 +1,96 @@
+"""Which versions are tried, and what is counted."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.support import pages
+from tools import matrix
+from tools.matrix import Counts
+from tools.project import ROOT, project
+
+
+def table(dependencies: list[str], **extras: list[str]) -> dict[str, Any]:
+    return {"dependencies": dependencies, "optional-dependencies": extras}
+
+
+def _name(requirement: Requirement) -> str:
+    return requirement.name.replace("_", "-").lower()
+
+
+def test_the_oldest_versions_are_the_lower_bounds_but_of_tools() -> None:
+    known = table(["a>=1.2,<2", "b[x]>=3; python_version > '3'"], one=["c==4.0", "a<1.9"], test=["t>=1"], dev=["d"])
+    assert matrix.oldest(known) == ["a==1.2", "b==3", "c==4.0"]
+
+
+def test_a_library_without_a_lower_bound_is_refused() -> None:
+    with pytest.raises(ValueError, match="'loose'"):
+        matrix.oldest(table(["a>=1", "loose<3"]))
+
+
+def test_every_library_of_this_project_has_a_lower_bound_and_the_tested_version_is_allowed() -> None:
+    known = project()
+    bounds = {Requirement(text).name.lower() for text in matrix.oldest(known)}
+    assert {"pyspark", "delta-spark", "pandas", "confluent-kafka", "psycopg"} <= bounds
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    pinned = {_name(pin): str(pin.specifier).removeprefix("==") for pin in pins}
+    extras = [text for texts in known["optional-dependencies"].values() for text in texts]
+    for requirement in map(Requirement, [*known["dependencies"], *extras]):
+        version = pinned.get(_name(requirement))
+        assert version is None or requirement.specifier.contains(version), f"{requirement} is tested with {version}"
+
+
+def test_the_core_is_there() -> None:
+    assert [name for name in matrix.CORE if not (ROOT / name).is_file()] == []
+
+
+def test_pythons_that_are_not_there_or_do_not_run(tmp_path: Path) -> None:
+    shim = tmp_path / "python3.99"
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
+    assert matrix.version_of(str(shim)) is None
+    assert matrix.version_of("no-such-python") is None
+    assert matrix.version_of(sys.executable) == sys.version_info[:2]
+
+
+def test_only_the_oldest_python_gets_the_oldest_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "version_of", {"new": (3, 13), "old": (3, 10)}.get)
+    assert matrix.environments(["new", "old"], ["oldest", "newest"]) == [
+        ("old", "oldest"),
+        ("old", "newest"),
+        ("new", "newest"),
+    ]
+    assert matrix.environments(["new", "old"], ["oldest"]) == [("old", "oldest")]
+
+
+def test_a_report_is_counted_and_a_crash_is_a_failure(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    assert matrix.counts(report) == Counts(failed=1)
+    report.write_text('<testsuites><testsuite tests="7" failures="1" errors="1" skipped="2"/></testsuites>')
+    assert matrix.counts(report) == Counts(passed=3, failed=2, skipped=2)
+
+
+def test_the_table_has_columns() -> None:
+    assert matrix.table([("a", "b"), ("long", "1")]) == "| a    | b |\n| ---- | - |\n| long | 1 |"
+
+
+def test_the_page_of_versions_says_what_pyproject_says() -> None:
+    known = project()
+    page = pages.read("supported-versions")
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| `([^`]+)` \|", page, re.MULTILINE))
+    extras = known["optional-dependencies"]
+    wanted = [*known["dependencies"], *(text for name in extras if name not in matrix.TOOLS for text in extras[name])]
+    for requirement in map(Requirement, wanted):
+        if requirement.name in rows and any(part.operator in (">=", "==") for part in requirement.specifier):
+            shown = Requirement(f"{requirement.name}{rows[requirement.name]}").specifier
+            assert shown == requirement.specifier, requirement.name
+    assert {"pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "confluent-kafka"} <= rows.keys()
+    for minor in re.findall(r"Python :: (3\.\d+)", "\n".join(known["classifiers"])):
+        assert minor in page.partition("\n## ")[0]

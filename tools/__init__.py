@@ -1,0 +1,1 @@
+"""What makes a release of spark-ext and tries it: not part of the package."""

@@ -1,0 +1,246 @@
+"""`make test-matrix`: the quick tests and a core of the others, on several Pythons, with old and new libraries.
+
+Each Python gets an environment with the newest versions that pyproject.toml allows; the oldest of them gets a second
+one, with the oldest versions. Environments stay in `.venv/matrix`, so that a second run only updates them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from packaging.requirements import Requirement
+
+from tools.project import ROOT, project
+
+SHOWN: Final = ("pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "numpy", "confluent-kafka")
+"""Libraries whose versions the table shows."""
+
+TOOLS: Final = ("test", "dev")
+"""Extras of this project's own tools, for which the newest are good."""
+
+QUICK: Final = ("-m", "not (spark or server or process or extended)")
+CORE: Final = (
+    "tests/test_async_map.py",
+    "tests/test_cli_run.py",
+    "tests/spark/test_failure_chain.py",
+    "tests/spark/test_state_files.py",
+    "tests/delta/test_restored.py",
+    "tests/ledger/test_frames.py",
+    "tests/control/test_with_control.py",
+    "tests/watermark/test_with_watermark.py",
+    "tests/sources/test_in_spark.py",
+    "tests/sources/kafka_range/test_kafka_range.py",
+    "tests/sinks/kafka_2pc/test_sink.py",
+    "tests/sinks/postgres_2pc/test_in_spark.py",
+    "tests/metrics/test_otel.py",
+    "tests/server/test_server.py",
+    "tests/jobs/test_bad_rows.py",
+)
+"""Tests with Spark, servers and processes: a file of each layer that depends on libraries."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What came of the tests of one run."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+
+def oldest(known: Mapping[str, Any]) -> list[str]:
+    """Constraints with the oldest version of each library that a table `[project]` allows; not of the tools for tests.
+
+    Raises:
+        ValueError: a library has no lower bound.
+    """
+    extras = known["optional-dependencies"]
+    wanted = [*known["dependencies"], *(text for name in extras if name not in TOOLS for text in extras[name])]
+    found: dict[str, str] = {}
+    for requirement in map(Requirement, wanted):
+        bounds = [part.version for part in requirement.specifier if part.operator in (">=", "==")]
+        if len(bounds) == 1:
+            found[requirement.name] = f"{requirement.name}=={bounds[0]}"
+    without = {Requirement(text).name for text in wanted} - found.keys()
+    if without:
+        raise ValueError(f"without a lower bound in pyproject.toml it is not known what works: {sorted(without)}")
+    return sorted(found.values())
+
+
+def counts(report: Path) -> Counts:
+    """The counts of a report in JUnit's format; a failure if there is none, as after a crash."""
+    if not report.exists():
+        return Counts(failed=1)
+    total = Counts()
+    for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+        number = {name: int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")}
+        failed = number["failures"] + number["errors"]
+        total += Counts(number["tests"] - failed - number["skipped"], failed, number["skipped"])
+    return total
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, whose first row is its heading."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines.insert(1, " | ".join("-" * width for width in widths))
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def version_of(python: str) -> tuple[int, int] | None:
+    """The version of an interpreter; None if there is none of that name, or it does not run."""
+    found = shutil.which(python)
+    if found is None:
+        return None
+    asked = subprocess.run(
+        [found, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, check=False
+    )
+    numbers = asked.stdout.split()
+    return (int(numbers[0]), int(numbers[1])) if asked.returncode == 0 and len(numbers) == 2 else None
+
+
+def prepare(python: str, kind: str, known: Mapping[str, Any], also: Sequence[str] = ()) -> Path:
+    """An environment with this project and its tests; its interpreter.
+
+    Args:
+        python: a name or path of an interpreter.
+        kind: "oldest" or "newest", of libraries.
+        known: the table `[project]`.
+        also: requirements that are installed over it, whatever pyproject.toml allows.
+
+    Raises:
+        RuntimeError: the libraries cannot be installed; the reason is in the message.
+    """
+    numbers = version_of(python) or (0, 0)
+    home = ROOT / ".venv" / "matrix" / f"{numbers[0]}.{numbers[1]}-{kind}"
+    constraints = home.with_suffix(".txt")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    constraints.write_text("\n".join(oldest(known) if kind == "oldest" else []) + "\n", encoding="utf-8")
+    inside = home / "bin" / "python"
+    if not inside.exists():
+        _uv("venv", "--quiet", "--python", str(shutil.which(python)), str(home))
+    _uv(
+        "pip", "install", "--quiet", "--upgrade", "--python", str(inside), "-c", str(constraints), "-e", f"{ROOT}[test]"
+    )
+    if also:
+        _uv("pip", "install", "--quiet", "--no-deps", "--python", str(inside), *also)
+    return inside
+
+
+def _uv(*arguments: str) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    done = subprocess.run([uv, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip())
+
+
+def run(python: Path, part: str, log: Path) -> Counts:
+    """Run a part of the tests.
+
+    Args:
+        python: of the environment.
+        part: "quick" or "core".
+        log: a file for what pytest says; the report is beside it.
+    """
+    report = log.with_suffix(".xml")
+    report.unlink(missing_ok=True)
+    chosen = ["-n", "2", "--dist", "loadfile", *QUICK] if part == "quick" else ["-m", "not extended", *CORE]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with log.open("w", encoding="utf-8") as out:
+        subprocess.run(
+            [python, "-m", "pytest", "-q", f"--junitxml={report}", *chosen],
+            cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    return counts(report)
+
+
+def versions(python: Path) -> dict[str, str]:
+    """The versions of the libraries in an environment, by name, and of the Python."""
+    code = (
+        "import importlib.metadata as m, platform, sys; print('python', platform.python_version()); "
+        "[print(name, m.version(name)) for name in sys.argv[1:]]"
+    )
+    told = subprocess.run([python, "-c", code, *SHOWN], capture_output=True, text=True, check=True).stdout
+    return dict(line.split() for line in told.splitlines())
+
+
+def java() -> str:
+    """The version of the Java that the tests use; "none" without one."""
+    command = f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java"
+    try:
+        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        return "none"
+    match = re.search(r'version "([^"]+)"', told)
+    return match[1] if match else "none"
+
+
+def environments(pythons: Iterable[str], kinds: Sequence[str]) -> list[tuple[str, str]]:
+    """Which Python is tried with which libraries: each with the newest, the oldest Python with the oldest too."""
+    there = sorted(pythons, key=lambda python: version_of(python) or (0, 0))
+    pairs = [(python, "newest") for python in there]
+    return [pair for pair in [*((python, "oldest") for python in there[:1]), *pairs] if pair[1] in kinds]
+
+
+def main() -> None:
+    """Run all, and print the table.
+
+    Raises:
+        SystemExit: a test has failed, libraries could not be installed, or no Python was found.
+    """
+    parser = argparse.ArgumentParser(prog="make test-matrix", description=__doc__)
+    parser.add_argument("pythons", nargs="+", help="names or paths of interpreters")
+    parser.add_argument("--kinds", default="oldest,newest", help="of libraries (default: %(default)s)")
+    parser.add_argument("--parts", default="quick,core", help="of the tests (default: %(default)s)")
+    parser.add_argument(
+        "--also", default="", help="installed over it, whatever pyproject.toml allows: 'pandas>=3 pyspark==4.2.1'"
+    )
+    given = parser.parse_args()
+    known = project()
+    missing = [python for python in given.pythons if version_of(python) is None]
+    tried = environments([python for python in given.pythons if python not in missing], given.kinds.split(","))
+    rows: list[Sequence[str]] = [("Python", "libraries", *SHOWN, "passed", "failed", "skipped")]
+    total, impossible = Counts(), list[str]()
+    for python, kind in tried:
+        print(f"{python}, {kind} libraries", flush=True)
+        try:
+            inside = prepare(python, kind, known, given.also.split())
+        except RuntimeError as problem:
+            impossible.append(f"{python}, {kind} libraries: {problem}")
+            continue
+        home = inside.parents[1]
+        found = Counts()
+        for part in given.parts.split(","):
+            log = home.parent / f"{home.name}-{part}.log"
+            came = run(inside, part, log)
+            print(f"  {part}: {came.passed} passed, {came.failed} failed, {came.skipped} skipped; {log}", flush=True)
+            found += came
+        total += found
+        have = versions(inside)
+        shown = (have["python"], kind, *(have[name] for name in SHOWN))
+        rows.append((*shown, str(found.passed), str(found.failed), str(found.skipped)))
+    print(f"\nJava {java()}\n\n{table(rows)}\n")
+    for python in missing:
+        print(f"not found: {python}; name it, or others: make test-matrix PYTHONS='python3.12 /path/to/python3.13'")
+    for reason in impossible:
+        print(f"not installed: {reason}")
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    if total.failed or impossible or not tried:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
