@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_ext.queries.writer_checks import NOTHING_STARTED
-from spark_ext.spark import object_stores
+from spark_ext.spark import formats, object_stores
 from spark_ext.spark.sessions import register
 from spark_ext.spark.spark_log import local_path
 from spark_ext.stores import StoreOptions, is_s3
@@ -35,7 +35,7 @@ def use_stores(spark: SparkSession, job: str, settings: JobSettings, state: str)
         return
     changed = object_stores.use(spark, options, f"job '{job}', storage_options", s3=is_s3(state))
     if changed:
-        # Spark has copied the environment of the workers when sources and sinks were registered.
-        register(spark, require_delta=False)
+        # Spark has copied the environment of the workers when sources and sinks were registered; the user's own too.
+        register(spark, *formats.known().values(), require_delta=False)
     if remote:
         object_stores.check_store(spark, state, f"job '{job}', state directory")

@@ -207,7 +207,7 @@ class BadRowsKit:
         options: further options of the sink.
     """
 
-    def __init__(self, target: SinkTarget, schema: T.StructType = NUMBERS, **options: str) -> None:
+    def __init__(self, target: SinkTarget, schema: T.StructType = NUMBERS, /, **options: str) -> None:
         self.target = target
         self._schema, self._options = schema, {**ASIDE, **target.spoiling, **options}
         self.state = f"{os.environ[STATES]}/job-1"

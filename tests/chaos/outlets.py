@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -363,6 +364,14 @@ class DeltaBadRowsOutlet(DeltaOutlet):
 
     def left(self, out: Path) -> list[str]:
         return super().left(out) + waiting(out)
+
+    def disallowed(self, out: Path) -> list[str]:
+        """In the model an epoch writes all rows that it has read: here those of both tables together."""
+        trace = traces.of_job(out / "state", out / "table", query="copy", source="generated", sink=UID)
+        bad = Counter(pa.table(DeltaTable(str(out / "state" / "bad_rows" / "table")).scan())["epoch"].to_pylist())
+        both = tuple(replace(it, rows=it.rows + bad[it.epoch - 1]) if it.kind == "epoch" else it for it in trace.target)
+        problem = traces.validate(replace(trace, target=both))
+        return [problem] if problem else []
 
 
 class PostgresBadRowsOutlet(PostgresOutlet):

@@ -57,14 +57,15 @@ def test_a_job_is_killed_and_its_store_falters_and_its_tables_are_those_of_panda
     point = {VARIABLE: "delta.committed=kill-driver", ONCE_DIR: str(once)}
     assert finished(scenario, out, "--per-epoch", "1500", **point) == -9
     proxy.behave(
-        Fault(r"/checkpoint/(offsets|state)/", status=503, times=12),
+        # Fewer in a row than a request has attempts: a start that meets more is refused, as transient.
+        Fault(r"/checkpoint/(offsets|state)/", status=503, times=4),
         Fault(r"/_delta_log/", "GET", status=503, times=4),
         Fault("/commits/", delay=1.0, times=4),
         Fault(r"/_delta_log/\d+\.json", "PUT", lost=True, times=3),
         Fault(r"\.changelog", "PUT", status=500, times=2),
     )
     assert finished(scenario, out, "--per-epoch", "1500") == 0
-    assert proxy.seen()["faulty"] >= 20
+    assert proxy.seen()["faulty"] >= 10
     proxy.behave()
 
     for name, expected in object_store_job.expected().items():

@@ -1,37 +1,34 @@
-"""A reset where the checkpoint cannot be moved aside: refused before anything is changed, and possible afterwards."""
+"""A reset: where the checkpoint goes in an object store, and what a rescale that was interrupted has left."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
-import pyarrow.fs as pafs
 import pytest
 
-from spark_ext.errors import StateError
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.queries.reset import reset_queries
-from spark_ext.spark import spark_log
 from spark_ext.spark.rescaled import complete
+from tests.servers.object_store import Bucket
 
 
-def test_on_an_object_store_the_user_moves_the_checkpoint_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_in_an_object_store_the_checkpoint_is_copied_aside(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Formerly: it could never succeed, not even after its own advice had been followed."""
+    """Its files have the same content under another name, and the next start finds none of them."""
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
     ledger = Ledger(str(tmp_path))
     LedgerWriter(ledger, start_incarnation(ledger, "lab")).end("done")
-    store = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    filesystem = SimpleNamespace(from_uri=lambda uri: (store, uri.removeprefix("s3://bucket/")))
-    monkeypatch.setattr(spark_log, "pafs", SimpleNamespace(FileSystem=filesystem))
-    metadata = tmp_path / "lab" / "queries" / "q" / "checkpoint" / "metadata"
-    metadata.parent.mkdir(parents=True)
-    metadata.write_text("{}")
-    with pytest.raises(StateError, match="cannot be moved aside"):
-        reset_queries(ledger, "lab", "s3://bucket/lab", {"q": ()}, "")
-    assert [row.event for row in ledger.jobs()] == ["started", "ended"], "nothing was started"
-    metadata.rename(tmp_path / "elsewhere")
-    assert reset_queries(ledger, "lab", "s3://bucket/lab", {"q": ()}, "") == {"q": 2}
+    files = {"metadata": b'{"id": "of-q"}', "offsets/0": b"v1", "state/0/0/1.changelog": b"x" * 1000}
+    for name, content in files.items():
+        bucket.put(f"lab/queries/q/checkpoint/{name}", content)
+    assert reset_queries(ledger, "lab", f"{bucket.uri}/lab", {"q": ()}, "") == {"q": 2}
+    assert bucket.keys("lab/queries/q/checkpoint/") == []
+    kept = {key.partition("/")[2].split("/", 3)[3]: bucket.get(key) for key in bucket.keys("lab/queries/q/")}
+    assert kept == files
+    assert all(key.startswith("lab/queries/q/checkpoint.until-") for key in bucket.keys("lab/queries/q/"))
+    assert reset_queries(ledger, "lab", f"{bucket.uri}/lab", {"q": ()}, "") == {"q": 3}, "there is nothing to copy"
 
 
 def test_a_copy_for_a_rescale_that_was_interrupted_goes_as_well(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STATES, str(tmp_path / "states"))
 
 
-def batch(schema: T.StructType, moments: list[int | None]) -> pa.RecordBatch:
+def batch(schema: T.StructType, moments: Sequence[int | None]) -> pa.RecordBatch:
     """Rows with an id and a time, which Python need not have."""
     ids = pa.array(range(len(moments)), pa.int64())
     at = pa.array(moments, pa.int64()).cast(pa.timestamp("us", "UTC"))

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_ext.datafiles import once
 from spark_ext.datafiles.exclusive import put_if_absent
 from spark_ext.errors import CommitError, StateError
 from spark_ext.model.commits import FenceMark
-from spark_ext.sinks.files_2pc import epoch_log
 from spark_ext.sinks.files_2pc.epoch_log import Entry, EpochLog, LogState
 
 
@@ -197,7 +197,7 @@ def test_an_entry_whose_folder_is_deleted_at_once_is_written_again(
             shutil.rmtree(folder)
         return puts[-1]
 
-    monkeypatch.setattr(epoch_log, "put_if_absent", put)
+    monkeypatch.setattr(once, "put_if_absent", put)
     write(EpochLog(folder), epoch(0))
     assert puts == [True, True]
     assert [entry["epoch"] for entry in EpochLog(folder).entries()] == [0]

@@ -176,7 +176,6 @@ def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
         ({"header": "true"}, "header and sep require format=csv"),
         ({"format": "orc"}, "option 'format'"),
         ({"sep": ";;", "format": "csv"}, "option 'sep'"),
-        ({"path": "s3://bucket/out"}, "use delta_2pc"),
         ({"partition_by": "nowhere"}, "partition column 'nowhere' is not a column of the query; it has: id, name"),
         ({"partition_by": "id,name"}, "no column is left"),
     ],

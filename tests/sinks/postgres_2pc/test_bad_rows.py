@@ -28,7 +28,7 @@ def way(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 def run(
-    database: Database, table: str, rows: list[dict[str, Any]], schema: T.StructType = NUMBERS, **options: str
+    database: Database, table: str, rows: list[dict[str, Any]], schema: T.StructType = NUMBERS, /, **options: str
 ) -> BadRowsKit:
     """An epoch into a table, by three tasks; its bad rows are in their table."""
     database.run(*table.split("; "))

@@ -158,7 +158,7 @@ def test_columns_may_be_selected(tmp_path: Path) -> None:
     create(tmp_path)
     schema = columns("_commit_version bigint, id bigint, _change_type string")
     run = SourceRun(DeltaSnapshot, options(tmp_path, starting_version="0"), schema=schema, limits=[{}])
-    assert read(run)[0] == {"_commit_version": 0, "id": 0, "_change_type": "insert"}
+    assert {"_commit_version": 0, "id": 0, "_change_type": "insert"} in read(run)
 
 
 def test_limits_hold_within_the_files_of_changes(tmp_path: Path) -> None:
