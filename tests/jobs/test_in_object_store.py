@@ -45,7 +45,7 @@ def finished(scenario: InStore, out: Path, *more: str, **env: str) -> int | None
         return code
 
 
-@pytest.mark.slow(60, "starts a job with everything in a store twice")
+@pytest.mark.slow(90, "starts a job with everything in a store twice")
 @pytest.mark.timeout(1800)
 def test_a_job_is_killed_and_its_store_falters_and_its_tables_are_those_of_pandas(
     bucket: Bucket, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
