@@ -71,7 +71,7 @@ def oldest(known: Mapping[str, Any]) -> list[str]:
     wanted = [*known["dependencies"], *(text for name in extras if name not in TOOLS for text in extras[name])]
     found: dict[str, str] = {}
     # An extra may include another one of this project.
-    wanted = [text for text in wanted if Requirement(text).name != known["name"]]
+    wanted = [text for text in wanted if Requirement(text).name != known.get("name")]
     for requirement in map(Requirement, wanted):
         bounds = [part.version for part in requirement.specifier if part.operator in (">=", "==")]
         if len(bounds) == 1:

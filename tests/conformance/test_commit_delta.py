@@ -76,6 +76,9 @@ class UpsertTarget(DeltaTarget):
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
         return super().sink(uid, **{"mode": "upsert", "key": "id", **options})
 
+    def spoiled(self, row: Row) -> Row:
+        raise NotImplementedError  # upserts do not put rows aside
+
     def leftovers(self) -> set[str]:
         # What a merge has replaced is part of older versions, and the names that delta-rs gives are nobody's.
         return {name for name in super().leftovers() if owner_of(name) is not None}

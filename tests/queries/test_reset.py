@@ -20,7 +20,7 @@ def test_in_an_object_store_the_checkpoint_is_copied_aside(
         monkeypatch.setenv(name, value)
     ledger = Ledger(str(tmp_path))
     LedgerWriter(ledger, start_incarnation(ledger, "lab")).end("done")
-    files = {"metadata": b'{"id": "q-1"}', "offsets/0": b"v1", "state/0/0/1.changelog": b"x" * 1000}
+    files = {"metadata": b'{"id": "of-q"}', "offsets/0": b"v1", "state/0/0/1.changelog": b"x" * 1000}
     for name, content in files.items():
         bucket.put(f"lab/queries/q/checkpoint/{name}", content)
     assert reset_queries(ledger, "lab", f"{bucket.uri}/lab", {"q": ()}, "") == {"q": 2}

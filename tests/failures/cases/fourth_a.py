@@ -9,7 +9,7 @@ import sqlite3
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -114,12 +114,12 @@ def first_seen(spark: SparkSession, folder: Path) -> None:
     type="USER_CODE",
     origin="user",
     decision="stop",
-    line="datetime.now(UTC) - written",
+    line="datetime.now(timezone.utc) - written",
 )
 def naive_times(spark: SparkSession, folder: Path) -> None:
     @F.udf("double")
     def age(written: datetime) -> float:
-        return (datetime.now(UTC) - written).total_seconds()
+        return (datetime.now(timezone.utc) - written).total_seconds()
 
     into_noop(numbers(spark).select(age("timestamp")))
 
