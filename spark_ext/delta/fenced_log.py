@@ -100,8 +100,19 @@ class FencedLog:
         return None if self._handle is None else self._handle.version()
 
     def held(self, application: str) -> int | None:
-        """The newest number under an application id, as last seen; None when there is none."""
-        return None if self._handle is None else self._handle.transaction_version(application)
+        """The newest number under an application id, as last seen; None when there is none.
+
+        Raises:
+            SparkExtError: of `errors`, when the log, of which a part is read only now, is gone or cannot be read.
+        """
+        if self._handle is None:
+            return None
+        try:
+            return self._handle.transaction_version(application)
+        except FAILURES as problem:
+            # The next look opens it anew, and finds out whether there is a table at all.
+            self._handle = None
+            raise self.errors.storage(problem, "reading the log") from problem
 
     def exists(self) -> bool:
         """Whether the table is there, by its log's folder when that is local. Leaves the handle as it is.
