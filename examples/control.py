@@ -234,7 +234,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="delete the outputs and the job's state first")
     parser.add_argument("--out", default=OUT, help=f"folder of the outputs and the state (default: {OUT})")
     parser.add_argument("--data", default=DATA, help=f"folder of the prepared files (default: {DATA})")
-    return parser.parse_args([] if "ipykernel" in sys.modules else None)
+    return parser.parse_args([] if "get_ipython" in globals() else None)
 
 
 def main() -> int:
@@ -269,5 +269,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    if "ipykernel" not in sys.modules:
+    if "get_ipython" not in globals():
         sys.exit(code)

@@ -339,7 +339,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="delete the outputs and the job's state first")
     parser.add_argument("--out", default=OUT, help=f"folder of the outputs and the state (default: {OUT})")
     parser.add_argument("--data", default=DATA, help=f"folder of the prepared files (default: {DATA})")
-    in_notebook = "ipykernel" in sys.modules
+    in_notebook = "get_ipython" in globals()
     return parser.parse_args([] if in_notebook else None)
 
 
@@ -379,7 +379,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    if "ipykernel" not in sys.modules:
+    if "get_ipython" not in globals():
         sys.exit(code)
 
 # COMMAND ----------

@@ -126,7 +126,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A query of somebody else, and an Observer.")
     parser.add_argument("--fresh", action="store_true", help="delete what earlier runs have left first")
     parser.add_argument("--out", default=OUT, help=f"folder of the checkpoint and the state (default: {OUT})")
-    return parser.parse_args([] if "ipykernel" in sys.modules else None)
+    return parser.parse_args([] if "get_ipython" in globals() else None)
 
 
 def main() -> int:
@@ -153,5 +153,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    if "ipykernel" not in sys.modules:
+    if "get_ipython" not in globals():
         sys.exit(code)

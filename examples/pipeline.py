@@ -235,7 +235,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--drain-after", type=int, metavar="FLIGHTS", help="drain the job after so many flights")
     parser.add_argument("--out", default=OUT, help=f"folder of all outputs (default: {OUT})")
     parser.add_argument("--data", default=DATA, help=f"folder of the prepared files (default: {DATA})")
-    return parser.parse_args([] if "ipykernel" in sys.modules else None)
+    return parser.parse_args([] if "get_ipython" in globals() else None)
 
 
 def main() -> int:
@@ -281,5 +281,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    if "ipykernel" not in sys.modules:
+    if "get_ipython" not in globals():
         sys.exit(code)

@@ -58,19 +58,22 @@ def spark(spark_of_process: SparkSession, request: pytest.FixtureRequest) -> Ite
 
     session = spark_of_process
     before = dict(session.conf.getAll)
-    with validated_jobs(request.node):
-        yield session
-    for query in session.streams.active:
-        query.stop()
-    for table in session.catalog.listTables():
-        if table.isTemporary:
-            session.catalog.dropTempView(table.name)
-    after = session.conf.getAll
-    for key in filter(session.conf.isModifiable, after.keys() - before.keys()):
-        session.conf.unset(key)
-    for key, value in before.items():
-        if after.get(key) != value and session.conf.isModifiable(key):
-            session.conf.set(key, value)
+    try:
+        with validated_jobs(request.node):
+            yield session
+    finally:
+        # Also after a history that is not valid: the next test of this process is not to inherit anything.
+        for query in session.streams.active:
+            query.stop()
+        for table in session.catalog.listTables():
+            if table.isTemporary:
+                session.catalog.dropTempView(table.name)
+        after = session.conf.getAll
+        for key in filter(session.conf.isModifiable, after.keys() - before.keys()):
+            session.conf.unset(key)
+        for key, value in before.items():
+            if after.get(key) != value and session.conf.isModifiable(key):
+                session.conf.set(key, value)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

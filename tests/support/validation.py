@@ -14,6 +14,7 @@ from tests.support.history import History
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
+    from spark_ext.jobs.run_options import RunOptions
 
 
 @contextmanager
@@ -26,14 +27,15 @@ def validated_jobs(test: pytest.Item) -> Iterator[None]:
     from spark_ext.jobs.job import Job
 
     started: list[Job] = []
-    start = Job.start
+    start = Job._start
 
-    def noted(job: Job) -> Job:
-        started.append(job)
-        return start(job)
+    def noted(job: Job, how: RunOptions) -> Job:
+        if job not in started:
+            started.append(job)
+        return start(job, how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Job, "start", noted)
+        patch.setattr(Job, "_start", noted)
         yield
     for job in started:
         if job.runs and not job.done:

@@ -144,11 +144,13 @@ def test_the_rows_of_a_feed(tmp_path: Path) -> None:
     assert {(row["id"], row["_change_type"], row["_commit_version"]) for row in first} == {
         (n, "insert", 0) for n in range(6)
     }
-    assert [(row["id"], row["v"], row["_change_type"], row["_commit_version"]) for row in later] == [
-        (1, 0, "update_preimage", 1),
-        (1, 7, "update_postimage", 1),
-        (3, 0, "delete", 2),
-    ]
+    # Within a version the order is that of its files, which delta-rs names at random.
+    assert [row["_commit_version"] for row in later] == [1, 1, 2]
+    assert {(row["id"], row["v"], row["_change_type"]) for row in later} == {
+        (1, 0, "update_preimage"),
+        (1, 7, "update_postimage"),
+        (3, 0, "delete"),
+    }
     for row in found:
         file = tmp_path / f"_delta_log/{row['_commit_version']:020}.json"
         assert row["_commit_timestamp"] == pd.Timestamp(file.stat().st_mtime_ns // 10**6, unit="ms", tz="UTC")
