@@ -63,6 +63,7 @@ bench: .venv/.test java
 chaos: .venv/.test java
 	@$(BIN)/python -m tests.chaos $(or $(ARGS),--sink all --kills 40)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job history)
+	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job follow)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job diamond --targets driver,worker,jvm)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.checkpoints)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.savepoints)

@@ -160,8 +160,10 @@ class Upsert:
         found, counts = np.unique(group[newest], return_counts=True)
         positions = order.to_numpy()
         chosen = positions[new_key]
+        begins = np.append(np.flatnonzero(new_time), len(positions))
         for tied in found[counts > 1]:
-            candidates = positions[group == tied]
+            # Groups are numbered from 1, and the rows of one are next to each other.
+            candidates = positions[begins[tied - 1] : begins[tied]]
             chosen[np.searchsorted(first_of_key, tied)] = candidates[self._of_equals(rows.take(candidates), who)]
         mask = np.zeros(rows.num_rows, dtype=bool)
         mask[chosen] = True
