@@ -19,13 +19,14 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from tools.project import ROOT, project
 
 SHOWN: Final = ("pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "numpy", "confluent-kafka")
 """Libraries whose versions the table shows."""
 
-TOOLS: Final = ("test", "dev")
+TOOLS: Final = ("test", "dev", "docs")
 """Extras of this project's own tools, for which the newest are good."""
 
 QUICK: Final = ("-m", "not (spark or server or process or extended)")
@@ -69,17 +70,17 @@ def oldest(known: Mapping[str, Any]) -> list[str]:
     """
     extras = known["optional-dependencies"]
     wanted = [*known["dependencies"], *(text for name in extras if name not in TOOLS for text in extras[name])]
-    found: dict[str, str] = {}
+    found: dict[str, str] = {}  # the bound of each library
     # An extra may include another one of this project.
     wanted = [text for text in wanted if Requirement(text).name != known.get("name")]
     for requirement in map(Requirement, wanted):
         bounds = [part.version for part in requirement.specifier if part.operator in (">=", "==")]
-        if len(bounds) == 1:
-            found[requirement.name] = f"{requirement.name}=={bounds[0]}"
+        if len(bounds) == 1:  # several extras may name a library: the newest of their bounds holds
+            found[requirement.name] = max(bounds[0], found.get(requirement.name, "0"), key=Version)
     without = {Requirement(text).name for text in wanted} - found.keys()
     if without:
         raise ValueError(f"without a lower bound in pyproject.toml it is not known what works: {sorted(without)}")
-    return sorted(found.values())
+    return sorted(f"{name}=={version}" for name, version in found.items())
 
 
 def counts(report: Path) -> Counts:
