@@ -11,11 +11,13 @@ import fastavro
 import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Channel, ChannelSource, Limit
+from spark_ext.sources.files.orc import _has_times, _wraps_times
 from spark_ext.sources.files.source import Files
 
 DDL = "id bigint, word string, at timestamp"
@@ -34,6 +36,11 @@ def table(first: int, rows: int) -> pa.Table:
             ),
         }
     )
+
+
+def needs_newer_pyarrow(rows: pa.Table) -> bool:
+    """Whether `files` refuses this pyarrow for these rows in ORC."""
+    return any(_has_times(field.type) for field in rows.schema) and _wraps_times()
 
 
 def write(path: Path, rows: pa.Table, kind: str, header: bool = False) -> None:
@@ -78,6 +85,8 @@ def write_avro(path: Path, rows: pa.Table, codec: str = "deflate", sync_interval
 
 def write_orc(path: Path, rows: pa.Table, compression: str = "uncompressed") -> None:
     """Rows in stripes as small as Arrow makes them: of about a thousand rows."""
+    if needs_newer_pyarrow(rows):
+        pytest.skip("this pyarrow reads times of ORC files wrongly, and is refused for them")
     orc.write_table(rows, path, batch_size=1024, stripe_size=1024, compression=compression)
 
 

@@ -19,7 +19,7 @@ from spark_ext.schemas.ddl import columns
 from spark_ext.sources.files import metadata
 from spark_ext.sources.files.source import Files
 from spark_ext.testing.source_kit import drive
-from tests.sources.files.files_kit import DDL, options, read_all, source, table, write
+from tests.sources.files.files_kit import DDL, options, read_all, source, table, write, write_orc
 
 FIELDS = "file_path string, file_name string, file_size bigint, file_modification_time timestamp"
 
@@ -65,9 +65,7 @@ def test_row_numbers_are_those_of_the_file_under_limits_and_behind_bad_rows(tmp_
     if kind == "parquet":
         pq.write_table(rows, tmp_path / "x.parquet", row_group_size=7)
     else:
-        from pyarrow import orc
-
-        orc.write_table(rows, tmp_path / "x.orc")
+        write_orc(tmp_path / "x.orc", rows)
     schema = columns("n bigint, t timestamp_ntz, _metadata struct<row_index bigint>")
     given = options(tmp_path, metadata="true", on_bad_row="quarantine")
     trace = drive(Files, given, schema=schema, rng=random.Random(3))
