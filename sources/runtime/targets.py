@@ -47,7 +47,8 @@ class Targets:
         name = json.dumps(stage, sort_keys=True)
         if name not in known:
             known[name] = dict(now())
-            self._write(place, registration, known)
+            note = place / targets_note(registration.uid)
+            registry.write_private(note, {"start": registration.start, "targets": known})
         return known[name]
 
     def _read(self, place: Path, registration: Registration) -> dict[str, dict[str, Position]]:
@@ -57,9 +58,3 @@ class Targets:
             return dict(found["targets"]) if found["start"] == registration.start else {}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
-
-    def _write(self, place: Path, registration: Registration, targets: Mapping[str, Mapping[str, Position]]) -> None:
-        draft = place / f".{registration.uid}.now.{os.getpid()}"
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump({"start": registration.start, "targets": targets}, file)
-        draft.replace(place / targets_note(registration.uid))

@@ -148,6 +148,18 @@ def _require_mine(found: os.stat_result, place: Path) -> None:
         )
 
 
+def write_private(target: Path, value: Any) -> None:
+    """Write a file of a registry as JSON, atomically, for this user alone.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(value, file)
+    draft.replace(target)
+
+
 def publish(entries: Iterable[Registration], place: Path) -> None:
     """Write registrations, each atomically.
 
@@ -185,11 +197,7 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
         place.mkdir(mode=0o700)
     _require_mine(place.lstat(), place)
     for entry in entries:
-        target = place / f"{entry.uid}.json"
-        draft = place / f".{entry.uid}.{os.getpid()}"
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(json.dumps(asdict(entry)))
-        draft.replace(target)
+        write_private(place / f"{entry.uid}.json", asdict(entry))
 
 
 def keep(entries: Iterable[Registration], place: Path) -> None:
