@@ -240,7 +240,7 @@ def test_the_version_is_part_of_the_identity(registry: SchemaRegistry) -> None:
     assert first["schema_registry_url"] == registry.url
     registry.register("orders-value", ORDER_2)
     assert identity()["value_version"] == "2", "a start with 'latest' is another one, and is refused by name"
-    assert identity(value_version="1") == first, "and goes on exactly with what it was"
+    assert identity(value_version="1") == first, "and the query continues with the version that it had"
     plain = KafkaRangeOptions.parse("kafka_range", BASE).identity()
     assert plain == {"bootstrap_servers": "127.0.0.1:9", "topics": "orders"}, "as in earlier releases"
 
