@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 from spark_ext.errors import refused
 from spark_ext.options import UID
 from spark_ext.spark import formats, jvm
+from spark_ext.spark.classic import require_classic
 from spark_ext.watermark import zero
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ def with_control(df: DataFrame, uid: str) -> DataFrame:
 
     Raises:
         ConfigurationError: `df` is not streaming, or has a source of this package, which has such offsets already.
+        EnvironmentProblem: `df` is of Spark Connect.
     """
     who = f"with_control(uid={uid!r})"
+    require_classic(df, who, kept=_KEPT)
     if not df.isStreaming:
         raise refused("the DataFrame is not streaming", who, "use it for streaming queries only", _KEPT)
     if not isinstance(uid, str) or not UID.fullmatch(uid):

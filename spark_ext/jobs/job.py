@@ -38,6 +38,7 @@ from spark_ext.queries.context import JobContext
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.settings import JobSettings
+from spark_ext.spark.classic import require_classic
 from spark_ext.spark.spark_log import local_path
 from spark_ext.views.display import job_html
 from spark_ext.views.snapshot import JobSnapshot
@@ -69,8 +70,8 @@ class Job(Viewable):
 
     Raises:
         ConfigurationError: a bad name or setting, or an invalid file of failure rules or incidents.
-        EnvironmentProblem: the library that a setting or an incident listener needs is not installed, or the jar of
-            the object store of the state directory is missing.
+        EnvironmentProblem: the session is of Spark Connect; the library that a setting or an incident listener needs is
+            not installed; or the jar of the object store of the state directory is missing.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Job(Viewable):
                 kept=NOTHING_STARTED,
                 do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
             )
+        require_classic(spark, f"job '{name}'", kept=NOTHING_STARTED)
         self.name = name
         self.settings = JobSettings.of(name, settings)
         # Refused here rather than by the start, which reads both again.

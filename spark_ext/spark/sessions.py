@@ -20,6 +20,7 @@ from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.masking import logger
 from spark_ext.spark import environment, formats, jvm, object_stores, registry, short_errors
+from spark_ext.spark.classic import is_connect, require_classic
 from spark_ext.spark.jars import delta_jars
 from spark_ext.spark.spark_home import home_without_zip
 from spark_ext.stores import StoreOptions
@@ -173,7 +174,10 @@ one time can add a key twice, and from then on no task that has this map can be 
 
 
 def register(
-    spark: SparkSession, *sources_or_sinks: type[Connector] | type[DataSource], require_delta: bool = True
+    spark: SparkSession,
+    *sources_or_sinks: type[Connector] | type[DataSource],
+    require_delta: bool = True,
+    connect: bool = False,
 ) -> None:
     """Register the sources and sinks of spark-ext, and further ones, with a session. It may be called repeatedly.
 
@@ -190,11 +194,17 @@ def register(
             `TwoPhaseCommitSink`, or Spark's Python data sources.
         require_delta: whether to reject a session without Delta's jar. Jobs write their tables without it; it is
             needed only to read them with Spark.
+        connect: that the session is one of Spark Connect, whose own queries use the sources and sinks, without a job:
+            nothing fences an older driver off then, and no end of input is reported. Nothing else is checked or set.
 
     Raises:
-        EnvironmentProblem: something is missing; the message says what, and how to get it.
+        EnvironmentProblem: something is missing, and the message says what, and how to get it; the session is of Spark
+            Connect without `connect`, or is a classic one with it.
         ConfigurationError: a class is neither a source nor a sink, or lacks methods of its contract.
     """
+    if connect:
+        _register_for_connect(spark, sources_or_sinks)
+        return
     _check(spark, require_delta)
     connectors = [(kind, formats.data_source(kind)) for kind in (*formats.load(), *sources_or_sinks)]
     context = spark.sparkContext
@@ -213,6 +223,21 @@ def register(
         spark.dataSource.register(wrapped)
     jvm.activate_if_none(spark)
     _advise(spark)
+
+
+def _register_for_connect(spark: SparkSession, added: tuple[type[Connector] | type[DataSource], ...]) -> None:
+    if not is_connect(spark):
+        raise EnvironmentProblem(
+            "register has connect=True, and this is a classic session",
+            operator="the Spark session",
+            kept="nothing was registered",
+            do="leave connect out: a classic session runs jobs as well",
+        )
+    environment.require_spark_version(spark.version)
+    for kind in (*formats.load(), *added):
+        wrapped = formats.data_source(kind)
+        formats.add(kind)
+        spark.dataSource.register(wrapped)
 
 
 _ADVISED: Final = {
@@ -246,14 +271,12 @@ def _advise(spark: SparkSession) -> None:
 
 
 def _check(spark: SparkSession, require_delta: bool) -> None:
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise EnvironmentProblem(
-            "this is a Spark Connect session",
-            operator="the Spark session",
-            kept="nothing was registered",
-            do="use a classic session: jobs read Spark's plans and logs in the driver's own JVM "
-            "(on Databricks: a cluster in dedicated access mode, not serverless)",
-        )
+    require_classic(
+        spark,
+        "the Spark session",
+        kept="nothing was registered",
+        otherwise="; or register(spark, connect=True), for the sources and sinks alone, without jobs",
+    )
     environment.require_spark_version(spark.version)
     environment.require_java_version(jvm.java_version(spark), "the driver's JVM")
     environment.require_python(spark.sparkContext.pythonExec)
