@@ -26,6 +26,7 @@ from spark_ext.observing.observation import Observation
 from spark_ext.observing.settings import observer_settings
 from spark_ext.options import UID
 from spark_ext.spark import jvm
+from spark_ext.spark.classic import require_classic
 from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
@@ -92,6 +93,11 @@ class Observer(StreamingQueryListener):
     def dropped(self) -> int:
         """Events for which the queue had no room: what they said was found by looking."""
         return 0 if self._observation is None else self._observation.dropped
+
+    def _set_spark_session(self, session: SparkSession) -> None:
+        # The first thing that a client of Spark Connect does with a listener, which it would then call in this process.
+        require_classic(session, f"Observer '{self.name}'", kept=_NOTHING)
+        super()._set_spark_session(session)
 
     @property
     def _jlistener(self) -> Any:

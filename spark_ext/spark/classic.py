@@ -5,7 +5,42 @@ This module imports nothing of Spark: the module of a class tells, and a client 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from typing import Final
+
 from spark_ext.errors import EnvironmentProblem
+
+_REQUESTS: Final = {
+    "SPARK_REMOTE": "",
+    "SPARK_CONNECT_MODE_ENABLED": "",
+    "SPARK_CONNECT_MODE": "0",
+    "SPARK_API_MODE": "classic",
+    "spark.remote": "",
+    "spark.api.mode": "classic",
+}
+"""By which pyspark makes a session of Connect: variables and settings, each with the value that does not ask for it."""
+
+
+def refuse_connect_requests(conf: Mapping[str, str]) -> None:
+    """Raise an error if pyspark would make a session of Spark Connect.
+
+    Args:
+        conf: the settings of the session.
+
+    Raises:
+        EnvironmentProblem: names the variable or the setting.
+    """
+    for name, classic in _REQUESTS.items():
+        found = conf.get(name) if name.startswith("spark.") else os.environ.get(name)
+        if found and found.lower() != classic:
+            raise EnvironmentProblem(
+                f"{name} asks for Spark Connect",
+                operator="the Spark session",
+                kept="nothing was started",
+                do="leave it out, in a process of its own if this one has a session of Spark Connect: jobs need a "
+                "classic session, whose JVM belongs to the driver",
+            )
 
 
 def is_connect(spark: object) -> bool:

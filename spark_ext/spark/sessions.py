@@ -20,9 +20,10 @@ from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.masking import logger
 from spark_ext.spark import environment, formats, jvm, object_stores, registry, short_errors
-from spark_ext.spark.classic import is_connect, require_classic
+from spark_ext.spark.classic import is_connect, refuse_connect_requests, require_classic
 from spark_ext.spark.jars import delta_jars
 from spark_ext.spark.spark_home import home_without_zip
+from spark_ext.spark.submitted import master_of, submitted_settings
 from spark_ext.stores import StoreOptions
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.session")
 
 _LOCAL: Final = re.compile(r"local(\[[^\]]*\])?")
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
 """Exists on Databricks too, unlike the classes of the data source."""
 
@@ -53,8 +55,10 @@ def session(
 
     Args:
         name: the application's name.
-        master: Spark master; default: the environment variable SPARK_MASTER, else `local[*]`.
-        conf: Spark settings that override those of `conf/spark-defaults.conf`.
+        master: Spark master; default: the one of spark-submit or of PYSPARK_SUBMIT_ARGS, else the environment variable
+            SPARK_MASTER, else `local[*]`.
+        conf: Spark settings that override those of `conf/spark-defaults.conf`, and those given to spark-submit, which
+            override these as well.
         heap_dumps: a folder into which a JVM, of the driver or of an executor, writes its heap when it has run out of
             it. It is made here; on other machines it has to be there. Has no effect on a JVM that runs already.
         storage: `s3` adds Hadoop's file system for S3, for checkpoints in a store with that interface; credentials are
@@ -70,7 +74,7 @@ def session(
             says how to get it.
     """
     short_errors.install()
-    _refuse_connect_variables()
+    refuse_connect_requests(conf or {})
     environment.require_pyspark()
     options = _storage(storage, storage_options)
     s3 = storage == "s3" or options.for_s3
@@ -80,10 +84,12 @@ def session(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    python = (conf or {}).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    submitted = submitted_settings()
+    chosen = {**submitted, **(conf or {})}.get("spark.pyspark.python")
+    python = chosen or os.environ.get("PYSPARK_PYTHON") or sys.executable
     environment.require_python(python)
     given = {**(conf or {})} if heap_dumps is None else _with_heap_dumps(conf or {}, heap_dumps)
-    settings = _settings(master or os.environ.get("SPARK_MASTER") or "local[*]", given, python, s3=s3)
+    settings = _settings(master or master_of(submitted), given, python, submitted, s3=s3)
     builder = SparkSession.Builder().appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -100,9 +106,9 @@ def session(
             do="check the settings passed as conf, and that this is a full Java "
             f"{environment.MINIMUM_JAVA} or newer (with the module jdk.incubator.vector)",
         ) from problem
-    if "spark.sql.shuffle.partitions" not in settings:
+    if _PARTITIONS not in settings:
         # A cluster's size is known only now. A query that was started before keeps the number from its checkpoint.
-        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+        spark.conf.set(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
     if s3 or options:
         object_stores.use(spark, options, _STORAGE, s3=s3)
     register(spark)
@@ -301,15 +307,18 @@ def _faster_workers(master: str, python: str) -> dict[str, str]:
     return {} if home is None else {"SPARK_HOME": home}
 
 
-def _settings(master: str, given: Mapping[str, str], python: str, *, s3: bool = False) -> dict[str, str]:
+def _settings(
+    master: str, given: Mapping[str, str], python: str, submitted: Mapping[str, str] | None = None, *, s3: bool = False
+) -> dict[str, str]:
     """All settings of a new session: those of the file, then those that depend on the machine, then the user's."""
     settings = defaults()
-    settings["spark.master"] = master
-    settings["spark.pyspark.python"] = settings["spark.pyspark.driver.python"] = python
     local = _LOCAL.fullmatch(master) is not None
     if local:
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
-        settings["spark.sql.shuffle.partitions"] = str(_cores(master))
+        settings[_PARTITIONS] = str(_cores(master))
+    settings.update({key: value for key, value in (submitted or {}).items() if key in {*settings, _PARTITIONS}})
+    settings["spark.master"] = master
+    settings["spark.pyspark.python"] = settings["spark.pyspark.driver.python"] = python
     if s3:
         # `FileContext`, with which Spark begins, has no class for s3://; each look would end in a warning.
         settings[jvm.FILE_MANAGER] = jvm.LOCAL_FILES
@@ -352,16 +361,6 @@ def _has_jvm() -> bool:
     # A JVM can exist only if pyspark has been imported. Importing it here would take longer than everything else.
     core = sys.modules.get("pyspark.core.context")
     return core is not None and core.SparkContext._gateway is not None
-
-
-def _refuse_connect_variables() -> None:
-    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
-        raise EnvironmentProblem(
-            "the environment asks for Spark Connect (SPARK_REMOTE or SPARK_CONNECT_MODE_ENABLED is set)",
-            operator="the Spark session",
-            kept="nothing was started",
-            do="unset it: jobs need a classic session, whose JVM belongs to the driver",
-        )
 
 
 @contextlib.contextmanager

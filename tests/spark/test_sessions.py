@@ -158,19 +158,6 @@ def test_a_source_that_was_given_to_spark_itself_is_refused_with_what_to_do(spar
         sx.Job(spark, "given", state="unused").add("q", frame.writeStream.format("noop"))
 
 
-def test_register_refuses_spark_connect() -> None:
-    # Only the module of the class tells; a real one needs grpc, which nothing else here does.
-    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(EnvironmentProblem, match="Spark Connect session"):
-        sx.register(connect)
-
-
-def test_session_refuses_an_environment_that_asks_for_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1")
-    with pytest.raises(EnvironmentProblem, match="asks for Spark Connect"):
-        sx.session("x")
-
-
 def test_register_refuses_workers_with_another_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python")
     with pytest.raises(EnvironmentProblem, match="there is no '/no/such/python'"):

@@ -1,0 +1,64 @@
+"""Which master a session asks for when the program names none."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ext.spark.submitted import master_of, submitted_settings
+
+CLUSTER = "spark://master:7077"
+
+
+@pytest.mark.parametrize(
+    ("submitted", "arguments", "variable", "master"),
+    [
+        ({}, None, None, "local[*]"),
+        ({}, None, CLUSTER, CLUSTER),
+        ({"spark.master": CLUSTER}, None, None, CLUSTER),
+        ({"spark.master": CLUSTER}, None, "local[1]", CLUSTER),
+        ({"spark.master": "local[*]"}, None, CLUSTER, CLUSTER),  # spark-submit's own default
+        ({}, f"--master {CLUSTER} pyspark-shell", "local[1]", CLUSTER),
+        ({}, f"--name x --master={CLUSTER} pyspark-shell", None, CLUSTER),
+        ({}, f"--conf spark.master={CLUSTER} --conf a=b=c pyspark-shell", None, CLUSTER),
+        ({}, "--packages a:b:1 pyspark-shell", CLUSTER, CLUSTER),
+        ({}, "--conf 'unfinished", CLUSTER, CLUSTER),
+    ],
+)
+def test_master(
+    submitted: dict[str, str],
+    arguments: str | None,
+    variable: str | None,
+    master: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("PYSPARK_SUBMIT_ARGS", arguments), ("SPARK_MASTER", variable)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    assert master_of(submitted) == master
+
+
+def test_nothing_is_submitted_to_a_program_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert submitted_settings() == {}
+
+
+def test_settings_of_the_command_line_come_before_those_of_sessions_and_behind_the_program_s() -> None:
+    from spark_ext.spark.sessions import _settings
+
+    submitted = {
+        "spark.app.name": "job.py",
+        "spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0",
+        "spark.master": "local[*]",
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        "spark.sql.shuffle.partitions": "7",
+        "spark.ui.enabled": "true",
+    }
+    given = {"spark.ui.enabled": "false", "spark.jars": "delta-spark.jar"}
+    made = _settings(CLUSTER, given, "python", submitted)
+    assert made["spark.sql.session.timeZone"] == "Europe/Berlin"
+    assert made["spark.sql.shuffle.partitions"] == "7"
+    assert made["spark.ui.enabled"] == "false"
+    assert made["spark.master"] == CLUSTER
+    assert "spark.app.name" not in made  # the program names its session
