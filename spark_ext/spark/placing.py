@@ -1,7 +1,7 @@
 """Putting a prepared checkpoint directory into its place while Spark may still write below it.
 
-Spark's maintenance uploads a snapshot of state in a thread of its own. One that began before the query ended is finished
-after that, and makes the folders it needs: state of nobody, in the place where a checkpoint is about to be put.
+Spark's maintenance uploads a snapshot of state in a thread of its own. An upload that began before the query ended is
+finished after that, and makes the folders it needs: state of nobody, where a checkpoint is about to be put.
 """
 
 from __future__ import annotations
