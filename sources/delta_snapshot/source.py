@@ -74,6 +74,8 @@ class DeltaSnapshot(StagedSource):
         self._known: Channel | None = None
         """The channel of later versions, if it has begun."""
         self._following: Following | None = None
+        self._last: int | None = None
+        """The last version that a run reads which ends with what is there."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Sent to executors without what only planning needs."""
@@ -154,6 +156,14 @@ class DeltaSnapshot(StagedSource):
     def next_stage(self, stage: Json) -> Json:
         """The versions that come after the one of the snapshot."""
         return self._stage_of(1)
+
+    def here(self) -> Mapping[str, Json]:
+        """The newest version: the snapshot is not of a later one, and no later one is read."""
+        return {"version": self._followed.newest} if self.options.follow else {}
+
+    def end_with(self, here: Mapping[str, Json]) -> None:
+        """Read up to the version that was the newest one."""
+        self._last = here.get("version")
 
     def _stage_of(self, number: int) -> Json:
         return {"number": number, "version": self._pinned, "table": self._table}
@@ -246,13 +256,18 @@ class DeltaSnapshot(StagedSource):
     def _followed(self) -> Following:
         if self._following is None:
             self._following = Following(
-                self.options, self._log, lambda version: self._load(version), self._pieces, self._operator
+                self.options,
+                self._log,
+                lambda version: self._load(version),
+                self._pieces,
+                self._operator,
+                last=self._last,
             )
             self._check_columns(self._following.schema)
         return self._following
 
     def latest(self, channel: Channel) -> Position:
-        """Behind the version that was the newest one when the planner started, or began with what comes later."""
+        """Behind the version that was the newest one when the run began that ends with it, or when its planner did."""
         return self._followed.latest() if channel.id == CHANNEL else None
 
     def _check_begun(self, version: int, channels: Sequence[Channel]) -> None:

@@ -23,6 +23,7 @@ import typer
 from deltalake import DeltaTable
 from rich.console import Console
 
+from tests.chaos import turns
 from tests.chaos.inlets import INLETS, START, Inlet, row
 from tests.chaos.scenario import ROOT
 from tests.support.processes import Tree
@@ -103,9 +104,8 @@ class Series:
     def _one(self, number: int, inlet: Inlet, driver: Tree, *, kill: bool, last: bool) -> Tree:
         self._add(inlet)
         there = self._next
-        done = self._folder / f"done-{number}.json"
-        (self._folder / ".go").write_text("all" if last else "")
-        (self._folder / ".go").rename(self._folder / f"go-{number}")
+        done = turns.done(self._folder, number)
+        turns.give(self._folder, number, last=last)
         if kill:
             time.sleep(self._random.uniform(0, 1.2 * self._usual))
             self.outcome.kills += 1
