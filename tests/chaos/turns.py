@@ -1,4 +1,4 @@
-"""How a harness and the driver that it kills agree on whose turn it is: by files in a folder, which no kill can lose."""
+"""How a harness and the driver that it kills agree on whose turn it is: by files in a folder, which outlive both."""
 
 from __future__ import annotations
 
