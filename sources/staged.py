@@ -82,6 +82,21 @@ class StagedSource(ChannelSource):
         Not called for the last stage. What is returned is stored before the stage is entered.
         """
 
+    def here(self) -> Mapping[str, Json]:
+        """What there is now of a stage that is still to come, for a run that ends with what is there when it begins.
+
+        Called before `resume`. What is returned is kept as long as the run lasts. Empty: each stage is read up to what
+        it has when it begins.
+        """
+        return {}
+
+    def end_with(self, here: Mapping[str, Json]) -> None:
+        """Such a run begins, or continues in another planner process: read nothing that came after `here` was called.
+
+        Args:
+            here: what it returned when the run began.
+        """
+
     @abstractmethod
     def enter(self, stage: Json) -> None:
         """Continue with a stage: when it begins and, before `resume`, in each later run.

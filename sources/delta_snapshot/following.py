@@ -75,6 +75,7 @@ class Following:
         pieces: the rows of commits.
         operator: the source, for messages.
         clock: s; never goes back.
+        last: version that was the newest one when the run began, if it ends with that one; None: the current one.
     """
 
     def __init__(
@@ -85,9 +86,11 @@ class Following:
         pieces: Pieces,
         operator: str,
         clock: Callable[[], float] = time.monotonic,
+        last: int | None = None,
     ) -> None:
         self._options, self._log, self._load, self._operator = options, log, load, operator
         self._now = load(None)
+        self._last = self._now.version if last is None else min(last, self._now.version)
         self._channel: Channel | None = None
         self._declared: StructType | None = None
         follower = Follower(log, self._look, self._now.metadata.id, clock, options.poll_interval / 1000)
@@ -104,11 +107,11 @@ class Following:
 
     @property
     def newest(self) -> int:
-        """Version that the table had when the planner started, or when following began."""
-        return self._now.version
+        """Version that the table had when the planner started; or when the run began, if it ends with that one."""
+        return self._last
 
     def latest(self) -> Position:
-        """The position behind the newest version when the planner started."""
+        """The position behind that version."""
         return Place(self.newest + 1, mark=self._log.mark(self.newest)).to_json()
 
     # -- the beginning ----------------------------------------------------------------------------------------------

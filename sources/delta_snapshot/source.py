@@ -12,7 +12,6 @@ other feature that a table needs is refused by name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -27,6 +26,15 @@ from spark_ext.model.offsets import Json, Position, Range
 from spark_ext.schemas.arrow import arrow_schema, arrow_type
 from spark_ext.schemas.columns import conform, fits
 from spark_ext.sources.contract import Advance, Channel, Limit
+from spark_ext.sources.delta_snapshot.channels import (
+    data_of,
+    format_for,
+    id_of,
+    in_table,
+    path_in,
+    version_in,
+    version_read,
+)
 from spark_ext.sources.delta_snapshot.commits import INSERT, Commit, Piece
 from spark_ext.sources.delta_snapshot.follow import Pieces, Place, unknown_partition
 from spark_ext.sources.delta_snapshot.following import (
@@ -41,11 +49,9 @@ from spark_ext.sources.delta_snapshot.following import (
 )
 from spark_ext.sources.delta_snapshot.log import Log
 from spark_ext.sources.delta_snapshot.options import DeltaSnapshotOptions
-from spark_ext.sources.delta_snapshot.version import DataFile, TableVersion, keep_masks, mask_of, renamed, version_of
+from spark_ext.sources.delta_snapshot.version import TableVersion, keep_masks, mask_of, renamed, version_of
 from spark_ext.sources.files.parquet import ParquetFormat
 from spark_ext.sources.staged import StagedSource
-
-_ID = re.compile(r"v(\d+)/")
 
 
 class DeltaSnapshot(StagedSource):
@@ -74,6 +80,8 @@ class DeltaSnapshot(StagedSource):
         self._known: Channel | None = None
         """The channel of later versions, if it has begun."""
         self._following: Following | None = None
+        self._last: int | None = None
+        """The last version that a run reads which ends with what is there."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Sent to executors without what only planning needs."""
@@ -155,6 +163,14 @@ class DeltaSnapshot(StagedSource):
         """The versions that come after the one of the snapshot."""
         return self._stage_of(1)
 
+    def here(self) -> Mapping[str, Json]:
+        """The newest version: the snapshot is not of a later one, and no later one is read."""
+        return {"version": self._followed.newest} if self.options.follow else {}
+
+    def end_with(self, here: Mapping[str, Json]) -> None:
+        """Read up to the version that was the newest one."""
+        self._last = here.get("version")
+
     def _stage_of(self, number: int) -> Json:
         return {"number": number, "version": self._pinned, "table": self._table}
 
@@ -184,7 +200,9 @@ class DeltaSnapshot(StagedSource):
         """
         self._resumed = True
         self._known = next((one for one in known if one.id == CHANNEL), None)
-        chosen = {int(found[1]) for name in [*(one.id for one in known), *finished] if (found := _ID.match(name))}
+        chosen = {
+            version for name in [*(one.id for one in known), *finished] if (version := version_in(name)) is not None
+        }
         if self._pinned is None:
             self._pinned = min(chosen, default=None)
         self._begun = {**dict.fromkeys(finished), **{one.id: one.data for one in known}}
@@ -234,8 +252,8 @@ class DeltaSnapshot(StagedSource):
         at = self._log.at(table.version) if self.options.changes else None
         channels = []
         for file in table.files():
-            data = _data(file, names, table.mapped) | ({"at": at} if self.options.changes else {})
-            channels.append(Channel(f"v{table.version}/{file.path}", 0, data))
+            data = data_of(file, names, table.mapped) | ({"at": at} if self.options.changes else {})
+            channels.append(Channel(id_of(table.version, file.path), 0, data))
             self._rows[channels[-1].id] = file.rows
         self._check_begun(table.version, channels)
         for channel in channels[:1]:
@@ -246,13 +264,18 @@ class DeltaSnapshot(StagedSource):
     def _followed(self) -> Following:
         if self._following is None:
             self._following = Following(
-                self.options, self._log, lambda version: self._load(version), self._pieces, self._operator
+                self.options,
+                self._log,
+                lambda version: self._load(version),
+                self._pieces,
+                self._operator,
+                last=self._last,
             )
             self._check_columns(self._following.schema)
         return self._following
 
     def latest(self, channel: Channel) -> Position:
-        """Behind the version that was the newest one when the planner started, or began with what comes later."""
+        """Behind the version that was the newest one when the run began that ends with it, or when its planner did."""
         return self._followed.latest() if channel.id == CHANNEL else None
 
     def _check_begun(self, version: int, channels: Sequence[Channel]) -> None:
@@ -262,7 +285,7 @@ class DeltaSnapshot(StagedSource):
             if name not in held or (data is not None and data["size"] != held[name]["size"]):
                 raise DataError(
                     f"version {version} of '{shown(self.options.path)}' is not the one that this source has begun: it "
-                    f"does not have the file '{name.partition('/')[2]}'; the table was replaced by another one",
+                    f"does not have the file '{path_in(name)}'; the table was replaced by another one",
                     operator=self._operator,
                     kept=KEPT,
                     do="restore the table, or start the source with a new uid to read the table that is there now",
@@ -331,13 +354,13 @@ class DeltaSnapshot(StagedSource):
             batches = self._pieces.read(Place.of(start), Place.of(end))
             table = self._now if channel.data["mapping"] == "name" else None
         else:
-            version, file = _version(channel), self._file(channel)
+            version, file = version_read(channel), self._file(channel)
             keep = self._keep(version, file) if channel.data.get("deleted") else None
             batches = self._format(channel).read(file, start, end, keep)
             table = version_of(self._uri, version) if channel.data.get("mapped") else None
         if table is not None:
             wanted = arrow_schema(self._declared)
-            held = arrow_schema(_in_table(table, self._declared))
+            held = arrow_schema(in_table(table, self._declared))
             batches = (conform(renamed(batch, held), wanted, {}) for batch in batches)
         yield from (batch for batch in batches if batch.num_rows)
 
@@ -348,12 +371,12 @@ class DeltaSnapshot(StagedSource):
         return mask
 
     def _file(self, channel: Channel) -> InputFile:
-        version = _version(channel)
+        version = version_read(channel)
         data = channel.data
         constants = dict(data.get("partition", {}))
         if self.options.changes:
             constants |= {CHANGE: INSERT, VERSION: str(version), TIME: instant_of(data["at"])}
-        return self._input(channel.id.partition("/")[2], data["size"], constants, f"it belongs to version {version}")
+        return self._input(path_in(channel.id), data["size"], constants, f"it belongs to version {version}")
 
     def _input(self, name: str, size: int, constants: Mapping[str, str | None], belongs: str) -> InputFile:
         filesystem, root = self._place
@@ -373,10 +396,10 @@ class DeltaSnapshot(StagedSource):
         )
 
     def _format(self, channel: Channel) -> ParquetFormat:
-        version = _version(channel) if channel.data.get("mapped") else None
+        version = version_read(channel) if channel.data.get("mapped") else None
         if version not in self._formats:
             table = None if version is None else version_of(self._uri, version)
-            self._formats[version] = _format_for(table, self._declared)
+            self._formats[version] = format_for(table, self._declared)
         return self._formats[version]
 
     @property
@@ -398,7 +421,7 @@ class DeltaSnapshot(StagedSource):
     def _pieces(self) -> Pieces:
         def format_() -> ParquetFormat:
             # The names in data files do not change, whatever a column is called later.
-            return _format_for(self._now if self._now.mapped else None, self._declared)
+            return format_for(self._now if self._now.mapped else None, self._declared)
 
         return Pieces(self._log, self.options.changes, self._piece, format_, self._keep)
 
@@ -417,41 +440,3 @@ class DeltaSnapshot(StagedSource):
 
 
 _UNKNOWN = Channel(CHANNEL)
-
-
-def _data(file: DataFile, names: Mapping[str, str], mapped: bool) -> dict[str, Any]:
-    """The data of a channel, without what a plain table does not need."""
-    data: dict[str, Any] = {"size": file.size}
-    if file.rows_deleted:
-        data["deleted"] = True
-    if mapped:
-        data["mapped"] = True
-    if file.partition:
-        data["partition"] = {names[name]: text for name, text in file.partition.items()}
-    return data
-
-
-def _version(channel: Channel) -> int:
-    found = _ID.match(channel.id)
-    assert found is not None, channel.id
-    return int(found[1])
-
-
-def _in_table(table: TableVersion, declared: StructType) -> StructType:
-    """The declared columns with the names in a table with column mapping."""
-    held = StructType([*table.schema, *COLUMNS])
-    return StructType([held[field.name] for field in declared])
-
-
-def _format_for(table: TableVersion | None, declared: StructType) -> ParquetFormat:
-    """Reads the declared columns, under the names in data files; same types, so that a batch can be renamed.
-
-    Args:
-        table: whose names they are; None: a table without column mapping.
-        declared: the columns.
-    """
-    if table is None:
-        return ParquetFormat(arrow_schema(declared), grown=True)
-    physical, names = [*table.physical, *COLUMNS], [*table.schema.names, *COLUMNS.names]
-    wanted = StructType([physical[names.index(field.name)] for field in declared])
-    return ParquetFormat(arrow_schema(wanted), grown=True)

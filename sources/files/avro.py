@@ -24,6 +24,7 @@ from spark_ext.sources.files.avro_container import (
     read_header,
 )
 from spark_ext.sources.files.avro_types import Columns, columns_of, decoding
+from spark_ext.sources.files.cuts import even_cuts, parts_between
 from spark_ext.sources.files.row_groups import no_columns
 from spark_ext.sources.positions import no_position, number_in
 
@@ -157,15 +158,12 @@ class AvroFormat:
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
         """Split between blocks, into parts of about equal size."""
         parts = min(parts, (end - start) // LEAST_PART)
-        ideals = [start + (end - start) * part // parts for part in range(1, parts)]
-        cuts = [start]
-        if ideals:
-            with file.faults(), file.open() as raw:
-                header = self._header(file, raw)
-                for cut in _cuts(file, raw, header, ideals, start, end):
-                    if cuts[-1] < cut < end:
-                        cuts.append(cut)
-        return list(zip(cuts, [*cuts[1:], end], strict=True))
+        if parts < 2:
+            return [(start, end)]
+        with file.faults(), file.open() as raw:
+            header = self._header(file, raw)
+            ideals = even_cuts(start, end, parts)
+            return parts_between(start, end, _cuts(file, raw, header, ideals, start, end))
 
     # -- reading ---------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, constant
 from spark_ext.sources.contract import Advance, BadRow, Limit
+from spark_ext.sources.files.cuts import even_cuts, parts_between
 from spark_ext.sources.files.encodings import MARK, UTF_8, Encoding
 from spark_ext.sources.files.line_ends import BOM, after_lines, count_lines, ends_of, last_end, line_end
 from spark_ext.sources.positions import no_position, number_in
@@ -161,13 +162,9 @@ class LinesFormat(ABC):
         parts = min(parts, (end - start) // LEAST_PART)
         if parts < 2 or self.whole(file):
             return [(start, end)]
-        cuts = [start]
         with file.faults(), file.open() as raw:
-            for part in range(1, parts):
-                cut = line_end(raw, start + (end - start) * part // parts, end)
-                if cuts[-1] < cut < end:
-                    cuts.append(cut)
-        return list(zip(cuts, [*cuts[1:], end], strict=True))
+            ideals = even_cuts(start, end, parts)
+            return parts_between(start, end, (line_end(raw, ideal, end) for ideal in ideals))
 
     # -- reading ---------------------------------------------------------------------------------------------
 

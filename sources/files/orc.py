@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import accumulate
 
 import pyarrow as pa
 from pyarrow import orc, types
@@ -44,10 +43,8 @@ def read_footer(file: InputFile) -> Footer:
         found = orc.ORCFile(raw)
         if (found.nstripes, found.nrows) != (len(tail.stripes), tail.rows):
             raise ValueError("its stripes are not those of its footer")
-        sizes = [stripe.size for stripe in tail.stripes]
-        share = file.size / max(1, sum(sizes))
-        ends = tuple(accumulate(stripe.rows for stripe in tail.stripes))
-        return Footer(ends, tuple(int(size * share) for size in sizes), columns_in(found))
+        rows, sizes = [stripe.rows for stripe in tail.stripes], [stripe.size for stripe in tail.stripes]
+        return Footer.of(rows, sizes, file.size, columns_in(found))
 
 
 def columns_in(found: orc.ORCFile) -> pa.Schema:

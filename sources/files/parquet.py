@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,8 +37,7 @@ def read_footer(file: InputFile) -> Footer:
         if min([*rows, *sizes], default=0) < 0:
             raise ValueError("its footer has a row group of a negative size")
         # Not the sizes of its columns: to ask for those ends the process if they are encrypted, or not in the footer.
-        share = file.size / max(1, sum(sizes))
-        return Footer(tuple(accumulate(rows)), tuple(int(size * share) for size in sizes), columns_in(parquet).schema)
+        return Footer.of(rows, sizes, file.size, columns_in(parquet).schema)
 
 
 def _parquet(file: InputFile, raw: pa.NativeFile) -> pq.ParquetFile:

@@ -19,6 +19,7 @@ from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, misfit
 from spark_ext.sources.contract import Advance, BadRow, Limit
+from spark_ext.sources.files.cuts import even_cuts, parts_between
 from spark_ext.sources.positions import number_in
 
 
@@ -31,6 +32,19 @@ class Footer:
     sizes: tuple[int, ...]
     """Bytes of each group: its part of the file, by the uncompressed sizes."""
     schema: pa.Schema
+
+    @classmethod
+    def of(cls, rows: Sequence[int], sizes: Sequence[int], file_size: int, schema: pa.Schema) -> Footer:
+        """What planning needs.
+
+        Args:
+            rows: of each group.
+            sizes: of each group, in any measure.
+            file_size: bytes.
+            schema: of the file.
+        """
+        share = file_size / max(1, sum(sizes))
+        return cls(tuple(accumulate(rows)), tuple(int(size * share) for size in sizes), schema)
 
     @property
     def rows(self) -> int:
@@ -179,14 +193,12 @@ class RowGroupsFormat(ABC):
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
         """Split at groups, into parts with about equal numbers of rows."""
         ends = self.read_footer(file).ends
-        cuts = [start]
-        for part in range(1, parts):
-            ideal = start + (end - start) * part // parts
+
+        def near(ideal: int) -> int:
             right = bisect_left(ends, ideal)
-            near = min(ends[max(0, right - 1) : right + 1], key=lambda row: abs(row - ideal), default=end)
-            if cuts[-1] < near < end:
-                cuts.append(near)
-        return list(zip(cuts, [*cuts[1:], end], strict=True))
+            return min(ends[max(0, right - 1) : right + 1], key=lambda row: abs(row - ideal), default=end)
+
+        return parts_between(start, end, map(near, even_cuts(start, end, parts)))
 
     # -- reading ---------------------------------------------------------------------------------------------
 

@@ -130,6 +130,7 @@ class Planner:
     def prepare_available_now(self) -> None:
         """From now on, plan only what is available now."""
         self._available_now = True
+        self._stages.end_with_now(self._kept)
         if not self._source.bounded:
             self._targets = self._kept.of(None, lambda: self._latest(self._source.discover()))
 
@@ -349,7 +350,8 @@ class Planner:
                 state = running[name]
                 channel = Channel(name, None, state.data)
             upto = self._target(channel)
-            if upto is not None and state.at == upto:
+            if upto is not None and state.at == upto and not fresh:
+                # A new one gets into the offset even so: the next run must not choose where it begins again.
                 continue
             allowed = budget.allowed(channel, state.at, among, upto)
             if allowed is None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from spark_ext.model.offsets import Json, SourceOffset, ranges
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.staged import StagedSource
+
+if TYPE_CHECKING:
+    from spark_ext.sources.runtime.targets import Targets
+
+_ALL: Final = "all"
+"""Under this name is kept what concerns all stages of a source."""
 
 
 class OneStage:
@@ -16,6 +23,9 @@ class OneStage:
     def last(self) -> bool:
         """No other stage comes."""
         return True
+
+    def end_with_now(self, kept: Targets) -> None:
+        """A run that ends with what is there begins, or continues in this planner."""
 
     def restore(self, stage: Json) -> None:
         """A planner starts from an offset with this stage."""
@@ -44,6 +54,14 @@ class Stages(OneStage):
     def last(self) -> bool:
         """Whether no other stage comes."""
         return self._source.last_stage
+
+    def end_with_now(self, kept: Targets) -> None:
+        """A run that ends with what is there begins, or continues in this planner: also for stages that come later.
+
+        Raises:
+            OSError: what is there cannot be kept.
+        """
+        self._source.end_with(kept.of(_ALL, self._source.here))
 
     def restore(self, stage: Json) -> None:
         """A planner starts from an offset with this stage; None: the first, about which there is nothing to know."""

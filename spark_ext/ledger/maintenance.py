@@ -96,7 +96,11 @@ class Done:
 
 
 def maintain(
-    ledger: Ledger, now: datetime, settings: MaintenanceSettings = DEFAULTS, fence: Fence | None = None
+    ledger: Ledger,
+    now: datetime,
+    settings: MaintenanceSettings = DEFAULTS,
+    fence: Fence | None = None,
+    turn: int = 0,
 ) -> list[Done]:
     """Do what is due, as long as the budget allows.
 
@@ -108,6 +112,8 @@ def maintain(
         now: UTC; ages are measured from here.
         settings: when what is done.
         fence: of the incarnation that does it.
+        turn: which table is swept first: each in its turn, if every call is that of another process, whose time may
+            be used up before the last of them.
 
     Returns:
         What was done.
@@ -117,16 +123,26 @@ def maintain(
     """
     until = time.monotonic() + settings.budget.total_seconds()
     done: list[Done] = []
+    tables = list(ledger.tables.values())
+    first = turn % len(tables)
     # Tables with the most files first: they cost every reader most.
-    for table in sorted(ledger.tables.values(), key=_file_count, reverse=True):
-        for work in (_compact, _sweep):
-            if time.monotonic() > until:
-                return done
+    many = [table for table in tables if _file_count(table) >= settings.small_files]
+    pieces = [(_compact, sorted(many, key=_file_count, reverse=True))]
+    pieces += [(_sweep, [table for table in tables[first:] + tables[:first] if _sweep_due(table, now, settings)])]
+    for work, due in pieces:
+        for number, table in enumerate(due):
+            # One of each kind at least, so that neither keeps the other from being done for ever.
+            if number and time.monotonic() > until:
+                break
             try:
                 done += work(ledger, table, now, settings, fence)
             except (StorageError, StateError) as problem:
                 log.warning("maintenance will continue later: %s", problem)
     return done
+
+
+def _sweep_due(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> bool:
+    return table.version is not None and (table.swept_at is None or now - table.swept_at >= settings.sweep_every)
 
 
 def _file_count(table: LedgerTable[Any]) -> int:
@@ -170,8 +186,6 @@ def compact(table: LedgerTable[Any], small_files: int, fence: Fence | None = Non
 def _sweep(
     ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
 ) -> Iterable[Done]:
-    if table.version is None or (table.swept_at is not None and now - table.swept_at < settings.sweep_every):
-        return
     for row_type, expired in _EXPIRY.items():
         if row_type is table.row_type:
             yield from _expire(table, expired(ledger, table, now, settings), fence)

@@ -134,7 +134,9 @@ class Upkeep:
 
     def _maintain(self) -> None:
         self._maintained = True
-        maintain(self._ledger, datetime.now(timezone.utc), fence=self._context.incarnation.fence)
+        number = self._context.incarnation.number
+        fence = self._context.incarnation.fence
+        maintain(self._ledger, datetime.now(timezone.utc), fence=fence, turn=number // SHORT_RUNS)
 
     def _check_fence(self) -> None:
         self._keep()

@@ -7,6 +7,7 @@ each row once.
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import sys
@@ -23,13 +24,18 @@ import typer
 from deltalake import DeltaTable
 from rich.console import Console
 
+from tests.chaos import turns
 from tests.chaos.inlets import INLETS, START, Inlet, row
 from tests.chaos.scenario import ROOT
+from tests.support import cheap_jvm
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
 WITHIN = 600.0
 """A run takes less, s."""
+
+ENDS_WITHIN = 120.0
+"""So does the end of the driver behind its last run, s."""
 
 
 @dataclass
@@ -79,9 +85,10 @@ class Series:
                     if number % 10 == 9:
                         self.outcome.sizes[number + 1] = _size(self._folder / "state")
                         say(f"{number + 1} runs, {self.outcome.kills} kills, {self._next} rows")
-                code = driver.wait(WITHIN)
+                code = driver.wait(ENDS_WITHIN)
                 if code != 0:
-                    self.outcome.problems.append(f"the driver's exit code is {code}: {driver.text()[-2000:]}")
+                    ended = f"the driver's exit code is {code}" if code is not None else "the driver does not end"
+                    self.outcome.problems.append(f"{ended}: {driver.text()[-2000:]}")
             finally:
                 driver.kill_all()
         self.outcome.runs, self.outcome.rows = runs, self._next
@@ -103,9 +110,8 @@ class Series:
     def _one(self, number: int, inlet: Inlet, driver: Tree, *, kill: bool, last: bool) -> Tree:
         self._add(inlet)
         there = self._next
-        done = self._folder / f"done-{number}.json"
-        (self._folder / ".go").write_text("all" if last else "")
-        (self._folder / ".go").rename(self._folder / f"go-{number}")
+        done = turns.done(self._folder, number)
+        turns.give(self._folder, number, last=last)
         if kill:
             time.sleep(self._random.uniform(0, 1.2 * self._usual))
             self.outcome.kills += 1
@@ -164,6 +170,11 @@ def _size(place: Path) -> tuple[int, int]:
     return len(files), sum(path.stat().st_size for path in files if path.exists())
 
 
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def _say(console: Console, name: str, what: str) -> None:
     console.print(f"{name}: {what}", markup=False)
 
@@ -180,6 +191,7 @@ def main(
     folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-repeated-"))).resolve()
     names = list(INLETS) if source == "all" else [name.strip() for name in source.split(",")]
     failed = False
+    cheap_jvm.prepare(_made(Path(tempfile.gettempdir()) / f"spark-ext-chaos-jvm-{os.getuid()}"))
     try:
         for name in names:
             place = folder / name

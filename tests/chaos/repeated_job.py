@@ -1,7 +1,7 @@
 """A job that is run with `until="now"` again and again in one process: `python repeated_job.py SHAPE FOLDER OPTIONS`.
 
-Run n begins when the file `go-n` appears, and `done-n.json` has its result. A process that is started anew continues
-with the first run that is not done.
+Runs take turns as `turns.py` says. A process that is started anew continues with the first run that is not done. The
+input's frame is made once in a process: what a run costs is then mostly the run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from tests.chaos import turns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,44 +67,38 @@ READS: dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]] = {
 }
 
 
-def job(spark: SparkSession, shape: str, folder: Path, options: dict[str, Any]) -> sx.Job:
-    made = sx.Job(spark, "repeated", state=folder / "state", restart_backoff=20, checkpoint_interval="1 s")
-
-    def into(name: str, frame: DataFrame) -> Any:
-        return frame.writeStream.format("delta_2pc").options(uid=f"{name}-out", path=str(folder / name))
-
+def frame_of(spark: SparkSession, shape: str, options: dict[str, Any]) -> DataFrame:
+    """What the first query of a job reads."""
     if shape == "windows":
         spark.conf.set("spark.sql.shuffle.partitions", "2")
         minutes = sx.with_watermark(files(spark, options), "at", "1 minute").groupBy(F.window("at", "1 minute"))
-        return made.add("out", into("out", minutes.agg(F.count("*").alias("n")).select("window.start", "n")))
+        return minutes.agg(F.count("*").alias("n")).select("window.start", "n")
+    return READS["files" if shape == "linked" else shape](spark, options)
+
+
+def job(spark: SparkSession, shape: str, folder: Path, frame: DataFrame) -> sx.Job:
+    made = sx.Job(spark, "repeated", state=folder / "state", restart_backoff=20, checkpoint_interval="1 s")
     if shape == "linked":
         x = made.exchange("x", partitions=2, key="id")
-        made.add("first", x.write(files(spark, options)))
-        return made.add("out", into("out", x.read("x-in", max_rows_per_epoch=11)))
-    return made.add("out", into("out", READS[shape](spark, options)))
+        made.add("first", x.write(frame))
+        frame = x.read("x-in", max_rows_per_epoch=11)
+    return made.add("out", frame.writeStream.format("delta_2pc").options(uid="out-out", path=str(folder / "out")))
 
 
 def main(shape: str, folder: Path, options: dict[str, Any]) -> None:
     spark = sx.session("repeated", conf={"spark.driver.memory": "700m"})
+    frame: DataFrame | None = None
+    number: int | None = 0
     number = 0
-    while True:
-        done = folder / f"done-{number}.json"
-        if not done.exists():
-            go = folder / f"go-{number}"
-            while not go.exists():
-                time.sleep(LOOK_EVERY)
-            last = go.read_text() == "all"
-            started = time.monotonic()
-            result = job(spark, shape, folder, options).run(
-                until="now", emit="all" if last else "closed", progress=False
-            )
-            took = time.monotonic() - started
-            draft = folder / ".done"
-            draft.write_text(json.dumps({**result.to_json(), "seconds": took}))
-            draft.replace(done)
-            if last:
-                return
-        number += 1
+    while (turn := turns.next_turn(folder, number)) is not None:
+        number = turn
+        while (last := turns.given(folder, number)) is None:
+            time.sleep(LOOK_EVERY)
+        started = time.monotonic()
+        if frame is None:
+            frame = frame_of(spark, shape, options)
+        result = job(spark, shape, folder, frame).run(until="now", emit="all" if last else "closed", progress=False)
+        turns.take(folder, number, {**result.to_json(), "seconds": time.monotonic() - started})
 
 
 if __name__ == "__main__":

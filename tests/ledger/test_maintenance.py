@@ -131,6 +131,22 @@ def test_work_is_left_when_the_time_is_used_up(writer: LedgerWriter) -> None:
             assert len(delta.file_uris()) == 1
 
 
+def test_every_table_has_its_turn_if_each_call_is_that_of_another_run_and_has_no_time(writer: LedgerWriter) -> None:
+    """Short runs: what a process remembers of earlier calls is lost with it."""
+    tables = set(writer.ledger.tables)
+    for name, table in writer.ledger.tables.items():
+        table.checkpoint_log()
+        for path in log_files(writer, name):
+            os.utime(path, (time.time() - 3700,) * 2)
+    hurried = MaintenanceSettings(budget=timedelta(0))
+    swept = [
+        it.table
+        for turn in range(len(tables))
+        for it in maintain(Ledger(writer.ledger.uri), now(), hurried, writer.incarnation.fence, turn)
+    ]
+    assert sorted(swept) == sorted(tables)
+
+
 def test_an_older_incarnation_may_not_maintain(writer: LedgerWriter) -> None:
     for number in range(3):
         writer.append(epoch(number))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.sources.runtime.targets import Targets
 from spark_ext.spark import registry
@@ -49,6 +52,15 @@ def test_the_next_run_reads_what_has_come_since(place: Path) -> None:
     assert rows_of(log.read()) == {"a": [0, 1, 2, 3, 4], "b": [0, 1]}
 
 
+def test_a_channel_at_its_end_begins_there_also_for_the_next_run(place: Path) -> None:
+    store, log = Store({"a": 0}, ends=False), Log()
+    run_to_end(log, planner(store, until_now(place, 1)))
+    assert list(log.offsets[-1].running) == ["a"]
+    epochs = len(log.offsets)
+    run_to_end(log, planner(store, until_now(place, 2)))
+    assert len(log.offsets) == epochs
+
+
 def test_a_query_with_sparks_own_trigger_keeps_nothing(place: Path) -> None:
     store, log, known = Store({"a": 3}, ends=False), Log(), replace(registration(), start=1)
     planner(store, known)
@@ -80,3 +92,67 @@ def test_a_note_that_says_nothing_of_this_run_is_replaced(place: Path, text: str
     (place / registry.targets_note(known.uid)).write_text(text)
     assert Targets(known, place).of(None, lambda: {"a": 1}) == {"a": 1}
     assert Targets(known, place).of(None, lambda: {"a": 2}) == {"a": 1}
+
+
+def of_table(table: Path, known: Registration, **more: str) -> Planner:
+    """A planner process of a run over a table that is followed."""
+    options = {"uid": "s", "path": str(table), "follow": "true", "poll_interval": "0", "readers": "1", **more}
+    source = DeltaSnapshot(options)
+    source.declared = source.schema()
+    made = Planner(source, known, NoLedger())
+    made.prepare_available_now()
+    return made
+
+
+def append(table: Path, *ids: int) -> None:
+    write_deltalake(table, pa.table({"id": pa.array(ids, pa.int64())}), mode="append")
+
+
+def versions(log: Log) -> set[str]:
+    """The version of the snapshot, and the one behind which the log ends."""
+    names = {one.channel.partition("/")[0] for epoch in log.read() for one in epoch}
+    at = log.offsets[-1].running.get("versions")
+    return names | (set() if at is None else {f"ends at {at.at[0]}"})
+
+
+@pytest.mark.parametrize("epochs", range(5))
+def test_a_table_is_read_up_to_its_version_at_the_start_whenever_the_planner_dies(
+    place: Path, tmp_path: Path, epochs: int
+) -> None:
+    """Before the snapshot is chosen, while it is read, at the change to what comes later, and after it."""
+    table, log, known = tmp_path / "table", Log(), until_now(place)
+    for one in range(3):
+        append(table, one)
+    first = of_table(table, known, version="1")
+    for _ in range(epochs):
+        log.plan(first)
+    append(table, 3)
+    run_to_end(log, of_table(table, known, version="1"))
+    assert versions(log) == {"v1", "versions", "ends at 3"}
+    run_to_end(log, of_table(table, until_now(place, 2), version="1"))
+    assert versions(log) == {"v1", "versions", "ends at 4"}
+
+
+def test_the_version_of_a_snapshot_is_chosen_when_the_run_begins(place: Path, tmp_path: Path) -> None:
+    table, log, known = tmp_path / "table", Log(), until_now(place)
+    append(table, 0)
+    of_table(table, known)
+    append(table, 1)
+    run_to_end(log, of_table(table, known))
+    assert versions(log) == {"v0", "ends at 1"}
+
+
+@pytest.mark.parametrize("epochs", range(2))
+def test_a_run_that_begins_behind_the_newest_version_skips_none_that_comes_later(
+    place: Path, tmp_path: Path, epochs: int
+) -> None:
+    table, log, known = tmp_path / "table", Log(), until_now(place)
+    append(table, 0)
+    first = of_table(table, known, starting_version="latest")
+    for _ in range(epochs):
+        log.plan(first)
+    append(table, 1)
+    run_to_end(log, of_table(table, known, starting_version="latest"))
+    assert versions(log) == {"ends at 1"}
+    run_to_end(log, of_table(table, until_now(place, 2), starting_version="latest"))
+    assert versions(log) == {"versions", "ends at 2"}
