@@ -6,6 +6,7 @@ always be the same.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -238,35 +239,38 @@ def random_kills(
     env: Mapping[str, str],
     cluster: Cluster | None = None,
     per_round: int | None = None,
+    seconds: float | None = None,
     say: Say = lambda _: None,
 ) -> Report:
     """Kill parts of the job at random, over as many rounds of the job as that takes.
 
     Each target has its share of the kills. A kill comes after a random number of further epochs and a random delay. One
     in five kills of a driver comes at any time after the start of the process, even before the job has started. With
-    `per_round`, a round has at most that many kills, and its job then ends undisturbed.
+    `per_round`, a round has at most that many kills, and its job then ends undisturbed. After so many `seconds` nothing
+    is killed any more: the job of that round ends undisturbed too, and no further one is started.
     """
+    limit = math.inf if seconds is None else time.monotonic() + seconds
     random_ = random.Random(seed)
     report = Report(f"{kills} random kills, seed {seed}")
     due = [targets[number % len(targets)] for number in range(kills)]
     random_.shuffle(due)
     with timed(report):
-        while due and not report.problems:
+        while due and not report.problems and time.monotonic() < limit:
             out = folder / f"round-{report.rounds + 1}"
             with Round(reference, out, env, report, cluster, say) as round_:
                 share = due[-(per_round or len(due)) :]
                 del due[-len(share) :]
-                _strike(round_, share, random_)
+                _strike(round_, share, random_, limit)
                 due += share
                 round_.finish()
     return report
 
 
-def _strike(round_: Round, due: list[Target], random_: random.Random) -> None:
-    """Kill the targets that are due until the round's job has ended."""
+def _strike(round_: Round, due: list[Target], random_: random.Random, limit: float) -> None:
+    """Kill the targets that are due until the round's job has ended, or a moment of the monotonic clock has come."""
     run = round_.start()
     failed_starts = 0
-    while due:
+    while due and time.monotonic() < limit:
         target = due[-1]
         epochs = random_.choice([0, 0, 1, 2, 4])
         moment = random_.uniform(0, 0.6)
