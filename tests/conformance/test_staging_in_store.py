@@ -19,10 +19,10 @@ from tests.servers.kafka import Broker
 from tests.servers.object_store import Bucket
 from tests.servers.receiver import Receiver
 from tests.sinks.kafka_2pc.kafka_kit import KafkaTarget
-from tests.sinks.store_targets import StoreTarget
+from tests.sinks.store_targets import FilesInStore
 
 FOLDER = "t"
-"""Of what is kept, in the bucket; that of `StoreTarget`."""
+"""Of what is kept, in the bucket; that of `FilesInStore`."""
 
 
 def staged(bucket: Bucket, suffix: str) -> set[str]:
@@ -35,7 +35,7 @@ class HttpFromStore(HttpTarget):
 
     def __init__(self, url: str, folder: Path, bucket: Bucket) -> None:
         super().__init__(url, folder, folder)
-        self.store = StoreTarget(bucket)
+        self.store = FilesInStore(bucket)
 
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
         return super().sink(uid, **{"outbox": self.store.uri, **options})
@@ -55,7 +55,7 @@ class KafkaFromStore(KafkaTarget):
 
     def __init__(self, kafka: Broker, folder: Path, bucket: Bucket) -> None:
         super().__init__(kafka, folder)
-        self.store = StoreTarget(bucket)
+        self.store = FilesInStore(bucket)
 
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
         return super().sink(uid, **{"staging": self.store.uri, **options})
