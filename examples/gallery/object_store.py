@@ -47,7 +47,7 @@ def job(spark: SparkSession, place: str = "main") -> sx.Job:
     orders = (
         reader.option("format", "csv")
         .option("header", "true")
-        .option("schema", "id BIGINT, amount BIGINT")
+        .schema("id BIGINT, amount BIGINT")
         .option("watch", "true")
         .option("on_bad_row", "quarantine")
         .load()
