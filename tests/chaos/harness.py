@@ -275,7 +275,7 @@ def _strike(round_: Round, due: list[Target], random_: random.Random, limit: flo
         epochs = random_.choice([0, 0, 1, 2, 4])
         moment = random_.uniform(0, 0.6)
         early = target in ("driver", "all") and random_.random() < 0.2
-        if not (_wait(run, random_.uniform(0, 8)) if early else _progress(round_, run, epochs, moment)):
+        if not (_wait(run, random_.uniform(0, 8)) if early else _progress(round_, run, epochs, moment, limit)):
             code = run.poll()
             if code == 0:
                 return
@@ -285,6 +285,8 @@ def _strike(round_: Round, due: list[Target], random_: random.Random, limit: flo
                 return
             run = round_.start()
             continue
+        if time.monotonic() >= limit:
+            return
         where = round_.where()
         if not round_.kill(run, target, random_):
             continue
@@ -301,8 +303,8 @@ def _strike(round_: Round, due: list[Target], random_: random.Random, limit: flo
             run = round_.start()
 
 
-def _progress(round_: Round, run: Tree, epochs: int, moment: float) -> bool:
-    """Wait until the job has committed some more epochs, and a delay; returns False if it ended before."""
+def _progress(round_: Round, run: Tree, epochs: int, moment: float, latest: float) -> bool:
+    """Wait until the job has committed some more epochs, and a delay, or a moment has come; False if it ended before."""
     wanted = round_.committed() + epochs
     limit = time.monotonic() + RUN_LIMIT
     # Check for workers first, and only once: listing all processes is expensive.
@@ -310,7 +312,7 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float) -> bool:
         (lambda: _children(run), 0.2),
         (lambda: round_.committed() >= wanted, round_.scenario.look_every),
     ):
-        while not done():
+        while time.monotonic() < latest and not done():
             if run.wait(pause) is not None:
                 return False
             if time.monotonic() > limit:
