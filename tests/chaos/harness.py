@@ -304,7 +304,7 @@ def _strike(round_: Round, due: list[Target], random_: random.Random, limit: flo
 
 
 def _progress(round_: Round, run: Tree, epochs: int, moment: float, latest: float) -> bool:
-    """Wait until the job has committed some more epochs, and a delay, or a moment has come; False if it ended before."""
+    """Wait for some more epochs, and a delay, or until a moment has come; returns False if the job ended before."""
     wanted = round_.committed() + epochs
     limit = time.monotonic() + RUN_LIMIT
     # Check for workers first, and only once: listing all processes is expensive.
