@@ -43,8 +43,13 @@ class DeltaOptions(UpsertOptions, OptimizeOptions):
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"storage_options"})
 
+    by_name: ClassVar[str | None] = "table"
+
     path: str = Field(min_length=1)
     """The table's root: a local path, or a URI of an object store. Created when absent."""
+
+    table: str | None = Field(default=None, min_length=1)
+    """In place of `path`: the table's name in a catalogue of the session; it has to exist. For queries of jobs."""
 
     partition_by: Names = ()
     """Partition columns, comma-separated; fixed when the table is created."""
@@ -76,6 +81,16 @@ class DeltaOptions(UpsertOptions, OptimizeOptions):
     storage_options: Pairs = Field(default_factory=dict, repr=False)
     """Options of the object store as `deltalake` names them, as a JSON object. Never shown or stored; the environment
     of driver and executors is a better place for secrets."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_in_jobs(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("table") is not None:
+            raise ValueError(
+                "'table' is looked up in the session's catalogues when a job adds the query; without a job give the "
+                "table's location as 'path', by spark_ext.table_path(spark, name)"
+            )
+        return given
 
     @model_validator(mode="after")
     def _bad_rows_of_appends(self) -> DeltaOptions:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spark_ext.control.with_control import with_control as with_control
     from spark_ext.jobs.job import Job as Job
     from spark_ext.jobs.result import JobResult as JobResult
+    from spark_ext.spark.catalogue import table_path as table_path
     from spark_ext.spark.classified import classify as classify
     from spark_ext.spark.sessions import register as register
     from spark_ext.spark.sessions import session as session
@@ -44,6 +45,7 @@ _PLACES = {
     "listeners": "spark_ext.listeners",
     "register": "spark_ext.spark.sessions:register",
     "session": "spark_ext.spark.sessions:session",
+    "table_path": "spark_ext.spark.catalogue:table_path",
     "with_control": "spark_ext.control.with_control:with_control",
     "with_watermark": "spark_ext.watermark:with_watermark",
 }
@@ -60,6 +62,7 @@ __all__ = [
     "listeners",
     "register",
     "session",
+    "table_path",
     "with_control",
     "with_watermark",
 ]

@@ -160,6 +160,10 @@ class Options(BaseModel):
     """Of `identity_fields` of a sink, those that may change on request while an epoch is planned and not committed, as
     what is committed is recorded elsewhere."""
 
+    by_name: ClassVar[str | None] = None
+    """The option that stands for `path` and is a table's name in a catalogue of the session, if there is one. A job
+    replaces it by the table's location when the query is added."""
+
     uid: str = Field(pattern=f"^{UID.pattern}$")
     """The operator's stable name within its job; its state is stored under this name."""
 

@@ -18,6 +18,7 @@ OBJECTS = (
     "classify",
     "register",
     "session",
+    "table_path",
     "with_control",
     "with_watermark",
 )

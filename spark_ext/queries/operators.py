@@ -73,6 +73,11 @@ def has_option(name: str, option: str) -> bool:
     return found is not None and issubclass(found, _CONTRACTS) and option in found.options_type.model_fields
 
 
+def named_option(name: str) -> str | None:
+    """The option of a format that is a table's name in a catalogue; see `Options.by_name`."""
+    return _declared(name).by_name
+
+
 def requires_finalization(name: str) -> bool:
     """Whether the final checkpoint waits for the operators of a format."""
     found = formats.find(name)

@@ -12,7 +12,7 @@ from spark_ext.control import current, emitted
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.spark import attendance, jvm, of_jobs, worker_times
-from spark_ext.spark.checkpoint_directory import clear_unfinished
+from spark_ext.spark.checkpoint_directory import clear_drafts, clear_unfinished
 from spark_ext.spark.checkpoint_files import cheap_files
 from spark_ext.spark.own_end import OwnEnd, own_end
 from spark_ext.spark.query_events import Hint, hints_of
@@ -179,6 +179,9 @@ class SparkQuery:
         jvm.activate(self._session, self._properties)
         of_jobs.add(self._checkpoint)
         clear_unfinished(self._checkpoint)
+        if not self.started:
+            # Of earlier drivers: tasks that only fail remove theirs.
+            clear_drafts(self._checkpoint)
         emitted.discard_uncommitted(self._checkpoint)
         for name, value in self._local_properties().items():
             # Of this thread, from which that of the query, and so all its tasks, take them over.

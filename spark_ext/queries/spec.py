@@ -12,6 +12,7 @@ from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
 from spark_ext.model.holds import ALL, SETTINGS
 from spark_ext.options import UID
 from spark_ext.queries import operators
+from spark_ext.queries.named_tables import named_table, with_path
 from spark_ext.queries.writer_checks import (
     NOTHING_STARTED,
     check_session,
@@ -143,6 +144,9 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
     partitioned = partition_option(target, who)
     if partitioned is not None:
         writer = writer.option("partition_by", partitioned)
+        target = jvm.writer_target(writer)
+    if named_table(target, who):
+        writer = with_path(writer, target, who)
         target = jvm.writer_target(writer)
     available_now = available_now or "AvailableNow" in target.trigger
     frame = jvm.writer_frame(writer)

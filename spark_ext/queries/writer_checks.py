@@ -63,7 +63,8 @@ def check_writer(given: Any, who: str) -> DataStreamWriter:
         _refuse(
             "a query that runs already was given: start() and toTable() start it outside the job",
             who,
-            f"stop it with its stop(), and leave start() or toTable() out; {wanted}",
+            "stop it with its stop(), and leave start() or toTable() out; delta_2pc takes the name of a table as the "
+            f"option 'table'; {wanted}",
         )
     if isinstance(given, DataFrame):
         _refuse("a DataFrame was given, which does not say where its rows go", who, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,9 @@ from spark_ext.stores import filesystem_of
 
 _UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9A-Za-z.-]+\.tmp(\.crc)?")
 """Names under which Spark writes a file of its logs until it is complete, and Hadoop's checksum of one."""
+
+_DRAFT: Final = re.compile(r"\.+[^/]+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.tmp(\.crc)?")
+"""Names under which Spark writes any file of a checkpoint until it is complete, and Hadoop's checksum of one."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +111,30 @@ def clear_unfinished(checkpoint: str) -> list[str]:
     for info in unfinished:
         fs.delete_file(info.path)
     return sorted(info.base_name for info in unfinished)
+
+
+def clear_drafts(checkpoint: str) -> list[str]:
+    """Remove the files that drivers and tasks were writing when they were killed, wherever they are in the directory.
+
+    Nobody reads them, and Spark never deletes them: each kill would leave one for each partition of the state. What an
+    older driver, which has been fenced off, or a late task of it is still writing fails at the rename.
+
+    Call it while the query does not run.
+
+    Args:
+        checkpoint: absolute path or URI.
+
+    Returns:
+        The paths that were removed, relative to the directory, sorted.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    fs, root = filesystem_of(checkpoint)
+    removed = []
+    for info in fs.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=True)):
+        if info.type is pafs.FileType.File and _DRAFT.fullmatch(info.base_name):
+            with contextlib.suppress(FileNotFoundError):  # renamed, or removed, since
+                fs.delete_file(info.path)
+                removed.append(info.path.removeprefix(root).lstrip("/"))
+    return sorted(removed)

@@ -235,6 +235,13 @@ def writer_copy(writer: DataStreamWriter) -> DataStreamWriter:
     return copy
 
 
+def take_option(writer: DataStreamWriter, name: str) -> None:
+    """Take an option off a writer, which Spark's own interface can only set."""
+    declared = writer._jwrite.getClass().getDeclaredField("extraOptions")
+    declared.setAccessible(True)
+    declared.set(writer._jwrite, getattr(declared.get(writer._jwrite), "$minus")(name))
+
+
 def checkpoint_location(query: StreamingQuery) -> str:
     """The checkpoint directory of a started query, as Spark resolved it: a URI such as `file:/…`."""
     return str(query._jsq.streamingQuery().resolvedCheckpointRoot())

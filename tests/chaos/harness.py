@@ -6,6 +6,7 @@ always be the same.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -238,40 +239,43 @@ def random_kills(
     env: Mapping[str, str],
     cluster: Cluster | None = None,
     per_round: int | None = None,
+    seconds: float | None = None,
     say: Say = lambda _: None,
 ) -> Report:
     """Kill parts of the job at random, over as many rounds of the job as that takes.
 
     Each target has its share of the kills. A kill comes after a random number of further epochs and a random delay. One
     in five kills of a driver comes at any time after the start of the process, even before the job has started. With
-    `per_round`, a round has at most that many kills, and its job then ends undisturbed.
+    `per_round`, a round has at most that many kills, and its job then ends undisturbed. After so many `seconds` nothing
+    is killed any more: the job of that round ends undisturbed too, and no further one is started.
     """
+    limit = math.inf if seconds is None else time.monotonic() + seconds
     random_ = random.Random(seed)
     report = Report(f"{kills} random kills, seed {seed}")
     due = [targets[number % len(targets)] for number in range(kills)]
     random_.shuffle(due)
     with timed(report):
-        while due and not report.problems:
+        while due and not report.problems and time.monotonic() < limit:
             out = folder / f"round-{report.rounds + 1}"
             with Round(reference, out, env, report, cluster, say) as round_:
                 share = due[-(per_round or len(due)) :]
                 del due[-len(share) :]
-                _strike(round_, share, random_)
+                _strike(round_, share, random_, limit)
                 due += share
                 round_.finish()
     return report
 
 
-def _strike(round_: Round, due: list[Target], random_: random.Random) -> None:
-    """Kill the targets that are due until the round's job has ended."""
+def _strike(round_: Round, due: list[Target], random_: random.Random, limit: float) -> None:
+    """Kill the targets that are due until the round's job has ended, or a moment of the monotonic clock has come."""
     run = round_.start()
     failed_starts = 0
-    while due:
+    while due and time.monotonic() < limit:
         target = due[-1]
         epochs = random_.choice([0, 0, 1, 2, 4])
         moment = random_.uniform(0, 0.6)
         early = target in ("driver", "all") and random_.random() < 0.2
-        if not (_wait(run, random_.uniform(0, 8)) if early else _progress(round_, run, epochs, moment)):
+        if not (_wait(run, random_.uniform(0, 8)) if early else _progress(round_, run, epochs, moment, limit)):
             code = run.poll()
             if code == 0:
                 return
@@ -281,6 +285,8 @@ def _strike(round_: Round, due: list[Target], random_: random.Random) -> None:
                 return
             run = round_.start()
             continue
+        if time.monotonic() >= limit:
+            return
         where = round_.where()
         if not round_.kill(run, target, random_):
             continue
@@ -297,8 +303,8 @@ def _strike(round_: Round, due: list[Target], random_: random.Random) -> None:
             run = round_.start()
 
 
-def _progress(round_: Round, run: Tree, epochs: int, moment: float) -> bool:
-    """Wait until the job has committed some more epochs, and a delay; returns False if it ended before."""
+def _progress(round_: Round, run: Tree, epochs: int, moment: float, latest: float) -> bool:
+    """Wait for some more epochs, and a delay, or until a moment has come; returns False if the job ended before."""
     wanted = round_.committed() + epochs
     limit = time.monotonic() + RUN_LIMIT
     # Check for workers first, and only once: listing all processes is expensive.
@@ -306,7 +312,7 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float) -> bool:
         (lambda: _children(run), 0.2),
         (lambda: round_.committed() >= wanted, round_.scenario.look_every),
     ):
-        while not done():
+        while time.monotonic() < latest and not done():
             if run.wait(pause) is not None:
                 return False
             if time.monotonic() > limit:

@@ -136,6 +136,7 @@ def main(
     seed: Annotated[int, typer.Option(help="random seed; determines the order of events")] = 1,
     job: Annotated[str, typer.Option(help="flights, or small")] = "flights",
     per_round: Annotated[int | None, typer.Option(min=1, help="random kills per round of the job at most")] = None,
+    minutes: Annotated[float | None, typer.Option(help="after which nothing is killed any more")] = None,
     data: Annotated[Path, typer.Option(help="prepared input of the flights job")] = Path("data"),
 ) -> None:
     """Kill a job in an object store with SIGKILL, start it again until it ends, and compare all output."""
@@ -159,6 +160,7 @@ def main(
             seed=seed,
             env=env,
             per_round=per_round,
+            seconds=None if minutes is None else 60 * minutes,
             say=lambda what: console.print(what, markup=False, highlight=False),
         )
     show(report, console)

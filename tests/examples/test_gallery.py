@@ -9,12 +9,13 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.servers.kafka import Broker
+from tests.servers.object_store import Bucket
 from tests.servers.postgres import PostgresServer
 from tests.support import pages
 from tests.support.pages import Ran
 
 FOLDER = Path(__file__).parents[2] / "examples" / "gallery"
-SERVERS = ("kafka_to_postgres",)
+SERVERS = ("kafka_to_postgres", "object_store")
 """Programs that need a server."""
 ALONE = tuple(sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SERVERS))
 
@@ -108,4 +109,22 @@ def test_kafka_to_postgres_says_what_it_needs(tmp_path: Path, monkeypatch: pytes
         monkeypatch.delenv(name, raising=False)
     code = (FOLDER / "kafka_to_postgres.py").read_text(encoding="utf-8")
     with pytest.raises(AssertionError, match="set KAFKA and POSTGRES_DSN"):
+        pages.run(tmp_path, code)
+
+
+@pytest.mark.slow(40, "a Spark session of its own, with the jars of S3; starts four jobs in a store")
+def test_object_store_keeps_everything_in_the_store(bucket: Bucket, tmp_path: Path) -> None:
+    code = (FOLDER / "object_store.py").read_text(encoding="utf-8")
+    said = pages.run(tmp_path, code, BUCKET=f"{bucket.uri}/gallery", **bucket.environment)
+    assert "Monday 2 rows, Tuesday 2; the trial read 2" in said
+    for table, rows in (("main/orders", 4), ("trial/orders", 2), ("main/state/bad_rows/table", 1)):
+        assert f"{table} {rows}\n" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["page.py"], "something was written to the disk"
+    assert bucket.keys("gallery/savepoints/monday/")
+
+
+def test_object_store_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BUCKET", raising=False)
+    code = (FOLDER / "object_store.py").read_text(encoding="utf-8")
+    with pytest.raises(AssertionError, match="set BUCKET"):
         pages.run(tmp_path, code)

@@ -36,6 +36,7 @@ from tests.ledger.rows import (
     process,
     state,
 )
+from tests.servers.object_store import Bucket
 
 LONG = timedelta(minutes=5)
 AT_ONCE = MaintenanceSettings(small_files=2, sweep_every=timedelta(0), file_retention_hours=0, budget=LONG)
@@ -271,3 +272,19 @@ def test_flags_and_jobs_are_never_deleted(writer: LedgerWriter) -> None:
     expire(writer, NOW + timedelta(days=100_000))
     assert len(writer.ledger.finished_flags()) == 2
     assert len(writer.ledger.jobs()) == 1
+
+
+def test_a_ledger_in_an_object_store_is_kept_small(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    ledger = Ledger(f"{bucket.uri}/state")
+    incarnation = start_incarnation(ledger, "j")
+    writer = LedgerWriter(ledger, incarnation)
+    ever = now() + timedelta(days=10_000)
+    for number in range(1, 4):
+        writer.append(epoch(number, at=ever))
+    done = maintain(ledger, now(), AT_ONCE, incarnation.fence)
+    assert {("epochs", "compact"), ("epochs", "vacuum")} <= {(it.table, it.what) for it in done}
+    assert len([key for key in bucket.keys("state/ledger/epochs/") if "/_delta_log/" not in key]) == 1
+    assert sorted(row.epoch for row in Ledger(ledger.uri).table(EpochRow).rows()) == [1, 2, 3]
+    forget(ledger.uri, incarnation.number)

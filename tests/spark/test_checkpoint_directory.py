@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark.checkpoint_directory import clear_unfinished
+from spark_ext.spark.checkpoint_directory import clear_drafts, clear_unfinished
 from tests.support.jobs import JobHarness, expected
 
 UNFINISHED = ".0.9f2b4c1e-5a53-4b3a-8f5e-2a3b4c5d6e7f.tmp"
@@ -39,6 +39,24 @@ def test_nothing_is_removed_beside_an_epoch(tmp_path: Path) -> None:
     touch(tmp_path / "offsets", "0", UNFINISHED.replace(".0.", ".1."))
     assert clear_unfinished(str(tmp_path)) == []
     assert len(list((tmp_path / "offsets").iterdir())) == 2
+
+
+def test_drafts_of_killed_drivers_are_removed_wherever_they_are(tmp_path: Path) -> None:
+    uuid = "84502ab7-5ea9-4a9c-8b8e-93261ede3025"
+    drafts = [
+        f"commits/.7.{uuid}.tmp",
+        f"offsets/..7.{uuid}.tmp.crc",
+        f"state/0/1/.2_{uuid}.changelog.{uuid}.tmp",
+        f"state/0/1/.2_{uuid}.changelog.crc.{uuid}.tmp",
+    ]
+    kept = [f"state/0/1/2_{uuid}.changelog", "offsets/7", "offsets/.7.crc", "state/.notes.tmp", f"{uuid}.tmp"]
+    for name in (*drafts, *kept):
+        file = tmp_path / name
+        touch(file.parent, file.name)
+    assert clear_drafts(f"file://{tmp_path}") == sorted(drafts)
+    assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()) == sorted(kept)
+    assert clear_drafts(str(tmp_path)) == []
+    assert clear_drafts(str(tmp_path / "never started")) == []
 
 
 @pytest.mark.parametrize("manager", ["FileContextBasedCheckpointFileManager", "FileSystemBasedCheckpointFileManager"])
