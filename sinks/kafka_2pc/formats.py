@@ -201,9 +201,7 @@ class Formats:
             schema = avro_schema(self._kinds[column], self._options.of(column, "record") or OUTERMOST)
         except Unsupported as problem:
             raise self._no_form(column, problem) from None
-        return OwnSchema(
-            self._registry(), self._options.subject(column), schema, register=self._options.auto_register
-        )
+        return OwnSchema(self._registry(), self._options.subject(column), schema, register=self._options.auto_register)
 
     def _no_form(self, column: str, problem: Exception) -> ConfigurationError:
         return refused(

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import spark_ext as sx
-from spark_ext.errors import ConfigurationError, SparkExtError
+from spark_ext.errors import SparkExtError
 from spark_ext.jobs.job import Job
 from spark_ext.spark.spark_log import SparkLog
 from tests.support.waiting import until
@@ -122,8 +122,6 @@ def test_the_savepoint_of_another_table_is_refused(spark: SparkSession, tmp_path
     running.stop(savepoint=tmp_path / "savepoint")
     table.rename(tmp_path / "former")
     append(table, 7)
-    version = DeltaTable(out).version()
-    with pytest.raises(SparkExtError) as problem:
+    with pytest.raises(SparkExtError, match="is not the table that this source has begun with"):
         job().restore(tmp_path / "savepoint").run(progress=False)
-    assert not isinstance(problem.value, ConfigurationError) or "in" in problem.value.operator
-    assert [row for row in DeltaTable(out).to_pandas()["id"]] == [1], version
+    assert DeltaTable(out).to_pandas()["id"].tolist() == [1]

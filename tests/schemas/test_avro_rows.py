@@ -32,7 +32,7 @@ def kind(ddl: str) -> T.StructType:
     return columns(ddl)
 
 
-# -- the law: what is encoded is decoded to the same value --------------------------------------------------------------
+# -- the law: what is encoded is decoded to the same value -------------------------------------------------------------
 
 _SIMPLE: list[tuple[T.DataType, st.SearchStrategy[Any]]] = [
     (T.BooleanType(), st.booleans()),
@@ -62,7 +62,9 @@ def _array(one: tuple[T.DataType, st.SearchStrategy[Any]]) -> tuple[T.DataType, 
 
 def _map(one: tuple[T.DataType, st.SearchStrategy[Any]]) -> tuple[T.DataType, st.SearchStrategy[Any]]:
     # Arrow takes a map as pairs, and gives it so.
-    pairs = st.dictionaries(st.text("abc", max_size=2), _or_null(one), max_size=3).map(lambda found: list(found.items()))
+    pairs = st.dictionaries(st.text("abc", max_size=2), _or_null(one), max_size=3).map(
+        lambda found: list(found.items())
+    )
     return T.MapType(T.StringType(), one[0]), pairs
 
 
@@ -99,7 +101,7 @@ def _nobody() -> Registry:
     raise AssertionError("asked the registry")
 
 
-# -- the schema -----------------------------------------------------------------------------------------------------------
+# -- the schema --------------------------------------------------------------------------------------------------------
 
 
 def test_the_schema_of_a_struct() -> None:
@@ -126,7 +128,9 @@ def test_the_schema_of_a_struct() -> None:
 def test_records_of_the_same_shape_have_different_names() -> None:
     """A name that is defined twice is no schema."""
     one = "struct<x: int, y: struct<x: int>>"
-    parse_schema(avro_schema(kind(f"a {one}, b array<{one}>, c map<string, {one}>, element {one}, topLevelRecord {one}")))
+    parse_schema(
+        avro_schema(kind(f"a {one}, b array<{one}>, c map<string, {one}>, element {one}, topLevelRecord {one}"))
+    )
 
 
 def _of(name: str, of: T.DataType) -> T.StructType:
@@ -152,7 +156,7 @@ def test_types_without_a_form_are_refused_by_their_place(of: T.DataType, words: 
         avro_schema(of)
 
 
-# -- a schema that is there -----------------------------------------------------------------------------------------------
+# -- a schema that is there --------------------------------------------------------------------------------------------
 
 ORDER = {
     "type": "record",
