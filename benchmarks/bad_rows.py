@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,14 +38,14 @@ from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 T = TypeVar("T")
 
 ROUNDS = 15
-ROWS = 500_000
+ROWS = 1_000_000
 PAIRS = 3
 """Pairs of a sink in a round, which are shorter than those of the source."""
 BAD_EVERY = 10_000
 SIDES = {"fail": ("good", "fail"), "quarantine": ("good", "quarantine"), "one in 10,000": ("bad", "quarantine")}
 
 
-SINK_ROWS, BATCH = 200_000, 10_000
+SINK_ROWS, BATCH = 1_000_000, 10_000
 
 SINKS: dict[str, Callable[[Path, str], TwoPhaseCommitSink]] = {
     "delta_2pc": lambda folder, on_bad_row: DeltaTwoPhaseCommit(
@@ -130,18 +131,28 @@ def _sinks(rounds: int) -> list[Figure]:
 def _rate_of_sink(folder: Path, name: str, on_bad_row: str) -> float:
     """Millions of rows per second of CPU."""
     sink = SINKS[name](folder, on_bad_row)
-    schema = columns(
-        "value string, timestamp timestamp" if name == "kafka_2pc" else "id bigint, at timestamp, tag string"
-    )
+    schema = _schema(name)
     task = Task("out", "q", 0, 0, 0, 1, 1)
     identity = Identity(state=str(folder / "state"), incarnation=1, lineage=1)
-    batches = [_batch_of(schema, start) for start in range(0, SINK_ROWS, BATCH)]
+    batches = _batches(name)
     began = time.process_time()
     written = write_task(sink, schema, iter(batches), task, identity)
     spent = time.process_time() - began
     if written.rows != SINK_ROWS or written.bad is not None:
         raise AssertionError(f"{written.rows} rows were written")
     return SINK_ROWS / spent / 1e6
+
+
+def _schema(name: str) -> StructType:
+    return columns(
+        "value string, timestamp timestamp" if name == "kafka_2pc" else "id bigint, at timestamp, tag string"
+    )
+
+
+@cache
+def _batches(name: str) -> list[pa.RecordBatch]:
+    """Of a sink; made once, as that takes longer than to write them."""
+    return [_batch_of(_schema(name), start) for start in range(0, SINK_ROWS, BATCH)]
 
 
 def _batch_of(schema: StructType, start: int) -> pa.RecordBatch:
