@@ -31,7 +31,7 @@ help:
 	@echo "make docs       the documentation as a site in out/site; any link or name that leads nowhere fails"
 	@echo "make clean      removes outputs and caches; .venv stays"
 
-run: .venv/.test java
+run: .venv/.test java .venv/.prepared
 	@$(BIN)/python examples/flights.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
 pipeline: .venv/.test java
@@ -102,6 +102,11 @@ clean:
 .venv/.dev: pyproject.toml constraints.txt | python
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+# Spark starts faster from then on; see docs/cli.md.
+.venv/.prepared: .venv/.test | java
+	@$(BIN)/spark-ext prepare
 	@touch $@
 
 # Without npm the diagrams of the site are shown as text, and its files have no search when they are opened.

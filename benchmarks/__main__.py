@@ -35,6 +35,8 @@ NAMES = (
     "neighbours",
     "channels",
     "files_throughput",
+    "files_to_delta",
+    "short_lived",
     "bad_rows",
     "recovery",
     "sustained",

@@ -30,10 +30,10 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     rates: dict[str, list[float]] = {"files": [], "spark": []}
     parts: dict[str, list[dict[str, float]]] = {"files": [], "spark": []}
     with session("files_throughput") as spark, workplace() as folder:
-        size = _write(folder / "data")
+        size = write(folder / "data")
         for round_ in range(rounds + 1):
             for side in rates:
-                durations = _epoch(spark, side, folder / "data", folder / f"{side}-{round_}")
+                durations = epoch(spark, side, folder / "data", folder / f"{side}-{round_}")
                 if round_:  # the first round compiles
                     rates[side].append(FILES * ROWS / durations["triggerExecution"] / 1000)
                     parts[side].append(durations)
@@ -62,7 +62,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     ]
 
 
-def _write(folder: Path) -> int:
+def write(folder: Path) -> int:
     """Write sixteen files of ids, times, keys, values and short texts, in row groups like those that Spark writes."""
     folder.mkdir()
     random = np.random.default_rng(7)
@@ -82,12 +82,31 @@ def _write(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def _epoch(spark: SparkSession, side: str, data: Path, folder: Path) -> dict[str, float]:
-    """Spark's durations of the epoch, ms, and `cpu`, the CPU time of the whole query, ms."""
+def epoch(spark: SparkSession, side: str, data: Path, folder: Path, into: str = "noop") -> dict[str, float]:
+    """Run a query over all files, in one epoch.
+
+    Args:
+        spark: the session.
+        side: `files`, or `spark` for its own file stream.
+        data: the folder of the files.
+        folder: of the checkpoint and the output.
+        into: `noop`, or `delta` for a table: by `delta_2pc` behind `files`, and by Spark's own sink behind its own.
+
+    Returns:
+        Spark's durations of the epoch, ms, and `cpu`, the CPU time of the whole query, ms.
+    """
     frame = _files(spark, data) if side == "files" else _spark_files(spark, data)
+    writer = frame.writeStream.format("delta_2pc" if (into, side) == ("delta", "files") else into)
+    if into == "delta":
+        writer = writer.option("path", str(folder / "table"))
+    if side == "files":
+        writer = writer.option("uid", "out")
     before = cpu_seconds()
-    reports = run_epochs(frame.writeStream.format("noop"), folder / "checkpoint", 0)
+    reports = run_epochs(writer, folder / "checkpoint", 0)
     assert reports[0]["numInputRows"] == FILES * ROWS
+    if into == "delta":
+        written = sum(pq.read_metadata(path).num_rows for path in (folder / "table").rglob("*.parquet"))
+        assert written == FILES * ROWS, f"{side} wrote {written} rows"
     return {**reports[0]["durationMs"], "cpu": 1000 * (cpu_seconds() - before)}
 
 

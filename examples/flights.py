@@ -357,7 +357,7 @@ def main() -> int:
     if options.fresh:
         delete_outputs(out)
     try:
-        flights = job(sx.session("flights"), str(out), options.data)
+        flights = job(sx.session("flights", short_lived=True), str(out), options.data)
         result = flights.run()
     except sx.errors.SparkExtError as problem:
         Console(stderr=True).print(str(problem), markup=False, highlight=False, soft_wrap=True)

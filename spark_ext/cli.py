@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from spark_ext.commands import check, classify, control, incidents, plot, report, serve, timeline, top
+from spark_ext.commands import check, classify, control, incidents, plot, prepare, report, serve, timeline, top
 from spark_ext.commands.output import FAILED as FAILED
 from spark_ext.commands.output import (
     REFUSED,
@@ -87,6 +87,7 @@ app.command("check")(check.check)
 app.command("classify")(classify.classify)
 app.command("incidents")(incidents.incidents)
 app.command("plot")(plot.plot)
+app.command("prepare")(prepare.prepare)
 app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)
 app.command("top")(top.top)
@@ -117,6 +118,9 @@ def run(
     emit: EmitOption = EmitChoice.CLOSED,
     if_running: IfRunningOption = None,
     wait_timeout: WaitOption = None,
+    short_lived: Annotated[
+        bool, typer.Option("--short-lived", help="Start faster and run slower later: for seconds or a few minutes.")
+    ] = False,
     progress: Annotated[bool, typer.Option(help="Show progress on standard error.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -126,7 +130,7 @@ def run(
     has finished, or has read what was there; 3 when it was stopped; 1 when it has failed; 2 when the start was refused;
     9 when another run of it is under way.
     """
-    result = _job(file, function, master).run(
+    result = _job(file, function, master, short_lived=short_lived).run(
         until=None if until is None else until.value,
         emit=emit.value,
         if_running=None if if_running is None else if_running.value,
@@ -281,7 +285,7 @@ def checkpoints(
     print_rows([row for row in rows if row["checkpoint_id"] in numbers], columns, as_json=as_json)
 
 
-def _job(file: Path, function: str, master: str | None) -> Job:
+def _job(file: Path, function: str, master: str | None, *, short_lived: bool = False) -> Job:
     """The job that a file defines, in a session of its own."""
     from spark_ext.script import check_file, load_function, make_job
     from spark_ext.spark.jvm import silence
@@ -289,7 +293,7 @@ def _job(file: Path, function: str, master: str | None) -> Job:
 
     check_file(file)
     # Before the file is loaded: a user function whose type is given as text needs a session, as in a notebook.
-    spark = session(file.stem, master=master)
+    spark = session(file.stem, master=master, short_lived=short_lived)
     silence(spark)
     return make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
 

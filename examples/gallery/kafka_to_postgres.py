@@ -5,7 +5,7 @@ same key, in one transaction for each epoch, which also records the epoch: no ch
 
     KAFKA=localhost:9092 POSTGRES_DSN=postgresql://... python examples/gallery/kafka_to_postgres.py
 
-It needs `pip install 'spark-ext[kafka,postgres]'`, a broker with a topic `orders`, and a database. Values of the topic
+It needs `pip install 'spark-ext[kafka,postgres]'`, a broker with a topic `order-changes`, and a database. The topic's values
 are JSON such as `{"id": 7, "item": "tea", "price": 3.5, "version": 2}`.
 """
 
@@ -28,7 +28,7 @@ def job(spark: SparkSession) -> sx.Job:
         spark.readStream.format("kafka_range")
         .option("uid", "orders-topic")
         .option("bootstrap_servers", os.environ["KAFKA"])
-        .option("topics", "orders")
+        .option("topics", "order-changes")
         .option("ending", "latest")
         .load()
     )

@@ -91,8 +91,6 @@ class Job(Viewable):
         check_measuring(name, self.settings)
         place = local_path(str(state))
         self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
-        use_stores(spark, name, self.settings, self.state_directory)
-        check_for_delta(Location(self.state_directory), f"job '{name}', state directory")
         if place is None and self.settings.on_damage == "restore":
             raise ConfigurationError(
                 "on_damage='restore' needs a state directory on a file system, where what is damaged can be moved "
@@ -102,6 +100,8 @@ class Job(Viewable):
                 do="leave it out; after a failure restore the job into another state directory",
             )
         check_dumps(self.settings, self.state_directory, f"job '{name}', setting 'dumps'")
+        use_stores(spark, name, self.settings, self.state_directory)
+        check_for_delta(Location(self.state_directory), f"job '{name}', state directory")
         self._spark = spark
         self._takeover = takeover
         self._parts = Composition(spark, name, self.state_directory)

@@ -17,6 +17,7 @@ from spark_ext.datafiles.location import Location
 from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.jobs.restore_targets import REPLACED
 from spark_ext.spark.epoch_files import STAMPS
+from spark_ext.spark.placing import put_in_place
 from spark_ext.spark.spark_log import local_path
 from spark_ext.spark.state_operators import relocate
 from spark_ext.spark.state_partitions import repartition
@@ -104,7 +105,7 @@ class RestoredStates:
             local = local_path(target)
             if local is not None:
                 local.parent.mkdir(parents=True, exist_ok=True)
-                Path(draft).rename(local)
+                put_in_place(Path(draft), local)
                 continue
             # Epochs count as committed when all else is there.
             names = sorted(Location.of(draft, {}).files(), key=lambda name: name.startswith("commits/"))

@@ -97,7 +97,7 @@ def session_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
     Raises:
         EnvironmentProblem: they are not on this machine and could not be downloaded.
     """
-    return _beyond_sparks_own(package_jars(coordinates, conf), _home())
+    return _beyond_sparks_own(package_jars(coordinates, conf), installed_home())
 
 
 def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
@@ -110,7 +110,7 @@ def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
     Raises:
         EnvironmentProblem: they are not on this machine and could not be downloaded.
     """
-    home = _home()
+    home = installed_home()
     settings = {key: conf[key] for key in RESOLVER_KEYS if key in conf}
     note = _note(coordinates, home, settings)
     noted = _noted(note)
@@ -132,7 +132,7 @@ def jar_version(artifact: str) -> str:
     Raises:
         EnvironmentProblem: it has none.
     """
-    found = sorted((_home() / "jars").glob(f"{artifact}-[0-9]*.jar"))
+    found = sorted((installed_home() / "jars").glob(f"{artifact}-[0-9]*.jar"))
     if not found:
         raise EnvironmentProblem(
             f"the installed Spark has no jar {artifact}",
@@ -143,7 +143,8 @@ def jar_version(artifact: str) -> str:
     return found[-1].stem.removeprefix(f"{artifact}-")
 
 
-def _home() -> Path:
+def installed_home() -> Path:
+    """The directory of the installed pyspark's Spark, or SPARK_HOME."""
     from pyspark.find_spark_home import _find_spark_home
 
     return Path(_find_spark_home())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.spark.placing import put_in_place
 from spark_ext.spark.spark_log import SparkLog, local_path
 
 BUILDING: Final = ".checkpoint.rescaled"
@@ -63,7 +64,7 @@ def take(checkpoint: str) -> bool:
     for copy in _copies(place):
         former = place.with_name(f"{_OLD}{copy.name.removeprefix(_NEW)}")
         if former.is_dir():
-            copy.rename(place)
+            put_in_place(copy, place)
             return True
     return False
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.masking import logger
-from spark_ext.spark import environment, formats, jvm, object_stores, registry, short_errors
-from spark_ext.spark.jars import delta_jars
+from spark_ext.spark import class_archive, environment, formats, jvm, object_stores, registry, short_errors
+from spark_ext.spark.jars import delta_jars, installed_home
 from spark_ext.spark.spark_home import home_without_zip
 from spark_ext.stores import StoreOptions
 
@@ -45,6 +45,7 @@ def session(
     heap_dumps: str | Path | None = None,
     storage: Literal["s3"] | None = None,
     storage_options: Mapping[str, str] | None = None,
+    short_lived: bool = False,
 ) -> SparkSession:
     """A registered Spark session with everything that jobs need; the running session if there is one.
 
@@ -61,6 +62,9 @@ def session(
         storage_options: of object stores, as delta-rs names them, such as `aws_endpoint_url`; one that begins with
             `aws_` implies `storage="s3"`. They are in the environment of this process from now on, and in that of the
             workers, and are never written anywhere.
+        short_lived: whether the driver's JVM is to start faster at the cost of its speed later, for runs of seconds to
+            a few minutes: Java's first compiler alone, and one thread for its garbage. Has no effect on a JVM that
+            runs already.
 
     Raises:
         ConfigurationError: the path of that folder has characters that an option of a JVM cannot have, or it cannot be
@@ -82,6 +86,8 @@ def session(
     python = (conf or {}).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     environment.require_python(python)
     given = {**(conf or {})} if heap_dumps is None else _with_heap_dumps(conf or {}, heap_dumps)
+    if short_lived:
+        given = _with_options(given, "spark.driver.extraJavaOptions", class_archive.SHORT_LIVED)
     settings = _settings(master or os.environ.get("SPARK_MASTER") or "local[*]", given, python, s3=s3)
     builder = SparkSession.Builder().appName(name)
     for key, value in settings.items():
@@ -157,8 +163,14 @@ def _with_heap_dumps(given: Mapping[str, str], folder: str | Path) -> dict[str, 
             kept="nothing was started",
         ) from None
     options = f"-XX:+HeapDumpOnOutOfMemoryError -XX:HeapDumpPath={place}"
-    keys = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
-    return {**given, **{key: f"{options} {given.get(key, '')}".strip() for key in keys}}
+    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
+        given = _with_options(given, key, options)
+    return dict(given)
+
+
+def _with_options(given: Mapping[str, str], key: str, options: str) -> dict[str, str]:
+    """Settings with further options of a JVM, before the user's own, which therefore prevail."""
+    return {**given, key: f"{options} {given.get(key, '')}".strip()}
 
 
 _SET_BY_PLANNERS: Final = dict.fromkeys(
@@ -292,7 +304,6 @@ def _settings(master: str, given: Mapping[str, str], python: str, *, s3: bool = 
         settings[jvm.FILE_MANAGER] = jvm.LOCAL_FILES
     settings.update(given)
     log4j = f"-Dlog4j2.configurationFile={_resource('log4j2.properties').as_uri()}"
-    settings["spark.driver.extraJavaOptions"] = f"{log4j} {given.get('spark.driver.extraJavaOptions', '')}".strip()
     wanted = f"{given.get('spark.jars.packages', '')},{given.get('spark.jars', '')}"
     jars = [] if _has_jvm() or "delta-spark" in wanted else [str(path) for path in delta_jars(settings)]
     if s3 and not _has_jvm() and "hadoop-aws" not in wanted:
@@ -301,6 +312,12 @@ def _settings(master: str, given: Mapping[str, str], python: str, *, s3: bool = 
         # A single process gets them on its class path, which saves the copy that spark.jars makes for executors.
         key, separator = ("spark.driver.extraClassPath", os.pathsep) if local else ("spark.jars", ",")
         settings[key] = separator.join(filter(None, [given.get(key, ""), *jars]))
+    java = given.get("spark.driver.extraJavaOptions", "")
+    shared = ""
+    if local and not _has_jvm():
+        archive = class_archive.place(installed_home(), [Path(jar) for jar in jars])
+        shared = class_archive.options(archive, java)
+    settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, [log4j, shared, java]))
     return settings
 
 

@@ -84,10 +84,10 @@ def test_own_source_is_read_once(ran: dict[str, Ran]) -> None:
 @pytest.mark.slow(30, "starts a JVM")
 def test_kafka_to_postgres_keeps_the_newest(kafka_of_process: Broker, postgres: PostgresServer, tmp_path: Path) -> None:
     kafka, database = kafka_of_process, postgres.database()
-    kafka.make("orders", 2)
+    kafka.make("order-changes", 2)
     for partition in range(2):
         kafka.send(
-            "orders",
+            "order-changes",
             [
                 f'{{"id": {10 * partition + n}, "item": "tea", "price": {version}.5, "version": {version}}}'
                 for version in (1, 3, 2)
@@ -100,7 +100,7 @@ def test_kafka_to_postgres_keeps_the_newest(kafka_of_process: Broker, postgres: 
     assert "job 'orders' FINISHED: 30 rows" in said
     assert database.rows("SELECT count(*), min(price), max(version) FROM orders") == [(10, 3.5, 3)]
     postgres.drop(database)
-    kafka.delete("orders")
+    kafka.delete("order-changes")
 
 
 def test_kafka_to_postgres_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

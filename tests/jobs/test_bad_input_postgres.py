@@ -78,7 +78,7 @@ def test_a_server_without_prepared_transactions(lab: JobHarness) -> None:
     [
         ({"password": "x" + PASSWORD}, "password authentication failed"),
         ({"table": "nowhere"}, "there is no table"),
-        ({"table": "pairs"}, "primary key of one column"),
+        ({"table": "heap"}, "primary key"),
         ({"key": "nr"}, "no key column 'nr'"),
     ],
 )
@@ -86,7 +86,7 @@ def test_what_the_load_of_a_table_refuses(
     lab: JobHarness, database: Database, given: dict[str, str], word: str
 ) -> None:
     database.run("CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz)")
-    database.run("CREATE TABLE pairs (a int, b int, PRIMARY KEY (a, b))")
+    database.run("CREATE TABLE heap (a int, b int)")
     reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **database.options).options(**given)
     with refused(ConfigurationError, "source 'in'", word) as caught:
         reader.load()

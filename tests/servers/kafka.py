@@ -261,11 +261,16 @@ class Broker:
         return unique
 
     def make(self, name: str, partitions: int = 1, **config: Any) -> None:
-        """A new topic of exactly this name."""
+        """A new topic of exactly this name.
+
+        Raises:
+            AssertionError: there is one already, with another number of partitions.
+        """
         wanted = {key.replace("_", "."): str(value) for key, value in config.items()}
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=wanted)
         until(lambda: self._made(new), f"the broker to take the topic {name}")
-        until(lambda: self.partitions(name) == partitions, f"the topic {name}")
+        there = until(lambda: self.partitions(name), f"the topic {name}")
+        assert there == partitions, f"the topic {name} was there, with {there} partitions"
 
     def asked(self, request: Callable[[AdminClient], T]) -> T:
         """The answer to a request, which is repeated by another client while none comes."""

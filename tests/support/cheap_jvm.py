@@ -10,9 +10,7 @@ another class path, starts without it.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,33 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import pyspark
+from spark_ext.spark import class_archive
+from spark_ext.spark.class_archive import SHORT_LIVED, VARIABLE
+from spark_ext.spark.jars import delta_jars, installed_home, package_jars
 
-from spark_ext.spark.jars import delta_jars, package_jars
-
-VARIABLE: Final = "SPARK_SUBMIT_OPTS"
-OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.databricks.delta.snapshotPartitions=1"
+OPTIONS: Final = f"{SHORT_LIVED} -Dspark.databricks.delta.snapshotPartitions=1"
 """Options of every JVM that lives for seconds or minutes. Delta otherwise reads each log in 50 tasks."""
 
 # Without any output: some tests check everything that a driver prints.
 _QUIET: Final = "-Xlog:disable"
-
-_WARM_UP: Final = """
-import pathlib, tempfile
-import spark_ext as sx
-
-with tempfile.TemporaryDirectory() as folder:
-    place = pathlib.Path(folder)
-    spark = sx.session("warm-up", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
-    rows = spark.readStream.format("datagen").options(uid="in", rows=100).load()
-    counts = sx.with_watermark(rows, "ts", "1 minute").groupBy("key").count()
-    job = sx.Job(spark, "warm-up", state=place / "state")
-    job.add("copy", rows.writeStream.format("delta_2pc").options(uid="copied", path=str(place / "copy")))
-    job.run(progress=False)
-    spark.read.format("delta").load(str(place / "copy")).groupBy("key").count().collect()
-    job.ledger.epochs().count()
-    spark.stop()
-"""
 
 
 def use(archive: Path | None) -> None:
@@ -74,29 +54,17 @@ def prepare(cache: Path | None, *more_packages: str) -> None:
             package_jars(package, {})
         if cache is None:
             return
-        archive = cache / f"{_key(jars)}.jsa"
+        archive = class_archive.place(installed_home(), jars, cache)
         if not archive.exists():
             _make(archive)
     use(archive)
 
 
-def _key(jars: tuple[Path, ...]) -> str:
-    java = Path(os.environ.get("JAVA_HOME") or "/usr", "bin", "java").resolve()
-    parts = [pyspark.__version__, str(pyspark.__file__), *map(str, jars), str(java)]
-    # A Java that was updated in place has another modification time.
-    parts.append(str(java.stat().st_mtime_ns) if java.exists() else "")
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
 def _make(archive: Path) -> None:
     for old in archive.parent.glob("*.jsa"):
         old.unlink()
-    draft = archive.with_name(f"{archive.name}.{os.getpid()}")
-    options = f"{OPTIONS} {_QUIET} -XX:ArchiveClassesAtExit={draft}"
-    subprocess.run([sys.executable, "-c", _WARM_UP], env={**os.environ, VARIABLE: options}, capture_output=True)
     # Without the archive everything works, only slower.
-    if draft.exists():
-        draft.rename(archive)
+    class_archive.make(archive, [sys.executable, "-m", "spark_ext.commands.warm_up"], OPTIONS)
 
 
 @contextmanager

@@ -1,0 +1,62 @@
+"""The job of `make run` from the start of Python: a short-lived session with the class archive against an ordinary one.
+
+Both read the same 336,776 flights in three queries, in processes of their own. `start` is the time to the first
+committed epoch of any query, `whole` that to the end of the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._spark import workplace
+from examples.flights import prepare
+from spark_ext.spark.class_archive import VARIABLE
+
+ROUNDS = 5
+SIDES = ("short-lived", "ordinary")
+ROOT = Path(__file__).parents[1]
+
+
+def run(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure this many rounds."""
+    times: dict[str, dict[str, list[float]]] = {side: {"first": [], "whole": []} for side in SIDES}
+    subprocess.run([sys.executable, "-m", "spark_ext", "prepare"], check=True)
+    with workplace() as folder:
+        prepare(folder / "data")
+        for round_ in range(rounds + 1):
+            for side in SIDES:
+                found = _run(side, folder / f"{side}-{round_}", folder / "data")
+                if round_:  # the first round fills the caches of files
+                    for name, seconds in found.items():
+                        times[side][name].append(seconds)
+    return [
+        _figure("short_lived_start", "from the start of Python to the first committed epoch", times, "first", 0.5),
+        _figure("short_lived_whole", "from the start of Python to the end of the job", times, "whole", 2 / 3),
+    ]
+
+
+def _figure(name: str, what: str, times: dict[str, dict[str, list[float]]], part: str, aim: float) -> Figure:
+    ours, ordinary = (Sample.of(times[side][part], "s") for side in SIDES)
+    return Figure(
+        name,
+        "short_lived",
+        f"{what}, the flights job: short-lived session with class archive / ordinary session without",
+        ours.median / ordinary.median,
+        Aim("<=", round(aim, 2)),
+        dict(zip(SIDES, (ours, ordinary), strict=True)),
+        {},
+    )
+
+
+def _run(side: str, out: Path, data: Path) -> dict[str, float]:
+    short = side == "short-lived"
+    environment = dict(os.environ) if short else {**os.environ, VARIABLE: "-Xshare:auto"}  # no archive of ours
+    command = [sys.executable, "-m", "benchmarks._flights_driver", str(out), str(data), str(int(short))]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
