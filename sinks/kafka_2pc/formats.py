@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from pyspark.sql import types as T
 
 from spark_ext.clients.kafka import KafkaOptions
+from spark_ext.clients.library import load
 from spark_ext.clients.registered_schemas import OwnSchema, existing
 from spark_ext.clients.schema_registry import Registry, RegistryOptions
 from spark_ext.errors import NOTHING_DONE, NOTHING_VISIBLE, ConfigurationError, DataError, refused
@@ -110,8 +111,6 @@ class Encoder:
     """
 
     def __init__(self, column: str, kind: T.DataType, pinned: Pinned, who: str) -> None:
-        from fastavro import parse_schema
-
         self._column, self._id, self._who = column, pinned.id, who
         schema = json.loads(pinned.text)
         try:
@@ -123,7 +122,7 @@ class Encoder:
                 who,
                 "select the columns of the schema with their types, or name another version",
             ) from None
-        self._schema = parse_schema(schema)
+        self._schema = load("fastavro", "schemas", who).parse_schema(schema)
         self._header = b"\0" + pinned.id.to_bytes(4, "big")
 
     def encoded(self, column: pa.Array) -> pa.Array:
@@ -182,6 +181,7 @@ class Formats:
             EnvironmentProblem: a library is missing.
             StorageError: the registry does not answer.
         """
+        load("fastavro", "schemas", self._who)
         for column in self._options.encoded:
             if column not in self._kinds:
                 raise refused(
