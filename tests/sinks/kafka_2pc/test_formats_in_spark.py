@@ -31,7 +31,7 @@ def test_a_job_that_is_stopped_changed_and_started_again(spark: SparkSession, ka
         rows = spark.readStream.format("datagen").options(uid="rows", rows="60", max_rows_per_epoch="30").load()
         written = rows.selectExpr("tag AS key", f"{value} AS value").writeStream.format("kafka_2pc")
         given = {"uid": "out", "bootstrap_servers": kafka.bootstrap, "topic": topic, "value_format": "avro"}
-        settings = {"interval": NEVER} if options.pop("first", False) else {}
+        settings: dict[str, Any] = {"interval": NEVER} if options.pop("first", False) else {}
         accept = options.pop("accept", ())
         given |= {"schema_registry_url": registry.url, **options}
         made = sx.Job(spark, "avro", state=tmp_path / "state", **settings)
