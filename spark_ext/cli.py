@@ -6,6 +6,11 @@ those that change a running job or serve it, and all exit codes.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import logging
+import os
+import sys
 import traceback
 from importlib.metadata import version
 from pathlib import Path
@@ -52,8 +57,39 @@ Function = Annotated[str, typer.Option(help="The function in it that takes a Spa
 Master = Annotated[str | None, typer.Option(help="A Spark master. Default: $SPARK_MASTER, or local[*].")]
 
 
+def console() -> None:
+    """Entry point of the process: `main`, after which the process ends as soon as all that is to be written is.
+
+    The interpreter would first take itself apart while threads of native libraries still run, some of which then hang
+    or abort the process (Arrow's issues 34314 and 50482). A scheduler would see a failure of a job that has finished.
+    """
+    end = _End()
+    atexit.register(end)  # registered first, so it runs last
+    try:
+        main()
+        end.code = 0
+    except SystemExit as given:
+        end.code = given.code if isinstance(given.code, int) else int(given.code is not None)
+        raise
+
+
+class _End:
+    """Ends the process with its code, if it is known."""
+
+    code: int | None = None
+
+    def __call__(self) -> None:
+        if self.code is None:
+            return
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(self.code)
+
+
 def main() -> None:
-    """Entry point. An error of spark-ext is shown as its message, without a traceback."""
+    """The command line. An error of spark-ext is shown as its message, without a traceback."""
     try:
         app()
     except JobFailedError as failure:

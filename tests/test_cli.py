@@ -345,3 +345,26 @@ def test_a_wide_table_is_not_cut_off_in_a_pipe() -> None:
     channel = "/".join(f"part-{n}" for n in range(40))
     show_rows([{"kind": "channel", "channel": channel}], ("kind", "channel"), Console(file=out, width=80))
     assert f"channel  {channel}" in out.getvalue()
+
+
+ENDS = """
+import atexit, ctypes, sys
+from spark_ext import cli
+
+native = ctypes.CDLL(None)
+native["__cxa_atexit"](ctypes.cast(native.abort, ctypes.c_void_p), None, None)  # as a library whose threads outlive the interpreter may do
+
+def main():
+    atexit.register(print, "cleaned up")
+    print("said", end="")
+    {end}
+
+cli.main = main
+cli.console()
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("pass", 0), ("sys.exit(9)", 9), ("sys.exit('why')", 1)])
+def test_the_process_ends_with_its_code_whatever_native_libraries_do_at_its_end(end: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS.format(end=end)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "saidcleaned up\n"), done.stderr

@@ -13,8 +13,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_ext.bad_rows.buffer import Buffer
 from spark_ext.bad_rows.folder import Folder
@@ -31,6 +30,9 @@ from spark_ext.bad_rows.names import (
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.errors import DataError, PreparedLostError, StorageError
 from spark_ext.failpoints import FailPoint, reach
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 INLINE: Final = 64 * 1024
 """Bytes of a task's bad rows that are sent with its message; more are left in a file."""
@@ -235,13 +237,11 @@ class CommitRows:
     def _content(self, folder: Folder) -> bytes:
         if len(self._left) == 1 and not self._own_count:
             return self._read(folder, self._left[0])
-        import pyarrow.parquet as pq
-
         whole = Buffer(self._place.named)
         for one in self._left:
-            whole.copy(pq.read_table(BytesIO(self._read(folder, one))))
+            whole.copy(_table(self._read(folder, one)))
         if self._own_count:
-            own = pq.read_table(BytesIO(self._own.content()))
+            own = _table(self._own.content())
             whole.copy(own)
             self._own = Buffer(self._place.named)
             self._own.copy(own)
@@ -292,3 +292,10 @@ class CommitRows:
         name = self._place.name
         files = (PendingFile.parse(file) for file in folder.names())
         return any(file is not None and (file.epoch, file.range) == (name, marked(mark)) for file in files)
+
+
+def _table(content: bytes) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.BufferReader(content)).read()

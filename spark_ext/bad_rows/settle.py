@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
-from io import BytesIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -225,7 +224,7 @@ class Settler:
         return self._folders[uid]
 
     def _table_of(self, folder: Folder, file: PendingFile) -> str:
-        metadata = pq.read_schema(BytesIO(_content(folder, file))).metadata or {}
+        metadata = pq.read_schema(pa.BufferReader(_content(folder, file))).metadata or {}
         return metadata[METADATA].decode() or default_table(self._state)
 
 
@@ -245,8 +244,9 @@ def _said(folder: Folder, file: PendingFile) -> tuple[int, int] | None:
 
 
 def _tables(folder: Folder, files: tuple[PendingFile, ...]) -> Iterator[pa.Table]:
+    # Not from a file of Python's: Arrow's threads would still release it when the interpreter ends, and hang or abort.
     for file in files:
-        yield pq.read_table(BytesIO(_content(folder, file)))
+        yield pq.ParquetFile(pa.BufferReader(_content(folder, file))).read()
 
 
 def _content(folder: Folder, file: PendingFile) -> bytes:

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Generic
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake.fs import DeltaStorageHandler
 
+from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import guarded
 from spark_ext.ledger.columns import R, arrow_schema
-from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger.tables import LedgerTable
@@ -87,14 +85,8 @@ class _Reader:
     """Reads data files of a Delta table by the paths in its log."""
 
     def __init__(self, uri: str, storage_options: dict[str, str] | None) -> None:
-        self._folder = local_path(uri)
-        self._remote = (
-            pafs.PyFileSystem(DeltaStorageHandler(uri, storage_options))
-            if self._folder is None
-            else pafs.LocalFileSystem()
-        )
+        self._location = Location.of(uri, storage_options or {})
 
     def __call__(self, path: str) -> pa.Table:
-        name = unquote(path)
-        place = name if self._folder is None else str(self._folder / name)
-        return pq.ParquetFile(self._remote.open_input_file(place)).read()
+        with self._location.open(unquote(path)) as file, pq.ParquetFile(file) as parquet:
+            return parquet.read()
