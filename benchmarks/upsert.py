@@ -30,11 +30,15 @@ TABLE = 500_000
 
 SINKS = ("delta_2pc", "foreachBatch")
 
+CONF = {"spark.driver.extraJavaOptions": "-Xss16m"}
+"""Catalyst and Delta walk through the plan of MERGE by recursion: while their code is not compiled yet, the JVM's own
+stack of 1 MB has been too small for it (StackOverflowError)."""
+
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
     times: dict[str, list[float]] = {sink: [] for sink in SINKS}
-    with session("upsert") as spark, workplace() as folder:
+    with session("upsert", CONF) as spark, workplace() as folder:
         for round_ in range(rounds):
             for sink in SINKS:
                 times[sink] += _epochs(spark, sink, folder / f"{sink}-{round_}")

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 from pyspark.sql.types import StructType
 
-from spark_ext.clients.kafka import KafkaOptions, admin, no_topic, partitions, topic_ids
+from spark_ext.clients.kafka import admin, no_topic, partitions, topic_ids
 from spark_ext.errors import NOTHING_DONE, NOTHING_VISIBLE, FencedError, StateError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import FenceMark
 from spark_ext.model.identity import Identity
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.kafka_2pc.formats import FormatOptions, Formats, encoded, kept_encoders
 from spark_ext.sinks.runtime.aside import Aside
 
 if TYPE_CHECKING:
@@ -34,17 +35,16 @@ if TYPE_CHECKING:
     from spark_ext.sinks.kafka_2pc.staging import Staged, Staging
 
 
-class KafkaSinkOptions(SinkOptions, KafkaOptions):
+class KafkaSinkOptions(SinkOptions, FormatOptions):
     """Options of `kafka_2pc`."""
 
-    secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options"})
+    secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options", "schema_registry_options"})
 
     identity_fields: ClassVar[frozenset[str]] = frozenset(
-        {"bootstrap_servers", "epochs_topic", "topic", "transactional_id"}
+        {"bootstrap_servers", "epochs_topic", "schema_registry_url", "topic", "transactional_id"}
     )
 
-    topic: str | None = Field(default=None, min_length=1)
-    """Topic of all messages; default: the column `topic` of each row. The option overrides the column."""
+    moving_fields: ClassVar[frozenset[str]] = frozenset({"schema_registry_url"})
 
     staging: str | None = Field(default=None, min_length=1)
     """Folder for the messages of tasks until their epoch is committed: a local path, or a URI that `pyarrow.fs`
@@ -78,6 +78,8 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._folder: str | None = None
+        self._formats: Formats | None = None
+        """Of the rows that were validated; an instance in a task has none."""
 
     @classmethod
     def name(cls) -> str:
@@ -129,10 +131,12 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
     def __getstate__(self) -> dict[str, Any]:
         """Sent to executors with the folder's name."""
         self._place()
-        return dict(self.__dict__)
+        return {**self.__dict__, "_formats": None}
 
     def validate(self, schema: StructType) -> None:
         """Refuse rows that are not messages, a topic that does not exist, and a client that cannot connect.
+
+        With a format also a schema that cannot be registered.
 
         Raises:
             ConfigurationError: names the column or topic.
@@ -141,27 +145,33 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         """
         from spark_ext.sinks.kafka_2pc.staging import check_columns
 
-        check_columns(schema, self.options.topic, self._who)
+        check_columns(schema, self.options.topic, self._who, self.options.encoded)
         options, kept = self.options, NOTHING_DONE
         asked = options.topic or options.epochs_topic
         with admin(options, self._who) as client:
             found = partitions(client, [asked], options.request_timeout / 1000, self._who, kept)
         if options.topic is not None and not found[asked]:
             raise no_topic(options.topic, "written", self._who, kept)
+        if options.encoded:
+            self._formats = Formats(options, schema, self._who)
+            self._formats.check()
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Staged | None:
         """Write a file of messages that no reader sees.
 
         Raises:
             ConfigurationError: the rows are not messages.
-            DataError: a message has no topic or is too large.
-            StorageError: the file cannot be written.
+            DataError: a message has no topic, is too large, or does not fit its schema.
+            StorageError: the file cannot be written, or the schema registry does not answer.
         """
         from spark_ext.sinks.kafka_2pc.staging import check_columns
 
-        check_columns(schema, self.options.topic, self._who)
+        options = self.options
+        check_columns(schema, options.topic, self._who, options.encoded)
+        encoders = kept_encoders(options, schema, (task.query_id, task.incarnation, task.start), self._who)
         bad = Aside(self, task).row if self.collects_bad_rows else None
-        return self._staging.write(batches, task, self.options.topic, self.options.max_message_bytes, bad)
+        encode = partial(encoded, encoders=encoders) if encoders else None
+        return self._staging.write(batches, task, options.topic, options.max_message_bytes, bad, encode)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Staged]) -> CommitOutcome:
         """Publish all messages of the epoch and its record in one transaction."""
@@ -261,6 +271,8 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
 
         options = self.options
         self._place(claim.state)
+        if self._formats is not None:
+            self._formats.take()  # here, so that no task has to wait for the registration of another one
         reach(FailPoint.KAFKA_BEFORE_FENCE)
         forget(options, self._epochs)
         topics = self._topic_ids([options.topic] if options.topic else [])

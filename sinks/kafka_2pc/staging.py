@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,8 +54,14 @@ class Staged:
     """The machine that wrote it; for error messages."""
 
 
-def check_columns(schema: T.StructType, topic: str | None, who: str) -> None:
+def check_columns(schema: T.StructType, topic: str | None, who: str, encoded: Collection[str] = ()) -> None:
     """Refuse rows that are not messages.
+
+    Args:
+        schema: of the rows.
+        topic: of all messages; None: the rows have a column for it.
+        who: for messages.
+        encoded: columns that have a format, which decides about their types.
 
     Raises:
         ConfigurationError: names the column and its allowed types.
@@ -65,7 +71,7 @@ def check_columns(schema: T.StructType, topic: str | None, who: str) -> None:
         right = isinstance(column.dataType, types) if types else False
         if column.name == "headers" and right:
             right = _are_headers(column.dataType)
-        if not right:
+        if not right and column.name not in encoded:
             wanted = "array<struct<key: string, value: binary>>" if column.name == "headers" else ""
             wanted = wanted or " or ".join(kind().simpleString() for kind in types)
             raise refused(
@@ -118,6 +124,7 @@ class Staging:
         topic: str | None,
         max_bytes: int,
         bad: Bad | None = None,
+        encode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> Staged | None:
         """Write a task's messages as a file; None if there are none.
 
@@ -127,9 +134,10 @@ class Staging:
             topic: of all messages; None: the rows have a column for it.
             max_bytes: maximum size of the key and value of a message.
             bad: takes a row that is no message; None: it is an error.
+            encode: makes bytes of the columns that have a format; None: there are none.
 
         Raises:
-            DataError: a message has no topic or is too large.
+            DataError: a message has no topic, is too large, or does not fit its schema.
             StorageError: the file cannot be written.
         """
         # Attempt numbers start again with each Spark application, and two copies of a state share all the others.
@@ -140,7 +148,7 @@ class Staging:
         stream: pa.NativeFile | None = None
         writer: pa.RecordBatchStreamWriter | None = None
         try:
-            for messages in self._checked(batches, task, topic, max_bytes, bad):
+            for messages in self._checked(batches, task, topic, max_bytes, bad, encode):
                 _note_topics(messages, topic, topics)
                 if writer is None:
                     filesystem.create_dir(folder, recursive=True)
@@ -162,12 +170,18 @@ class Staging:
         return Staged(f"{self._folder}/{name}", rows, tuple(sorted(topics.items())), socket.gethostname())
 
     def _checked(
-        self, batches: Iterator[pa.RecordBatch], task: Task, topic: str | None, max_bytes: int, bad: Bad | None
+        self,
+        batches: Iterator[pa.RecordBatch],
+        task: Task,
+        topic: str | None,
+        max_bytes: int,
+        bad: Bad | None,
+        encode: Callable[[pa.RecordBatch], pa.RecordBatch] | None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows as messages."""
 
         def checked(rows: pa.RecordBatch) -> pa.RecordBatch:
-            messages = _messages(rows, topic)
+            messages = _messages(rows if encode is None else encode(rows), topic)
             self._check(messages, max_bytes, task)
             return messages
 

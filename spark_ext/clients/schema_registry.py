@@ -65,6 +65,10 @@ class NoSuchSchema(Exception):
     """The registry has no such subject, version or id."""
 
 
+class Incompatible(Exception):
+    """The registry refuses a schema: it is not compatible with its subject, or is none that it accepts."""
+
+
 class Registry:
     """A client of a registry.
 
@@ -111,6 +115,7 @@ class Registry:
 
         Raises:
             NoSuchSchema: there is none.
+            Incompatible: a schema that was given is refused.
             ConfigurationError: the credentials or the question are refused.
             StorageError: no answer.
         """
@@ -132,6 +137,8 @@ class Registry:
         status = problem.http_status_code
         if status == 404 and problem.error_code in (40401, 40402, 40403):
             return NoSuchSchema(f"{what}: {problem.error_message}")
+        if status == 409 or (status == 422 and problem.error_code == 42201):
+            return Incompatible(str(problem.error_message))
         if status in (408, 429) or status >= 500:
             return self._unreached(f"{what}: {problem}")
         return self._refused(f"{what}: {problem}")

@@ -44,6 +44,7 @@ def ran(
     """All of them."""
     kafka = kafka_of_process
     kafka.make("orders", 3)
+    kafka.make("avro-orders", 2)
     for topic, text, count in (("clicks", "click {1}", 150), ("page-views", "{0}/{1}", 100)):
         kafka.make(topic, 2)
         for partition in range(2):

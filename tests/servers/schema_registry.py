@@ -1,9 +1,9 @@
 """Schema registries for tests.
 
 `SchemaRegistry` is ours: a real HTTP server in a thread, with the part of Confluent's documented REST interface that
-clients use to register and look up schemas. It does not check compatibility. `apicurio` is a real registry (Apicurio
-Registry, in memory, by its interface that is compatible with Confluent's), if Maven can fetch it: to show that ours
-answers as a real one does.
+clients use to register and look up schemas. It does not compare schemas: tests say which subjects are `fixed`.
+`apicurio` is a real registry (Apicurio Registry, in memory, by its interface that is compatible with Confluent's), if
+Maven can fetch it: to show that ours answers as a real one does.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class SchemaRegistry(Client):
         """Paths of all requests but those that register."""
         self.status = 200
         """Another one is the answer to everything."""
+        self.fixed: set[str] = set()
+        """Subjects with which no other schema is compatible."""
         self.closed = False
         """Whether it asks for a password."""
 
@@ -94,10 +96,16 @@ class SchemaRegistry(Client):
                 return self.status, {"error_code": self.status * 100 + 1, "message": "not now"}
             if self.closed and headers["Authorization"] != self.login()["Authorization"]:
                 return 401, {"error_code": 401, "message": "Unauthorized"}
-            if method == "POST":
+            if method == "POST" and path[0] == "subjects" and path[2:] == ["versions"]:
                 return self._add(path[1], body)
             self.asked.append("/".join(path))
             match path:
+                case ["subjects", subject] if method == "POST":
+                    return self._look_up(subject, body)
+                case ["compatibility", "subjects", subject, "versions", "latest"] if method == "POST":
+                    if subject not in self._subjects:
+                        return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+                    return 200, {"is_compatible": subject not in self.fixed}
                 case ["schemas", "ids", id]:
                     if 0 < int(id) <= len(self._schemas):
                         return 200, self._schemas[int(id) - 1]
@@ -106,8 +114,19 @@ class SchemaRegistry(Client):
                     return self._version(subject, version)
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
+    def _look_up(self, subject: str, body: Any) -> tuple[int, Any]:
+        if subject not in self._subjects:
+            return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+        schema = _parts(body)
+        for number, id in enumerate(self._subjects[subject], 1):
+            if self._schemas[id - 1] == schema:
+                return 200, {"subject": subject, "version": number, "id": id, **schema}
+        return 404, {"error_code": 40403, "message": "Schema not found"}
+
     def _add(self, subject: str, body: Any) -> tuple[int, Any]:
-        schema = {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
+        schema = _parts(body)
+        if subject in self.fixed and self._look_up(subject, body)[0] != 200:
+            return 409, {"error_code": 409, "message": "Schema being registered is incompatible with an earlier schema"}
         if schema not in self._schemas:
             self._schemas.append(schema)
         id = self._schemas.index(schema) + 1
@@ -125,6 +144,10 @@ class SchemaRegistry(Client):
             return 404, {"error_code": 40402, "message": f"Version {version} not found."}
         id = versions[number - 1]
         return 200, {"subject": subject, "version": number, "id": id, **self._schemas[id - 1]}
+
+
+def _parts(body: Any) -> dict[str, Any]:
+    return {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
 
 
 class _Handler(BaseHTTPRequestHandler):

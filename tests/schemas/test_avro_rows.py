@@ -1,0 +1,255 @@
+"""Spark's types as Avro schemas: what is written is what the source reads, and what a given schema does not take."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as T
+
+from spark_ext.clients.pinned_schemas import Pinned
+from spark_ext.clients.schema_registry import Registry
+from spark_ext.errors import DataError
+from spark_ext.schemas.arrow import arrow_type
+from spark_ext.schemas.avro import Unsupported, spark_type
+from spark_ext.schemas.avro_rows import Unfit, avro_schema, writer
+from spark_ext.schemas.ddl import columns
+from spark_ext.sinks.kafka_2pc.formats import Encoder
+from spark_ext.sources.kafka_range.decoding import Avro
+
+UTC = datetime.timezone.utc
+
+
+def kind(ddl: str) -> T.StructType:
+    return columns(ddl)
+
+
+# -- the law: what is encoded is decoded to the same value -------------------------------------------------------------
+
+_SIMPLE: list[tuple[T.DataType, st.SearchStrategy[Any]]] = [
+    (T.BooleanType(), st.booleans()),
+    (T.ByteType(), st.integers(-(2**7), 2**7 - 1)),
+    (T.ShortType(), st.integers(-(2**15), 2**15 - 1)),
+    (T.IntegerType(), st.integers(-(2**31), 2**31 - 1)),
+    (T.LongType(), st.integers(-(2**63), 2**63 - 1)),
+    (T.FloatType(), st.floats(width=32, allow_nan=False)),
+    (T.DoubleType(), st.floats(allow_nan=False)),
+    (T.StringType(), st.text(st.characters(codec="utf-8"), max_size=5)),
+    (T.BinaryType(), st.binary(max_size=5)),
+    (T.DateType(), st.dates()),
+    (T.TimestampType(), st.datetimes(timezones=st.just(UTC))),
+    (T.TimestampNTZType(), st.datetimes()),
+    (T.DecimalType(38, 10), st.decimals(-(10**27), 10**27, places=10, allow_nan=False)),
+    (T.DecimalType(5, 0), st.integers(-99999, 99999).map(Decimal)),
+]
+
+
+def _or_null(one: tuple[T.DataType, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    return st.none() | one[1]
+
+
+def _array(one: tuple[T.DataType, st.SearchStrategy[Any]]) -> tuple[T.DataType, st.SearchStrategy[Any]]:
+    return T.ArrayType(one[0]), st.lists(_or_null(one), max_size=3)
+
+
+def _map(one: tuple[T.DataType, st.SearchStrategy[Any]]) -> tuple[T.DataType, st.SearchStrategy[Any]]:
+    # Arrow takes a map as pairs, and gives it so.
+    pairs = st.dictionaries(st.text("abc", max_size=2), _or_null(one), max_size=3).map(
+        lambda found: list(found.items())
+    )
+    return T.MapType(T.StringType(), one[0]), pairs
+
+
+def _struct(
+    inner: list[tuple[T.DataType, st.SearchStrategy[Any]]],
+) -> tuple[T.DataType, st.SearchStrategy[Any]]:
+    fields = [T.StructField(f"f{number}", one[0]) for number, one in enumerate(inner)]
+    values = st.fixed_dictionaries({f"f{number}": _or_null(one) for number, one in enumerate(inner)})
+    return T.StructType(fields), values
+
+
+TYPES = st.recursive(
+    st.sampled_from(_SIMPLE),
+    lambda inner: inner.map(_array) | inner.map(_map) | st.lists(inner, min_size=1, max_size=3).map(_struct),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_what_is_encoded_is_what_the_source_decodes(data: st.DataObject) -> None:
+    of, values = data.draw(TYPES)
+    rows = data.draw(st.lists(st.none() | values, max_size=3))
+    column = pa.array(rows, arrow_type(of))
+    pinned = Pinned("avro", "s", 0, 7, json.dumps(avro_schema(of)))
+    content = Encoder("value", of, pinned, "test").encoded(column).to_pylist()
+    decoder = Avro(pinned, _nobody, "test")
+    assert all(one is None or one[:5] == b"\0\0\0\0\7" for one in content)
+    back = [None if one is None else decoder.value(one) for one in content]
+    assert pa.array(back, arrow_type(decoder.kind)).cast(column.type).to_pylist() == column.to_pylist()
+
+
+def _nobody() -> Registry:
+    raise AssertionError("asked the registry")
+
+
+# -- the schema --------------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_of_a_struct() -> None:
+    """Names are those of Spark's own `to_avro`; whether Spark thinks that a field may be null makes no difference."""
+    found = avro_schema(kind("id bigint NOT NULL, lines array<struct<n: decimal(10,2)>>"))
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    line = {
+        "type": "record",
+        "name": "topLevelRecord.lines.element",
+        "fields": [{"name": "n", "type": ["null", price], "default": None}],
+    }
+    assert found == {
+        "type": "record",
+        "name": "topLevelRecord",
+        "fields": [
+            {"name": "id", "type": ["null", "long"], "default": None},
+            {"name": "lines", "type": ["null", {"type": "array", "items": ["null", line]}], "default": None},
+        ],
+    }
+    assert avro_schema(kind("id bigint"), "shop.Order")["name"] == "shop.Order"
+    parse_schema(found)
+
+
+def test_records_of_the_same_shape_have_different_names() -> None:
+    """A name that is defined twice is no schema."""
+    one = "struct<x: int, y: struct<x: int>>"
+    parse_schema(
+        avro_schema(kind(f"a {one}, b array<{one}>, c map<string, {one}>, element {one}, topLevelRecord {one}"))
+    )
+
+
+def _of(name: str, of: T.DataType) -> T.StructType:
+    return T.StructType([T.StructField(name, of)])
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (kind("a map<int, string>"), "'a' is a map with keys of the type int, not string"),
+        (kind("a struct<b: map<date, int>>"), r"'a\.b' is a map with keys of the type date"),
+        (_of("a", T.ArrayType(T.DayTimeIntervalType())), r"'a\.element' has the type interval day to second"),
+        (_of("a", T.NullType()), "'a' has the type void"),
+        (_of("a b", T.IntegerType()), "'a b' has a name that Avro does not allow"),
+        (_of("ä", T.IntegerType()), "'ä' has a name that Avro does not allow"),
+        (_of("1", T.IntegerType()), "'1' has a name that Avro does not allow"),
+        (kind("a int, A int"), "'a' is there twice, or as another name that differs in case only"),
+        (T.StructType([]), "it is a struct without fields"),
+    ],
+)
+def test_types_without_a_form_are_refused_by_their_place(of: T.DataType, words: str) -> None:
+    with pytest.raises(Unsupported, match=words):
+        avro_schema(of)
+
+
+# -- a schema that is there --------------------------------------------------------------------------------------------
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "sent", "type": "boolean"},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "SENT"]}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "hash", "type": {"type": "fixed", "name": "Two", "size": 2}},
+    ],
+}
+COLUMNS = "id int, sent boolean, state string, at timestamp, amount decimal(10,2), tags array<string>, hash binary"
+ROW = {
+    "id": 1,
+    "sent": True,
+    "state": "NEW",
+    "at": datetime.datetime(2024, 5, 1, 12, 0, 0, 1999, UTC),
+    "amount": Decimal("12.50"),
+    "tags": ["a"],
+    "hash": b"ab",
+}
+
+
+def test_rows_are_written_by_an_existing_schema() -> None:
+    """Wider numbers, an enum, a fixed, milliseconds that are cut off, and a field that may be null and is not there."""
+    content = _order().encoded(pa.array([ROW], arrow_type(kind(COLUMNS))))[0].as_py()
+    found: Any = schemaless_reader(io.BytesIO(content[5:]), parse_schema(dict(ORDER)), None)
+    at = datetime.datetime(2024, 5, 1, 12, 0, 0, 1000, UTC)
+    assert found == {**ROW, "at": at, "note": None}
+
+
+def _order() -> Encoder:
+    return Encoder("value", kind(COLUMNS), Pinned("avro", "orders-value", 1, 9, json.dumps(ORDER)), "test")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sent": None}, "'sent' is null, which the schema does not allow"),  # the library writes false
+        ({"id": None}, "'id' is null"),
+        ({"tags": ["a", None]}, r"'tags\.element' is null"),
+        ({"tags": None}, "'tags' is null"),
+        ({"state": "LOST"}, "schema 9: ValueError"),
+        ({"hash": b"abc"}, "schema 9: ValueError"),
+        ({"amount": Decimal("12345.00")}, "schema 9: ValueError"),
+    ],
+)
+def test_a_value_that_an_existing_schema_does_not_take(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        _order().encoded(pa.array([{**ROW, **change}], arrow_type(kind(COLUMNS))))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        (COLUMNS.replace("id int", "id string"), "'id' is string, and in the schema bigint"),
+        (COLUMNS.replace("id int", "id decimal(3,0)"), "'id' is decimal"),
+        (COLUMNS.replace("tags array<string>", "tags array<int>"), r"'tags\.element' is int, and in the schema string"),
+        (COLUMNS.replace("decimal(10,2)", "decimal(10,3)"), "'amount' is decimal"),
+        (COLUMNS.replace("at timestamp", "at timestamp_ntz"), "'at' is timestamp_ntz"),
+        (COLUMNS + ", more int", "'more' is not in the schema"),
+        (COLUMNS.replace("sent boolean, ", ""), "'sent' of the schema is not there, and must not be null"),
+    ],
+)
+def test_columns_that_an_existing_schema_does_not_take(ddl: str, words: str) -> None:
+    with pytest.raises(Unsupported, match=words):
+        writer(kind(ddl), spark_type(ORDER)[0])
+
+
+def test_a_long_does_not_fit_an_int() -> None:
+    with pytest.raises(Unsupported, match="it is bigint, and in the schema int"):
+        writer(T.LongType(), T.IntegerType())
+    assert writer(T.ByteType(), T.LongType()) is None
+
+
+def test_maps_within_maps_keep_the_check_for_null() -> None:
+    convert = writer(
+        T.MapType(T.StringType(), T.MapType(T.StringType(), T.IntegerType())),
+        T.MapType(T.StringType(), T.MapType(T.StringType(), T.IntegerType(), False), True),
+    )
+    assert convert is not None and convert([("a", [("b", 1)]), ("c", None)]) == {"a": {"b": 1}, "c": None}
+    with pytest.raises(Unfit, match=r"'value\.value' is null"):
+        convert([("a", [("b", None)])])
+
+
+def test_bytes_are_those_of_the_library() -> None:
+    schema = avro_schema(kind("id bigint"))
+    out = io.BytesIO()
+    schemaless_writer(out, parse_schema(schema), {"id": 5})
+    encoder = Encoder("value", kind("id bigint"), Pinned("avro", "s", 0, 258, json.dumps(schema)), "test")
+    assert encoder.encoded(pa.array([{"id": 5}]))[0].as_py() == b"\0\0\0\1\2" + out.getvalue()
