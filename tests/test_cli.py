@@ -352,7 +352,8 @@ import atexit, ctypes, sys
 from spark_ext import cli
 
 native = ctypes.CDLL(None)
-native["__cxa_atexit"](ctypes.cast(native.abort, ctypes.c_void_p), None, None)  # as a library whose threads outlive the interpreter may do
+# As a library may do whose threads outlive the interpreter.
+native["__cxa_atexit"](ctypes.cast(native.abort, ctypes.c_void_p), None, None)
 
 def main():
     atexit.register(print, "cleaned up")

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from spark_ext.spark import class_archive
-from spark_ext.spark.class_archive import SHORT_LIVED, VARIABLE
+from spark_ext.spark.class_archive import SHORT_LIVED
+from spark_ext.spark.class_archive import VARIABLE as VARIABLE
 from spark_ext.spark.jars import delta_jars, installed_home, package_jars
 
 OPTIONS: Final = f"{SHORT_LIVED} -Dspark.databricks.delta.snapshotPartitions=1"
