@@ -131,7 +131,7 @@ def maintain(
     pieces += [(_sweep, [table for table in tables[first:] + tables[:first] if _sweep_due(table, now, settings)])]
     for work, due in pieces:
         for number, table in enumerate(due):
-            # One of each kind at least, so that neither keeps the other from being done for ever.
+            # One of each kind at least, so that neither keeps the other waiting forever.
             if number and time.monotonic() > until:
                 break
             try:
