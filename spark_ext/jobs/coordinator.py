@@ -300,8 +300,8 @@ class Coordinator:
             run.tick(now)
             if closer:
                 run.look_closer(paused=self.paused(run))
-            if run.state is State.CANCELED is not before and not self.stopping and self.failure is None:
-                # Stopped from outside the job, as a newer incarnation in the same session does.
+            if run.state in (State.CANCELED, State.FAILED) and run.state is not before and not self.stopping:
+                # A newer incarnation stops queries of its session, and removes what others are writing.
                 self._upkeep.look_at_fence()
             if run.state is State.FINISHING:
                 self._finish(run, now)

@@ -29,6 +29,7 @@ from spark_ext.errors import (
     UnsupportedTableError,
 )
 from spark_ext.jobs.job import Job
+from spark_ext.ledger import Ledger, start_incarnation
 from tests.support.jobs import JobHarness, expected
 from tests.support.processes import Tree
 from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
@@ -246,6 +247,18 @@ def test_two_drivers_on_one_job(lab: JobHarness) -> None:
     until(lambda: len(lab.rows()) > before or second.done, "rows of the second driver")
     assert second.drain(300).finished
     assert lab.numbers() == expected(len(lab.rows()))
+
+
+def test_a_failure_of_a_driver_that_was_fenced_off_says_so(lab: JobHarness) -> None:
+    """A newer driver removes what older ones are writing, which then fail with errors of files."""
+    gate = lab.folder / "gate"
+    source = lab.source(counts="100", max_rows_per_epoch=20, gate=gate)
+    job = lab.job(source.selectExpr("channel", "CASE WHEN n < 20 THEN n ELSE raise_error('broken') END AS n")).start()
+    first_epoch(lab)
+    newer = start_incarnation(Ledger(lab.folder / "state"), "lab", takeover=True)
+    gate.touch()
+    with refused(FencedError, "job 'lab'", f"incarnation {newer.number}", "nothing has to be done here"):
+        job.await_termination(300)
 
 
 def test_two_jobs_of_one_session_on_one_state(lab: JobHarness) -> None:
