@@ -263,6 +263,8 @@ def random_kills(
                 _strike(round_, share, random_, limit)
                 due += share
                 round_.finish()
+    if due:
+        report.name = f"{len(report.kills)} of {report.name}: the time was over"
     return report
 
 
