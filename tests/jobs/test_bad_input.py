@@ -255,7 +255,7 @@ def test_a_failure_of_a_driver_that_was_fenced_off_says_so(lab: JobHarness) -> N
     source = lab.source(counts="100", max_rows_per_epoch=20, gate=gate)
     job = lab.job(source.selectExpr("channel", "CASE WHEN n < 20 THEN n ELSE raise_error('broken') END AS n")).start()
     first_epoch(lab)
-    newer = start_incarnation(Ledger(lab.folder / "state"), "lab", takeover=True)
+    newer = start_incarnation(Ledger(str(lab.folder / "state")), "lab", takeover=True)
     gate.touch()
     with refused(FencedError, "job 'lab'", f"incarnation {newer.number}", "nothing has to be done here"):
         job.await_termination(300)
