@@ -41,7 +41,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                 if round_:  # the first round compiles
                     endings.append(ending)
     return [
-        _figure("finish", "stateless query", runs["plain"]),
+        _ratio(runs["plain"]),
         _excess(runs["watermark"]),
     ]
 
@@ -70,37 +70,43 @@ def _excess(endings: list[Ending]) -> Figure:
         "last data epoch's commit to FINISHED, less the two epochs of the end-of-input marker, ms; windows",
         excess.median,
         Aim("<", 50),
-        {
-            "last data commit to FINISHED": Sample.of([ending.finish for ending in endings], "ms"),
-            "empty epoch": Sample.of([ending.empty for ending in endings], "ms"),
-        },
+        _sides(endings),
         {
             "beyond two empty epochs": excess.to_json(),
-            "epochs after the last data epoch": sorted({ending.further for ending in endings}),
-            "last commit of all to FINISHED": Sample.of([ending.after_last for ending in endings], "ms").to_json(),
+            **_notes(endings),
         },
     )
 
 
-def _figure(name: str, query: str, endings: list[Ending]) -> Figure:
+def _ratio(endings: list[Ending]) -> Figure:
     epochs = Sample.of([ending.finish / ending.empty for ending in endings], "empty epochs")
     return Figure(
-        name,
         "finish",
-        f"last data epoch's commit to FINISHED / an empty epoch; {query}",
+        "finish",
+        "last data epoch's commit to FINISHED / an empty epoch; stateless query",
         epochs.median,
         Aim("<", 2),
-        {
-            "last data commit to FINISHED": Sample.of([ending.finish for ending in endings], "ms"),
-            "empty epoch": Sample.of([ending.empty for ending in endings], "ms"),
-        },
+        _sides(endings),
         {
             "in empty epochs": epochs.to_json(),
-            "epochs after the last data epoch": sorted({ending.further for ending in endings}),
-            "last commit of all to FINISHED": Sample.of([ending.after_last for ending in endings], "ms").to_json(),
+            **_notes(endings),
             "FINISHED to the return of run()": Sample.of([ending.returned for ending in endings], "ms").to_json(),
         },
     )
+
+
+def _sides(endings: list[Ending]) -> dict[str, Sample]:
+    return {
+        "last data commit to FINISHED": Sample.of([ending.finish for ending in endings], "ms"),
+        "empty epoch": Sample.of([ending.empty for ending in endings], "ms"),
+    }
+
+
+def _notes(endings: list[Ending]) -> dict[str, object]:
+    return {
+        "epochs after the last data epoch": sorted({ending.further for ending in endings}),
+        "last commit of all to FINISHED": Sample.of([ending.after_last for ending in endings], "ms").to_json(),
+    }
 
 
 def _run(spark: SparkSession, watermark: bool, folder: Path) -> Ending:

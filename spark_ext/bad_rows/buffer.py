@@ -61,3 +61,14 @@ class Buffer:
         self._compress()
         self._into().close()
         return self._out.getvalue()
+
+
+def rows_in(content: bytes) -> pa.Table:
+    """The rows of a file.
+
+    Not by a file of Python's: Arrow's threads would still release it when the interpreter ends, and hang or abort.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    return ParquetFile(pa.BufferReader(content)).read()

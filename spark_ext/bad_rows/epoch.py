@@ -13,9 +13,9 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from spark_ext.bad_rows.buffer import Buffer
+from spark_ext.bad_rows.buffer import Buffer, rows_in
 from spark_ext.bad_rows.folder import Folder
 from spark_ext.bad_rows.names import (
     EpochName,
@@ -30,9 +30,6 @@ from spark_ext.bad_rows.names import (
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.errors import DataError, PreparedLostError, StorageError
 from spark_ext.failpoints import FailPoint, reach
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 INLINE: Final = 64 * 1024
 """Bytes of a task's bad rows that are sent with its message; more are left in a file."""
@@ -239,9 +236,9 @@ class CommitRows:
             return self._read(folder, self._left[0])
         whole = Buffer(self._place.named)
         for one in self._left:
-            whole.copy(_table(self._read(folder, one)))
+            whole.copy(rows_in(self._read(folder, one)))
         if self._own_count:
-            own = _table(self._own.content())
+            own = rows_in(self._own.content())
             whole.copy(own)
             self._own = Buffer(self._place.named)
             self._own.copy(own)
@@ -292,10 +289,3 @@ class CommitRows:
         name = self._place.name
         files = (PendingFile.parse(file) for file in folder.names())
         return any(file is not None and (file.epoch, file.range) == (name, marked(mark)) for file in files)
-
-
-def _table(content: bytes) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(pa.BufferReader(content)).read()

@@ -15,7 +15,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_ext.bad_rows.buffer import METADATA
+from spark_ext.bad_rows.buffer import METADATA, rows_in
 from spark_ext.bad_rows.folder import Folder
 from spark_ext.bad_rows.names import (
     WRITTEN,
@@ -244,9 +244,8 @@ def _said(folder: Folder, file: PendingFile) -> tuple[int, int] | None:
 
 
 def _tables(folder: Folder, files: tuple[PendingFile, ...]) -> Iterator[pa.Table]:
-    # Not from a file of Python's: Arrow's threads would still release it when the interpreter ends, and hang or abort.
     for file in files:
-        yield pq.ParquetFile(pa.BufferReader(_content(folder, file))).read()
+        yield rows_in(_content(folder, file))
 
 
 def _content(folder: Folder, file: PendingFile) -> bytes:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-CACHE: Final = "spark-ext"
+from spark_ext.spark.environment import find_java
+from spark_ext.spark.spark_home import user_cache
 
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 """Spark's launcher passes the options in it to the driver's JVM."""
@@ -39,13 +39,12 @@ def place(home: Path, jars: Sequence[Path], folder: Path | None = None) -> Path:
         jars: what the session adds to the class path, in order.
         folder: where; default: in the user's cache.
     """
-    java = _java()
+    java = (find_java() or Path("java")).resolve()
     parts = [str(home), *map(str, jars), str(java)]
     # A Java that was updated in place has another modification time.
     parts.append(str(java.stat().st_mtime_ns) if java.exists() else "")
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    root = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / CACHE
-    return root / f"classes-{key}.jsa"
+    return (folder or user_cache()) / f"classes-{key}.jsa"
 
 
 def options(archive: Path, given: str = "", environment: Mapping[str, str] = os.environ) -> str:
@@ -87,9 +86,3 @@ def make(archive: Path, program: Sequence[str], options: str = "") -> str:
         return str(problem)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _java() -> Path:
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
-    return Path(found or "java").resolve()

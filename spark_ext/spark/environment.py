@@ -135,22 +135,29 @@ def require_java_version(version: str, where: str) -> None:
         )
 
 
+def find_java() -> Path | None:
+    """The `java` that Spark's own scripts run; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    return None if found is None else Path(found)
+
+
 def require_java() -> None:
-    """Raise an error unless there is a Java that Spark can run on; it is searched where Spark's own scripts search.
+    """Raise an error unless there is a Java that Spark can run on.
 
     Raises:
         EnvironmentProblem: there is none, it is too old, or it does not run.
     """
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    found = find_java()
     if found is None:
+        home = os.environ.get("JAVA_HOME")
         raise EnvironmentProblem(
             f"JAVA_HOME is '{home}', which has no bin/java" if home else "there is no Java on this machine's PATH",
             operator="the driver",
             kept="nothing was started",
             do=_INSTALL_JAVA,
         )
-    require_java_version(_version_of_java(Path(found)), f"the driver, which runs {found}")
+    require_java_version(_version_of_java(found), f"the driver, which runs {found}")
 
 
 def _version_of_java(java: Path) -> str:

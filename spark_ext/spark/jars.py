@@ -23,6 +23,7 @@ from urllib.parse import unquote, urlparse
 
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark import environment
+from spark_ext.spark.spark_home import user_cache
 
 RESOLVER_KEYS: Final = (
     "spark.jars.ivy",
@@ -151,12 +152,11 @@ def installed_home() -> Path:
 
 
 def _note(coordinates: str, home: Path, settings: Mapping[str, str]) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = hashlib.sha256(repr((str(home), sorted(settings.items()))).encode()).hexdigest()[:12]
     name = coordinates.replace(":", "_")
     if len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(coordinates.encode()).hexdigest()[:12]}"
-    return cache / "spark-ext" / f"{name}-{key}.jars"
+    return user_cache() / f"{name}-{key}.jars"
 
 
 def _noted(note: Path) -> tuple[Path, ...]:

@@ -13,7 +13,10 @@ import os
 import tempfile
 from pathlib import Path
 
-CACHE = "spark-ext"
+
+def user_cache() -> Path:
+    """The folder of what is made or looked up once for a user of this machine, whether or not it is there."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spark-ext"
 
 
 def home_without_zip() -> str | None:
@@ -29,8 +32,7 @@ def home_without_zip() -> str | None:
     if not (package / "python" / "lib" / "pyspark.zip").exists() or not (package / "bin" / "spark-submit").exists():
         return None
     key = hashlib.sha256(f"{package} {pyspark.__version__}".encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / CACHE
-    home = cache / f"spark-home-{pyspark.__version__}-{key}"
+    home = user_cache() / f"spark-home-{pyspark.__version__}-{key}"
     if not home.is_dir():
         try:
             _make(package, home)

@@ -40,8 +40,7 @@ def proxy(object_store: ObjectStore, tmp_path: Path) -> Iterator[StoreProxy]:
 def in_store(object_store: ObjectStore, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A bucket that this process and its children find by the environment, through the proxy."""
     bucket = object_store.bucket(proxy.endpoint)
-    for name, value in bucket.environment.items():
-        monkeypatch.setenv(name, value)
+    bucket.use(monkeypatch)
     return bucket
 
 

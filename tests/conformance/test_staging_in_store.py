@@ -67,8 +67,7 @@ class KafkaFromStore(KafkaTarget):
 @pytest.fixture
 def in_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A bucket that this process and its children find by the environment."""
-    for name, value in bucket.environment.items():
-        monkeypatch.setenv(name, value)
+    bucket.use(monkeypatch)
     return bucket
 
 

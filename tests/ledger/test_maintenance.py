@@ -275,8 +275,7 @@ def test_flags_and_jobs_are_never_deleted(writer: LedgerWriter) -> None:
 
 
 def test_a_ledger_in_an_object_store_is_kept_small(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in bucket.environment.items():
-        monkeypatch.setenv(name, value)
+    bucket.use(monkeypatch)
     ledger = Ledger(f"{bucket.uri}/state")
     incarnation = start_incarnation(ledger, "j")
     writer = LedgerWriter(ledger, incarnation)

@@ -16,8 +16,7 @@ def test_in_an_object_store_the_checkpoint_is_copied_aside(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files have the same content under another name, and the next start finds none of them."""
-    for name, value in bucket.environment.items():
-        monkeypatch.setenv(name, value)
+    bucket.use(monkeypatch)
     ledger = Ledger(str(tmp_path))
     LedgerWriter(ledger, start_incarnation(ledger, "lab")).end("done")
     files = {"metadata": b'{"id": "of-q"}', "offsets/0": b"v1", "state/0/0/1.changelog": b"x" * 1000}

@@ -62,6 +62,11 @@ class Bucket:
         """The same as variables of the environment."""
         return {name.upper(): value for name, value in self.options.items()}
 
+    def use(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let this process and its children find the bucket by the environment, until the end of the test."""
+        for name, value in self.environment.items():
+            monkeypatch.setenv(name, value)
+
     @cached_property
     def client(self) -> Any:
         """A client of the store."""

@@ -254,7 +254,7 @@ def test_a_start_with_other_columns_goes_on_with_another_id(
 
 
 def test_the_registry_is_asked_once_by_a_start(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
-    """So its tasks go on while it is away; those of another start do not."""
+    """Tasks of that start continue while the registry is away; those of another start fail."""
     topic = kafka.topic()
     sink = avro_sink(kafka, tmp_path, registry, topic, start=7)
     sink.write(0, [row(1)])
