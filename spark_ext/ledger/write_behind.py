@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,7 @@ class WriteBehind:
         self._tap = tap
         self._noted = noted
         self._rows: list[Any] = []
+        self._entered: dict[str, datetime] = {}
         self._due: float | None = None
         self._lock = threading.Condition()
         self._writing = threading.Lock()
@@ -257,15 +258,21 @@ class WriteBehind:
             operator: the query's uid, or "".
             state: its name.
             reason: why.
-            since: when, UTC; None: now.
+            since: when, UTC; None: now. One that was noticed late begins in the past, but after the one that was
+                recorded before it: readers order the rows by their beginning.
             incident: that its time belongs to.
         """
         name = str(getattr(state, "value", state))
+        entered = since or datetime.now(timezone.utc)
+        before = self._entered.get(operator)
+        if before is not None and entered <= before:
+            entered = before + timedelta(microseconds=1)
+        self._entered[operator] = entered
         self.put(
             ExecutionStateRow(
                 operator=operator,
                 state=name,
-                since=since or datetime.now(timezone.utc),
+                since=entered,
                 incarnation=self._writer.incarnation.number,
                 reason=reason,
                 incident=incident,

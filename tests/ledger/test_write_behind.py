@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -52,6 +53,20 @@ def test_whoever_puts_rows_never_waits_for_the_storage(writer: SlowWriter, rows:
     writer.gate.set()
     until(lambda: len(writer.ledger.rows) == 3, "the rows", 10)
     assert list[object](writer.ledger.rows[:2]) == ["first", "second"]
+
+
+def test_a_state_begins_after_the_one_before_it_also_if_it_was_noticed_late(
+    writer: SlowWriter, rows: WriteBehind
+) -> None:
+    writer.gate.set()
+    rows.start(lambda: None)
+    first_look = datetime.now(timezone.utc)
+    rows.state("q", "RUNNING")
+    rows.state("q", "SCHEDULING", since=first_look)
+    rows.state("other", "SCHEDULING", since=first_look)
+    until(lambda: len(writer.ledger.rows) == 3, "the rows", 10)
+    running, waiting, other = writer.ledger.rows
+    assert running.since < waiting.since < running.since + timedelta(seconds=1) and other.since == first_look
 
 
 def test_rows_that_are_written_now_do_not_overtake_those_under_way(writer: SlowWriter, rows: WriteBehind) -> None:
