@@ -142,7 +142,12 @@ def test_l8_a_cluster_without_workers_and_what_holds_a_query_on_one(tmp_path: Pa
     ledger = Ledger(str(tmp_path / "state"))
     states = sorted(ledger.table(ExecutionStateRow).rows([("operator", "=", "q")]), key=lambda row: row.since)
     # Another row of one state is that of a stall: on a busy machine a start may stand still for three seconds.
-    assert [state for state, _ in groupby(row.state for row in states)][:3] == ["DEPLOYING", "SCHEDULING", "RUNNING"]
+    firsts = [next(rows) for _, rows in groupby(states, key=lambda row: row.state)]
+    waiting = next(place for place, row in enumerate(firsts) if row.state == "SCHEDULING")
+    # A busy driver may need the five seconds before it has submitted the first task, after which it counts as RUNNING.
+    assert [row.state for row in firsts[:waiting]] in (["DEPLOYING"], ["DEPLOYING", "RUNNING"])
+    begun, ended = firsts[waiting : waiting + 2]
+    assert ended.state == "RUNNING"
     incidents = [vars(row) for row in sorted(ledger.table(IncidentRow).rows(), key=lambda row: row.at)]
     waited = next(row for row in incidents if row["type"] == "scheduling")
     assert waited["what"].endswith("no executor is registered") and waited["labels"]["type"] == "SYSTEM"
@@ -158,6 +163,6 @@ def test_l8_a_cluster_without_workers_and_what_holds_a_query_on_one(tmp_path: Pa
         and "executor 0" in repeated["what"].lower()
     )
     assert not [row for row in incidents if row["type"] == "failure"]
-    assert (states[2].since - states[1].since).total_seconds() == pytest.approx(seen["first"] - began, abs=1.0)
+    assert (ended.since - begun.since).total_seconds() == pytest.approx(seen["first"] - began, rel=0.25, abs=1.0)
     # There was no slot either after the executor had been killed.
-    assert spent[waited["incident_id"]]["SCHEDULING"] > seen["first"] - began - 1.0
+    assert spent[waited["incident_id"]]["SCHEDULING"] > 0.75 * (seen["first"] - began) - 1.0

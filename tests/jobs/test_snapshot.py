@@ -189,6 +189,7 @@ def test_json_of_a_result() -> None:
         "parts_ms": None,
         "rows": 1000,
         "bad_rows": 0,
+        "late_rows": 0,
         "state_rows": 2,
         "lag_rows": 0,
         "lag_at": None,

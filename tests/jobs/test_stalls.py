@@ -196,5 +196,6 @@ def test_l9_the_time_in_failing_belongs_to_what_holds_up_the_stop(lab: JobHarnes
     assert failure["labels"]["type"] == "NETWORK"
     tables = ([vars(row) for row in ledger.table(kind).rows()] for kind in (ExecutionStateRow, JobRow))
     spent = downtime(timeline(*tables), incidents, datetime.now(timezone.utc)).by_incident()
-    assert spent[found.incident_id]["FAILING"] == pytest.approx(seconds, abs=1.0)
-    assert spent[failure["incident_id"]].get("FAILING", 0.0) < 1.0
+    blamed = spent[found.incident_id]["FAILING"]
+    assert blamed == pytest.approx(seconds, rel=0.25, abs=1.0)
+    assert spent[failure["incident_id"]].get("FAILING", 0.0) < blamed / 4

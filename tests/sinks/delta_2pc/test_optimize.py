@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,6 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.model.commits import Claim, CommitOutcome
 from tests.sinks.delta_2pc.delta_kit import Driver, Start, data_files, ddl, ids, numbered, table
 
-NOW = time.time_ns() // 1_000_000
 HOUR = 3_600_000
 UPSERT = {"mode": "upsert", "key": "id"}
 
@@ -30,13 +29,18 @@ def written(path: Path, **options: str) -> Driver:
     return driver
 
 
+def now() -> int:
+    """UTC, in ms: not that of the import, which may be hours ago."""
+    return time.time_ns() // 1_000_000
+
+
 def files(path: Path) -> int:
     return len(DeltaTable(path).file_uris())
 
 
 def test_small_files_become_one_and_the_rows_stay(tmp_path: Path) -> None:
     driver = written(tmp_path / "t")
-    assert run(driver.sink().location, Optimize(HOUR), NOW) == HOUR
+    assert run(driver.sink().location, Optimize(HOUR), now()) == HOUR
     assert files(tmp_path / "t") == 1 and ids(tmp_path / "t") == list(range(30))
     assert not _changes_data(tmp_path / "t")
     assert driver.run(5, numbered(25, 30)) is CommitOutcome.ALREADY_COMMITTED
@@ -57,9 +61,9 @@ def test_it_is_not_due_before_the_interval_has_passed_whoever_made_the_last_one(
     DeltaTable(tmp_path / "t").optimize.compact()
     driver.run(6, numbered(30, 35))
     driver.run(7, numbered(35, 40))
-    left = run(driver.sink().location, Optimize(HOUR), time.time_ns() // 1_000_000)
+    left = run(driver.sink().location, Optimize(HOUR), now())
     assert 0 < left <= HOUR and files(tmp_path / "t") == 3
-    run(driver.sink().location, Optimize(HOUR), NOW + 2 * HOUR)
+    run(driver.sink().location, Optimize(HOUR), now() + 2 * HOUR)
     assert files(tmp_path / "t") == 1
 
 
@@ -93,7 +97,7 @@ def test_an_epoch_that_meets_a_compaction_is_committed(
     def compact(point: str) -> None:
         if point == "delta.before_commit" and pending:
             pending.clear()
-            run(driver.sink().location, Optimize(1), NOW)
+            run(driver.sink().location, Optimize(1), now())
             assert files(tmp_path / "t") == 1
 
     monkeypatch.setattr(publish, "reach", compact)
@@ -148,11 +152,11 @@ def test_a_savepoint_from_before_a_compaction_is_restored(tmp_path: Path, option
     driver.put(0)
     driver.put(1, previous=0)
     position = driver.sink().position(driver.epoch(1))
-    run(driver.sink().location, Optimize(1), NOW)
+    run(driver.sink().location, Optimize(1), now())
     driver.put(2, previous=1)
     replaced = driver.write(3, [{"id": 1, "name": "replaced"}])
     driver.sink().commit(driver.schema, driver.epoch(3, 2), [replaced or ()])
-    run(driver.sink().location, Optimize(1), NOW + HOUR)
+    run(driver.sink().location, Optimize(1), now() + HOUR)
     start = Start(path, lineage=2, incarnation=2, options=options)
     who = (start.uid, "job", start.job_id, start.incarnation, start.lineage)
     claim = Claim(*who, start=start.start, query_id=start.query_id, restoring=True)
@@ -176,11 +180,11 @@ def test_sorting_rewrites_only_partitions_that_have_got_small_files(tmp_path: Pa
     for epoch in range(5):
         driver.run(epoch, [row(epoch, "a/b 'ü"), row(epoch + 10, None)] + ([row(20, "c")] if epoch < 2 else []))
     plan = Optimize(1, z_order_by=("name", "id"))
-    run(driver.sink().location, plan, NOW)
+    run(driver.sink().location, plan, now())
     assert files(tmp_path / "t") == 4, "one each for two partitions, and two in the third"
     assert ids(tmp_path / "t") == sorted([*range(5), *range(10, 15), 20, 20])
     version = DeltaTable(tmp_path / "t").version()
-    run(driver.sink().location, plan, NOW + HOUR)
+    run(driver.sink().location, plan, now() + HOUR)
     assert DeltaTable(tmp_path / "t").version() == version, "nothing to do"
 
 
@@ -199,14 +203,33 @@ def test_old_files_are_deleted_no_sooner_than_the_table_allows(tmp_path: Path) -
     path = tmp_path / "t"
     driver = written(path, table_properties='{"delta.deletedFileRetentionDuration": "interval 1 hours"}')
     (path / "part-00000-killed-c000.snappy.parquet").write_bytes(b"half")
-    run(driver.sink().location, Optimize(1, vacuum_after=HOUR), NOW)
+    run(driver.sink().location, Optimize(1, vacuum_after=HOUR), now())
     assert len(data_files(path)) == 8, "all are younger than an hour"
     for name in data_files(path):
         os.utime(path / name, (1, 1))
     driver.run(6, numbered(30, 31))
-    run(driver.sink().location, Optimize(1, vacuum_after=HOUR), NOW + 25 * HOUR)
+    run(driver.sink().location, Optimize(1, vacuum_after=HOUR), now() + 25 * HOUR)
     assert "part-00000-killed-c000.snappy.parquet" not in data_files(path)
     assert ids(path) == list(range(31))
+
+
+def test_no_vacuum_deletes_deletion_vectors(tmp_path: Path) -> None:
+    """delta-rs takes them for files that were never committed. What these are is not known then, so they stay."""
+    import os
+
+    path = tmp_path / "t"
+    driver = written(path)
+    DeltaTable(path).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    run(driver.sink().location, Optimize(1), now())
+    vector, killed = "deletion_vector_8da3b2f0-fb25-4272-9342-a3a277afcf79.bin", "part-00000-killed-c000.parquet"
+    (path / vector).write_bytes(b"which rows are deleted")
+    (path / killed).write_bytes(b"half")
+    for name in [*data_files(path), vector]:
+        os.utime(path / name, (1, 1))
+    driver.run(6, numbered(30, 31))
+    run(driver.sink().location, Optimize(1, vacuum_after=168 * HOUR), now() + 200 * HOUR)
+    assert (path / vector).exists() and (path / killed).exists()
+    assert all(Path(uri).exists() for uri in DeltaTable(path).file_uris())
 
 
 @pytest.mark.parametrize(
