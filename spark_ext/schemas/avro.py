@@ -19,6 +19,8 @@ This is what Spark's own Avro source does, except for other unions, which are re
 from __future__ import annotations
 
 import datetime
+import decimal
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -70,11 +72,27 @@ def spark_type(schema: Avro) -> tuple[T.DataType, Convert]:
     return kind, convert
 
 
-class _Walk:
-    """Through a schema whose names are defined where they first occur."""
+def resolved(schema: Avro) -> Convert:
+    """The conversion of values that were written with another schema and resolved to this one.
 
-    def __init__(self) -> None:
+    fastavro gives a default as it is in the schema, and a number without the logical type that only this schema has.
+
+    Raises:
+        Unsupported: a part of the schema has no form in Spark.
+    """
+    return _Walk(resolved=True).of(schema, "", ())[2]
+
+
+class _Walk:
+    """Through a schema whose names are defined where they first occur.
+
+    Args:
+        resolved: whether values may be written with another schema.
+    """
+
+    def __init__(self, *, resolved: bool = False) -> None:
         self._named: dict[str, Avro] = {}
+        self._resolved = resolved
 
     def of(self, schema: Avro, path: str, within: tuple[str, ...], space: str = "") -> tuple[T.DataType, bool, Convert]:
         """Type, whether it may be null, and conversion."""
@@ -82,7 +100,7 @@ class _Walk:
             return self._union(schema, path, within, space)
         if isinstance(schema, str):
             if schema in _PLAIN:
-                return _PLAIN[schema], False, None
+                return _PLAIN[schema], False, _OTHERS.get(schema) if self._resolved else None
             if schema == "null":
                 raise Unsupported(f"{_at(path)} is always null")
             return self._reference(schema, path, within, space)
@@ -116,17 +134,17 @@ class _Walk:
             digits, scale = schema["precision"], schema.get("scale", 0)
             if digits > _MOST_DIGITS:
                 raise Unsupported(f"{_at(path)} is a decimal of {digits} digits, more than {_MOST_DIGITS}")
-            return T.DecimalType(digits, scale), False, None
+            return T.DecimalType(digits, scale), False, _decimals(scale) if self._resolved else None
         if kind == "fixed":
-            return T.BinaryType(), False, str if logical == "uuid" else None
+            return T.BinaryType(), False, _bytes if self._resolved or logical == "uuid" else None
         if (kind, logical) in _LOGICAL:
-            return _LOGICAL[kind, str(logical)], False, None
+            return _LOGICAL[kind, str(logical)], False, _MOMENTS[str(logical)] if self._resolved else None
         if (kind, logical) == ("string", "uuid"):
             return T.StringType(), False, str
         if (kind, logical) == ("int", "time-millis"):
-            return T.IntegerType(), False, lambda value: _of_day(value) // 1000
+            return T.IntegerType(), False, lambda value: value if isinstance(value, int) else _of_day(value) // 1000
         if (kind, logical) == ("long", "time-micros"):
-            return T.LongType(), False, _of_day
+            return T.LongType(), False, lambda value: value if isinstance(value, int) else _of_day(value)
         return self.of(kind, path, within, space)
 
     def _record(
@@ -146,6 +164,16 @@ class _Walk:
             raise Unsupported(f"{_at(path)} is a record without fields: {name}")
         if len({field.name.lower() for field in fields}) < len(fields):
             raise Unsupported(f"{_at(path)} is a record with names that differ in case only: {name}")
+        defaults = {field["name"]: field["default"] for field in schema["fields"] if "default" in field}
+        if self._resolved and defaults:
+            # A record that is a default itself may leave out what has one.
+            return (
+                T.StructType(fields),
+                False,
+                lambda value: {
+                    key: _of(one, value[key] if key in value else defaults[key]) for key, one in converts.items()
+                },
+            )
         if all(convert is None for convert in converts.values()):
             return T.StructType(fields), False, None
         return T.StructType(fields), False, lambda value: {key: _of(converts[key], one) for key, one in value.items()}
@@ -178,6 +206,45 @@ def _full(schema: Mapping[str, Any], space: str) -> str:
 
 def _of(convert: Convert, value: Any) -> Any:
     return value if convert is None or value is None else convert(value)
+
+
+def _bytes(value: Any) -> Any:
+    """Bytes, of a default in the schema too, whose characters stand for one byte each; of a uuid its 16."""
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    return value.encode("iso-8859-1") if isinstance(value, str) else value
+
+
+def _text(value: Any) -> Any:
+    return str(value) if isinstance(value, uuid.UUID) else value
+
+
+_OTHERS: Final[Mapping[str, Callable[[Any], Any]]] = {"bytes": _bytes, "string": _text}
+
+
+def _decimals(scale: int) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        if isinstance(value, (str, bytes)):
+            number = int.from_bytes(_bytes(value), "big", signed=True)
+            return decimal.Decimal(number).scaleb(-scale, decimal.Context(prec=2 * _MOST_DIGITS))
+        return value
+
+    return convert
+
+
+def _moments(epoch: datetime.date, unit: str) -> Callable[[Any], Any]:
+    one = datetime.timedelta(**{unit: 1})
+    return lambda value: epoch + value * one if isinstance(value, int) else value
+
+
+_UTC: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MOMENTS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "date": _moments(datetime.date(1970, 1, 1), "days"),
+    "timestamp-millis": _moments(_UTC, "milliseconds"),
+    "timestamp-micros": _moments(_UTC, "microseconds"),
+    "local-timestamp-millis": _moments(_UTC.replace(tzinfo=None), "milliseconds"),
+    "local-timestamp-micros": _moments(_UTC.replace(tzinfo=None), "microseconds"),
+}
 
 
 def _of_day(value: datetime.time) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
 
 from pyspark.sql import types as T
@@ -133,7 +134,21 @@ def _writer(kind: T.DataType, wanted: T.DataType, path: str) -> Convert:
         return dict if item is None else lambda pairs: {key: item(value) for key, value in pairs}
     if not _fits(kind, wanted):
         raise Unsupported(f"{_at(path)} is {kind.simpleString()}, and in the schema {wanted.simpleString()}")
+    if isinstance(kind, T.DecimalType) and isinstance(wanted, T.DecimalType):
+        whole = wanted.precision - wanted.scale
+        return None if kind.precision - kind.scale <= whole else _of_digits(whole, _at(path))
     return None
+
+
+def _of_digits(whole: int, place: str) -> Callable[[Decimal], Decimal]:
+    """With a check of the digits before the point: fastavro counts those of the value before it brings it to scale."""
+
+    def checked(value: Decimal) -> Decimal:
+        if value and value.adjusted() >= whole:
+            raise Unfit(f"{place} is {value}, and the schema has {whole} digits before the point")
+        return value
+
+    return checked
 
 
 def _fields(kind: T.StructType, wanted: T.StructType, path: str) -> Convert:
@@ -177,7 +192,7 @@ def _fits(kind: T.DataType, wanted: T.DataType) -> bool:
     if isinstance(kind, T.FloatType):
         return isinstance(wanted, (T.FloatType, T.DoubleType))
     if isinstance(kind, T.DecimalType):
-        # One with more digits than the schema has is found when it is written.
+        # A value with more digits than the schema has is found when it is written.
         return isinstance(wanted, T.DecimalType) and kind.scale <= wanted.scale
     return type(kind) is type(wanted)
 

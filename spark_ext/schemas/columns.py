@@ -15,6 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from spark_ext.schemas.casts import cast
+from spark_ext.schemas.strptime import parsed
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -125,10 +128,12 @@ def _integer_fits(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _struct_fits(found: pa.DataType, wanted: pa.DataType, grown: bool) -> bool:
+    # One that differs in case only is not missing: Spark reads it, and Arrow would make null of it.
+    names = {child.name.lower() for child in found}
     return all(
         fits(found.field(child.name).type, child.type, grown)
         if found.get_field_index(child.name) >= 0
-        else grown and child.nullable
+        else grown and child.nullable and child.name.lower() not in names
         for child in wanted
     )
 
@@ -191,7 +196,7 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema, constants: Mapping[str, st
             column = batch.column(names.index(name))
         if column.type != field.type:
             try:
-                column = column.cast(field.type)
+                column = cast(column, field.type)
             except pa.ArrowInvalid as problem:
                 raise pa.ArrowInvalid(f"column '{field.name}': {problem}") from None
         if not field.nullable and column.null_count:
@@ -211,7 +216,7 @@ def constant(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
     if text is None:
         return pa.nulls(rows, kind)
     value = pa.array([text])
-    value = instants(value, kind) if types.is_timestamp(kind) else value.cast(kind)
+    value = instants(value, kind) if types.is_timestamp(kind) else cast(value, kind)
     return pa.repeat(value[0], rows)
 
 
@@ -222,7 +227,7 @@ def instants(texts: pa.Array, kind: pa.DataType, pattern: str | None = None) -> 
         pa.ArrowInvalid: a text is not a timestamp.
     """
     if pattern is not None:
-        return pc.strptime(texts, format=pattern, unit="us").cast(kind)
+        return parsed(texts, pattern).cast(kind)
     naive = pa.timestamp("us")
     try:
         return texts.cast(naive).cast(kind)

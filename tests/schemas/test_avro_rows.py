@@ -206,12 +206,27 @@ def _order() -> Encoder:
         ({"tags": None}, "'tags' is null"),
         ({"state": "LOST"}, "schema 9: ValueError"),
         ({"hash": b"abc"}, "schema 9: ValueError"),
-        ({"amount": Decimal("12345.00")}, "schema 9: ValueError"),
+        ({"amount": Decimal("12345.00")}, "'amount' is 12345.00, and the schema has 2 digits before the point"),
     ],
 )
 def test_a_value_that_an_existing_schema_does_not_take(change: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
         _order().encoded(pa.array([{**ROW, **change}], arrow_type(kind(COLUMNS))))
+
+
+@pytest.mark.parametrize("amount", [99, -99, 0, 100, -1000, 12345])
+def test_a_decimal_of_fewer_places_has_as_many_digits_before_the_point_as_the_schema(amount: int) -> None:
+    """The library counts the digits of 1000, and not those of 1000.00, which it writes where four are allowed."""
+    ddl = COLUMNS.replace("decimal(10,2)", "decimal(5,0)")
+    encoder = Encoder("value", kind(ddl), Pinned("avro", "orders-value", 1, 9, json.dumps(ORDER)), "test")
+    rows = pa.array([{**ROW, "amount": Decimal(amount)}], arrow_type(kind(ddl)))
+    if abs(amount) >= 100:
+        with pytest.raises(DataError, match=f"'amount' is {amount}, and the schema has 2 digits before the point"):
+            encoder.encoded(rows)
+        return
+    content = encoder.encoded(rows)[0].as_py()
+    found: Any = schemaless_reader(io.BytesIO(content[5:]), parse_schema(dict(ORDER)), None)
+    assert found["amount"] == amount
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""Decimals of any size are cast to their value, or refused; Arrow alone gives other values."""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ext.errors import DataError
+from spark_ext.model.offsets import Range
+from spark_ext.schemas.casts import cast
+from spark_ext.schemas.columns import constant
+from spark_ext.sources.postgres.read import _conform
+from spark_ext.sources.runtime.conform import conform
+
+LARGE = 4447143252387525393675
+"""Arrow makes 23472482415325368651.13... of it as a decimal(38,18)."""
+
+KIND = pa.decimal128(38, 18)
+
+
+@given(st.integers(-(10**38) + 1, 10**38 - 1), st.integers(0, 38), st.booleans())
+def test_a_decimal_keeps_its_value_or_is_refused(number: int, scale: int, as_text: bool) -> None:
+    kind = pa.decimal128(38, scale)
+    found = pa.array([str(number)]) if as_text else pa.array([Decimal(number)], pa.decimal128(38, 0))
+    if abs(number) * 10**scale >= 10**38:
+        with pytest.raises(pa.ArrowInvalid):
+            cast(found, kind)
+    else:
+        assert cast(found, kind)[0].as_py() == Decimal(number).scaleb(0, Context(prec=40))
+
+
+@pytest.mark.parametrize("nested", [pa.list_, lambda kind: pa.struct([("a", kind)])], ids=["list", "struct"])
+def test_a_decimal_is_checked_at_any_depth(nested: object) -> None:
+    assert callable(nested)
+    values = [[Decimal(LARGE)]] if nested is pa.list_ else [{"a": Decimal(LARGE)}]
+    with pytest.raises(pa.ArrowInvalid, match="precision 38"):
+        cast(pa.array(values, nested(pa.decimal128(38, 0))), nested(KIND))
+
+
+def test_a_number_of_postgres_is_not_read_as_another_one() -> None:
+    wanted = pa.schema([("x", KIND)])
+    assert _conform(pa.record_batch({"x": ["12.5"]}), wanted, "s").to_pylist() == [{"x": Decimal("12.5")}]
+    with pytest.raises(DataError, match="'x' has a value that is not a decimal128"):
+        _conform(pa.record_batch({"x": [str(LARGE)]}), wanted, "s")
+
+
+def test_a_number_of_a_folder_or_of_a_source_is_not_read_as_another_one() -> None:
+    assert constant("12.5", KIND, 1).to_pylist() == [Decimal("12.5")]
+    with pytest.raises(pa.ArrowInvalid):
+        constant(str(LARGE), KIND, 1)
+    batch = pa.record_batch({"x": pa.array([Decimal(LARGE)], pa.decimal128(38, 0))})
+    with pytest.raises(DataError, match="declared schema"):
+        conform(batch, pa.schema([("x", KIND)]), Range("c", None, 0, 1), "s")
