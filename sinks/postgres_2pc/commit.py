@@ -70,6 +70,8 @@ class Committer:
             self.statements.set_up(self.connection, self.identity, self.errors.who)
         self.statements.before(self.connection, self.errors.who)
         refused = self._move_sifted(parts) if self.aside is not None else self._move(parts)
+        claimed = held if epoch.start else None
+        record.refuse_changed(self.connection, self.table, self.columns, claimed, self.errors.who)
         self.statements.after(self.connection, self.errors.who)
         rows = sum(part.rows for part in parts) - refused
         # The transaction is still open: without this file nothing is committed.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.sinks.postgres_2pc.record import SCHEMA, Identity, decided, refuse_fenced
+from spark_ext.sinks.postgres_2pc.record import SCHEMA, Identity, decided, refuse_changed, refuse_fenced
 from spark_ext.sinks.postgres_2pc.rows import Bad, RowErrors, copy_in, copy_sifted, packed
 from spark_ext.sinks.postgres_2pc.table import Table, names
 
@@ -166,6 +166,8 @@ def prepare(
 
     Raises:
         FencedError: a newer incarnation has claimed the target: it would not clean up what is prepared now.
+        StateError: the rows went into another table than the one that was claimed.
+        StorageError: a column has got another type.
     """
     from psycopg import sql
 
@@ -174,7 +176,8 @@ def prepare(
     # Visible once the transaction is committed, by any process.
     connection.execute("INSERT INTO spark_ext.parts (gid) VALUES (%s)", (gid,))
     reach(FailPoint.POSTGRES_BEFORE_PREPARE)
-    refuse_fenced(connection, identity, mark, errors.who)
+    held = refuse_fenced(connection, identity, mark, errors.who)
+    refuse_changed(connection, table, columns, held if mark.start else None, errors.who)
     connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(gid)))
     reach(FailPoint.POSTGRES_PREPARED)
     return InDoubt(rows, gid)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from spark_ext.errors import FencedError, refused
+from spark_ext.errors import NOTHING_VISIBLE, FencedError, StorageError, refused
 from spark_ext.model.commits import FenceMark, not_the_target
-from spark_ext.sinks.postgres_2pc.table import LOCK
+from spark_ext.sinks.postgres_2pc.table import LOCK, Table, now
+from spark_ext.sinks.postgres_2pc.types import means_the_same
 
 if TYPE_CHECKING:
     import psycopg
@@ -137,8 +138,47 @@ def refuse_older(held: FenceMark, mark: FenceMark, who: str) -> None:
         raise FencedError.by(held.incarnation, mark.incarnation, "the table", who)
 
 
-def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark: FenceMark, who: str) -> None:
+def refuse_changed(
+    connection: psycopg.Connection[Any], table: Table, columns: Sequence[str], held: Held | None, who: str
+) -> None:
+    """Check, behind the rows, that the table is still the one for which they were made.
+
+    Rows are written by name, and a statement that has waited for a lock on the table looks the name up again: another
+    table may have got it, or a column another type, of which the bytes of a binary COPY are a value as well. From then
+    on the transaction holds the lock, so that name and types stay.
+
+    Args:
+        connection: in the transaction that has written them.
+        table: as it was looked up before the transaction.
+        columns: of the rows.
+        held: the sink's row; None: nobody has claimed the table, so that it may be any of this name.
+        who: for messages.
+
+    Raises:
+        StateError: the name is that of another table than the claimed one now, or of none.
+        StorageError: a column has another type; the epoch is retried, with the types as they are now.
+    """
+    oid, types = now(connection, table.name)
+    if held is not None:
+        claimed = held if held.oid is not None else replace(held, oid=table.oid)
+        claimed.check_table(oid, who)
+    there = [(one, *types.get(one.name, ("missing", ""))) for one in table.chosen(columns)]
+    changed = [(one, shown) for one, shown, kind in there if not means_the_same(one, shown, kind)]
+    if changed:
+        raise StorageError(
+            "types of columns were changed while rows were written: "
+            + ", ".join(f"'{one.name}' was {one.shown} and is {shown}" for one, shown in changed),
+            operator=who,
+            kept=NOTHING_VISIBLE,
+            do="nothing: the epoch will be retried with the new types, and refused if its rows do not fit them",
+        )
+
+
+def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark: FenceMark, who: str) -> Held | None:
     """Check the fence without a lock: enough for what is not visible yet.
+
+    Returns:
+        The sink's row; None when there is none.
 
     Raises:
         FencedError: a newer start has claimed the target.
@@ -146,6 +186,7 @@ def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark:
     held = look(connection, identity)
     if held is not None:
         refuse_older(held.mark, mark, who)
+    return held
 
 
 def refuse_other_owner(owner: str | None, identity: Identity, claim: Claim, who: str) -> None:

@@ -29,7 +29,7 @@ from spark_ext.sinks.postgres_2pc.columns import lacking, renamed
 from spark_ext.sinks.postgres_2pc.options import PostgresSinkOptions
 from spark_ext.sinks.postgres_2pc.record import Identity
 from spark_ext.sinks.postgres_2pc.rows import NullKey, RowErrors, cast, keyed, refuse_null_keys
-from spark_ext.sinks.postgres_2pc.table import Table, create, look_up, missing, resolved, usable
+from spark_ext.sinks.postgres_2pc.table import Table, create, look_up, missing, possible, usable
 from spark_ext.sinks.runtime.aside import Aside as TaskAside
 
 if TYPE_CHECKING:
@@ -152,8 +152,9 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         """Refuse to create a table to which epochs were committed before."""
         from spark_ext.sinks.postgres_2pc.record import known
 
-        identity = Identity(claim.sink, str(resolved(connection, self._table)))
-        epochs = claim.known(known(connection, identity))
+        epochs: dict[str, int] = {}
+        for name in possible(connection, self._table):
+            epochs |= claim.known(known(connection, Identity(claim.sink, str(name))))
         claim.check_state(epochs, None, self._who)
         if epochs:
             raise not_the_target("there is no table, and epochs were committed to it", self._who)
@@ -237,15 +238,23 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             return committer.commit(epoch, prepared)
 
     def kept_bad_rows(self, epoch: Epoch) -> int | None:
-        """The mark in the sink's record.
+        """The mark in the sink's record, which is that of the table in which the epoch was found.
 
         Raises:
+            StateError: there is no such table any more, or no record of the epoch.
             StorageError: the server failed.
         """
         from spark_ext.sinks.postgres_2pc import record
 
         with self._session(epoch.incarnation) as connection:
-            return record.mark(connection, Identity(epoch.sink, str(resolved(connection, self._table))), epoch)
+            table = look_up(connection, self._table, self._who)
+            if table is None:
+                raise not_the_target("there is no table", self._who)
+            identity = Identity(epoch.sink, str(table.name))
+            if record.last(connection, identity, epoch) < epoch.number:
+                # Without its record nobody knows whether rows of it are bad.
+                raise not_the_target(f"it has no record of epoch {epoch.number}, which it held before", self._who)
+            return record.mark(connection, identity, epoch)
 
     # -- shared --------------------------------------------------------------------------------------------------------
 

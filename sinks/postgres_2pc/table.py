@@ -82,12 +82,37 @@ def look_up(connection: psycopg.Connection[Any], name: Name, who: str) -> Table 
     return Table(Name(schema, table), tuple(columns), int(oid), only_insert)
 
 
-def resolved(connection: psycopg.Connection[Any], name: Name) -> Name:
-    """The name with the schema in which a table of this name would be created."""
+_NOW = """
+SELECT coalesce(t.oid, 0)::bigint, (SELECT json_object_agg(a.attname, json_build_array(
+    format_type(a.atttypid, a.atttypmod), CASE WHEN b.typtype = 'e' THEN 'enum' ELSE b.typname END))
+  FROM pg_attribute a
+  JOIN pg_type o ON o.oid = a.atttypid
+  JOIN pg_type b ON b.oid = CASE WHEN o.typtype = 'd' THEN o.typbasetype ELSE o.oid END
+  WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM (SELECT to_regclass(%s)::oid AS oid) t
+"""
+
+
+def now(connection: psycopg.Connection[Any], name: Name) -> tuple[int, dict[str, tuple[str, str]]]:
+    """What a name stands for at this moment: the table's oid, and of its columns what `shown` and `kind` would be.
+
+    One query. 0 if there is no such table.
+    """
+    found = connection.execute(_NOW, (name.identifier.as_string(connection),)).fetchone()
+    if found is None:
+        return 0, {}
+    return int(found[0]), {column: (shown, kind) for column, (shown, kind) in (found[1] or {}).items()}
+
+
+def possible(connection: psycopg.Connection[Any], name: Name) -> list[Name]:
+    """The names with schemas under which a table of this name may have been found while it existed.
+
+    A table that exists is found by `look_up`: in whichever schema of `search_path` it is, not in the first one.
+    """
     if name.schema is not None:
-        return name
-    found = connection.execute("SELECT current_schema()").fetchone()
-    return Name(None if found is None else found[0], name.table)
+        return [name]
+    found = connection.execute("SELECT unnest(current_schemas(false))::text").fetchall()
+    return [Name(schema, name.table) for (schema,) in found]
 
 
 def _emptied(name: Name, lost: str, who: str) -> ConfigurationError:

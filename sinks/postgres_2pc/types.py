@@ -65,6 +65,9 @@ _TAKES: dict[str, tuple[type[spark.DataType], ...]] = {
 }
 """The Spark types that fit a column's type, by its name in `pg_type`; `numeric` and arrays are decided in code."""
 
+_LIKE_TEXT: frozenset[str] = frozenset({"text", "varchar", "bpchar", "citext", "xml", "enum", "json"})
+"""Types of which a value in a binary COPY is its text."""
+
 _FIX = "select, rename or cast the columns in the query, or alter the table"
 
 
@@ -96,6 +99,17 @@ class Column:
         packed = self.modifier - 4
         scale = packed & 0x7FF
         return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale
+
+
+def means_the_same(column: Column, shown: str, kind: str) -> bool:
+    """Whether the bytes of a value that was encoded for a column have their meaning in another type, too.
+
+    Args:
+        column: as it was.
+        shown: its type now, as in `Column.shown`.
+        kind: the same, as in `Column.kind`.
+    """
+    return shown == column.shown or {column.kind, kind} <= _LIKE_TEXT
 
 
 def new_type(kind: spark.DataType, path: str, who: str) -> str:

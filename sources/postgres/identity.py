@@ -1,4 +1,4 @@
-"""What a half-read table is known by: which table it is, in what order its keys are, and where its rows are stored.
+"""What a half-read table is known by: which table it is, which columns are its key, in what order, where its rows are.
 
 A channel's id or data contains a token of it. A later run compares: another table with the same name, a query with
 another text, or keys in another order would make it read rows twice, or not at all.
@@ -30,6 +30,13 @@ SELECT c.oid::text, d.oid::text, CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c
 FROM pg_class c, pg_database d WHERE c.oid = to_regclass(%s) AND d.datname = current_database()
 """
 
+# A column keeps its number under any name; one that is dropped and added anew has another.
+_COLUMNS = """
+SELECT string_agg(a.attnum::text, ' ' ORDER BY n.place)
+FROM unnest(%s::text[]) WITH ORDINALITY n(name, place)
+JOIN pg_attribute a ON a.attrelid = to_regclass(%s) AND a.attname = n.name AND NOT a.attisdropped
+"""
+
 _DEFAULT_ORDER = """
 SELECT concat_ws(' ', d->>'datlocprovider', d->>'datcollate', coalesce(d->>'datlocale', d->>'daticulocale'))
 FROM (SELECT to_jsonb(p) AS d FROM pg_database p WHERE p.datname = current_database()) f
@@ -48,17 +55,20 @@ class Identity:
     """Changes when all rows are stored anew: TRUNCATE, VACUUM FULL, some forms of ALTER TABLE."""
     next: int
     """No transaction from it on had ended."""
+    columns: str | None = None
+    """Which columns of the table these are, whatever their names; None: not known, of a query or an older version."""
 
     @property
     def token(self) -> str:
         """As text, for a channel's id or data."""
-        return f"{self.source}.{self.order}.{self.storage}.{self.next}"
+        known = "" if self.columns is None else f".{self.columns}"
+        return f"{self.source}.{self.order}.{self.storage}.{self.next}{known}"
 
     @classmethod
     def parse(cls, token: str) -> Identity:
         """The opposite of `token`."""
-        source, order, storage, following = token.split(".")
-        return cls(source, order, storage, int(following))
+        source, order, storage, following, *columns = token.split(".")
+        return cls(source, order, storage, int(following), *columns)
 
 
 def identify(
@@ -81,10 +91,17 @@ def identify(
         facts = connection.execute(_TABLE, (relation.source,)).fetchone()
     if facts is None:
         raise changed(f"{relation.source} was dropped", relation.source)
-    order = [_order_of(connection, relation, name) for name in (*relation.key.columns, column) if name is not None]
+    names = [name for name in (*relation.key.columns, column) if name is not None]
+    order = [_order_of(connection, relation, name) for name in names]
     storage = facts[3] if relation.has_xid else None
     condition = [] if relation.where is None else [relation.where]
-    return Identity(_hashed(*facts[:3], *condition), _hashed(*order), _hashed(storage or ""), following)
+    columns = _columns(connection, relation, names) if is_table else None
+    return Identity(_hashed(*facts[:3], *condition), _hashed(*order), _hashed(storage or ""), following, columns)
+
+
+def _columns(connection: psycopg.Connection[Any], relation: Relation, names: list[str]) -> str | None:
+    found = connection.execute(_COLUMNS, (names, relation.source)).fetchone()
+    return None if found is None or found[0] is None else _hashed(found[0])
 
 
 def _order_of(connection: psycopg.Connection[Any], relation: Relation, name: str) -> str:
@@ -139,6 +156,12 @@ def compare(
         raise changed(
             f"the type or collation of the key '{relation.key.name}' (or of the increasing column) was changed, and "
             "with it the order in which rows were read",
+            who,
+        )
+    if any(None not in (one.columns, now.columns) and one.columns != now.columns for one in known):
+        raise changed(
+            f"the key '{relation.key.name}' (or the increasing column) is the name of another column now: the one by "
+            "which rows were read so far was renamed, or dropped and added anew",
             who,
         )
     if whole and known and all(one.storage != now.storage for one in known):

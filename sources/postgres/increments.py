@@ -80,6 +80,10 @@ class Increments(ABC):
         """An earlier end, with about that many rows before it."""
 
     @abstractmethod
+    def passed(self, start: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Rows up to a position: the condition as SQL, and which they are in words; None: there are no such rows."""
+
+    @abstractmethod
     def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
         """Check a position.
 
@@ -92,7 +96,12 @@ class Increments(ABC):
         """The rows in between."""
 
     def advance(
-        self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit, check: Callable[[], None]
+        self,
+        view: View,
+        relation: Relation,
+        start: Mapping[str, Any],
+        limit: Limit,
+        check: Callable[[], Mapping[str, Any]],
     ) -> Advance:
         """The next step; `start` itself while there are no rows.
 
@@ -101,14 +110,15 @@ class Increments(ABC):
             relation: the table.
             start: the position.
             limit: of the epoch.
-            check: refuses a table that is not the same any more, in the view's snapshot.
+            check: refuses a table that is not the same any more, in the view's snapshot; returns what a position has
+                of its partitions.
         """
         now = time.monotonic()
         if limit.upto is None and now - self._looked < self._poll_interval:
             return Advance(start, rows=0)
         end = self._end(view, relation, start, limit)
         # In the snapshot of this step, or a later one: what is done to the table after it is seen the next time.
-        check()
+        there = check()
         count, noted = (0, {}) if end is None else digest(view, self.slice(relation, start, end))
         if end is None or not count:
             self._looked = now
@@ -118,7 +128,11 @@ class Increments(ABC):
         if most is not None and count > most:
             end = self._cut(view, relation, start, end, most)
             count, noted = digest(view, self.slice(relation, start, end))
-        position = {**end, "open": True, **noted}
+        if there and check() != there:
+            # Attached while the rows were counted, whose statement sees it in this snapshot already: another time.
+            view.release()
+            return Advance(start, rows=0)
+        position = {**end, "open": True, **there, **noted}
         over = most is not None and count > most
         return Advance(position, rows=count, bytes=count * relation.width, whole=over)
 
@@ -158,6 +172,10 @@ class ByTransaction(Increments):
             return dict(end)
         next_one, first = found
         return {"xid": next_one if next_one > first else first + 1}
+
+    def passed(self, start: Mapping[str, Any]) -> tuple[str, str]:
+        """Rows of older transactions."""
+        return f"{xid_of()} < {int(start['xid'])}", f"that were written before transaction {start['xid']}"
 
     def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
         """The rows in between."""
@@ -218,6 +236,13 @@ class ByColumn(Increments):
             f"SELECT max(t.{quoted(self._column)})::text FROM {relation.source} t WHERE {rows.where}"
         ).fetchone()
         return None if found is None or found[0] is None else {"value": found[0]}
+
+    def passed(self, start: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Rows of values up to the last one."""
+        if start["value"] is None:
+            return None
+        condition = f"t.{quoted(self._column)} <= {literal(start['value'])}"
+        return condition, f"whose '{self._column}' is not above {start['value']}"
 
     def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
         """A value of the column that is not greater than all, or an object with it as `value`."""

@@ -19,6 +19,7 @@ from spark_ext.bad_rows.sift import sift, text_of
 from spark_ext.clients.postgres.arrow import arrow_session, execute
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.errors import DataError, ReplayError
+from spark_ext.schemas.casts import cast
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.postgres.relation import NO_LIST_COLUMN
 from spark_ext.sources.postgres.settings import settings_of
@@ -136,7 +137,7 @@ def _conform(batch: pa.RecordBatch, wanted: pa.Schema, who: str) -> pa.RecordBat
         _refuse_infinity(column, field.name, who)
         if column.type != field.type:
             try:
-                column = column.cast(field.type)
+                column = cast(column, field.type)
             except pa.ArrowException as misfit:
                 raise DataError(
                     f"column '{field.name}' has a value that is not a {field.type}: {misfit}",

@@ -88,6 +88,8 @@ class Relation:
     """The names of the columns to read; empty: all."""
     where: str | None = None
     """The condition of the rows to read, as SQL; None: all."""
+    partitioned: bool = False
+    """Whether it is a table whose rows are in partitions."""
 
     @property
     def chosen(self) -> tuple[ReadColumn, ...]:
@@ -208,7 +210,7 @@ def _of_table(connection: psycopg.Connection[Any], source: str, key: str | None,
             "add a unique index and NOT NULL, or name another key; it has: "
             + (" or ".join(", ".join(index) for index in unique) or "none"),
         )
-    return found
+    return replace(found, partitioned=kind == "p")
 
 
 def _named(key: str, columns: Collection[str]) -> tuple[str, ...]:

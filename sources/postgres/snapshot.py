@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.clients.postgres.problems import translated
-from spark_ext.errors import NOTHING_DONE, StorageError
+from spark_ext.errors import NOTHING_DONE, DataError, StorageError
 from spark_ext.sources.postgres.relation import Relation, quoted
 from spark_ext.sources.postgres.settings import settings_of
 
@@ -33,6 +33,10 @@ UNION ALL SELECT 'gid:' || gid FROM pg_prepared_xacts WHERE database = current_d
 
 
 _PREPARED = "gid:"
+
+_ENDLESS = ("infinity", "Infinity", "NaN")
+_WITH_END = ("date", "timestamp", "timestamptz", "float4", "float8", "numeric")
+"""Types, by their names in `pg_type`, that have such values, greater than all others."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +190,22 @@ class View:
             time.sleep(0.05)
 
     def greatest(self, relation: Relation, column: str) -> str | None:
-        """The greatest value of a column as text, in the snapshot."""
+        """The greatest value of a column as text, in the snapshot.
+
+        Raises:
+            DataError: nothing is greater than it, so that all rows to come would be passed over.
+        """
         found = self.connection.execute(f"SELECT max(t.{quoted(column)})::text FROM {relation.source} t").fetchone()
-        return None if found is None else found[0]
+        value: str | None = None if found is None else found[0]
+        kind = next((one.kind for one in relation.columns if one.name == column), "")
+        if value in _ENDLESS and kind in _WITH_END:
+            raise DataError(
+                f"the increasing column '{column}' contains {value}, and nothing that comes later is greater",
+                operator=self.who,
+                kept=NOTHING_DONE,
+                do="give such rows another value, exclude them in a view, or use incremental=xmin",
+            )
+        return value
 
     def _transactions(self) -> frozenset[str]:
         found = self.connection.execute(_OPEN, (f"{APPLICATION}%",)).fetchall()

@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.clients.library import load
-from spark_ext.clients.postgres.connection import ConnectionOptions, Server
+from spark_ext.clients.postgres.connection import Server
 from spark_ext.clients.postgres.names import Name
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import SparkExtError, TransientError, refused
 from spark_ext.model.offsets import Json, Position
-from spark_ext.options import Milliseconds, Names
 from spark_ext.schemas.arrow import arrow_schema
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.postgres.identity import Identity, changed, compare, identify, refuse_restart
 from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Increments, shared
+from spark_ext.sources.postgres.options import PostgresOptions
+from spark_ext.sources.postgres.partitions import leaves, refuse_passed
 from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls, seek
 from spark_ext.sources.postgres.relation import Relation, check_declared, look_up
 from spark_ext.sources.postgres.slice import Slice, of_increment, of_range
@@ -39,85 +39,8 @@ if TYPE_CHECKING:
 INCREMENT = "increment"
 """The channel of added rows. It exists from the first epoch on, and its data contain the ranges of the table."""
 
-
-class PostgresOptions(SourceOptions, ConnectionOptions):
-    """Options of `postgres`."""
-
-    identity_fields: ClassVar[frozenset[str]] = frozenset(
-        {"incremental", "incremental_column", "query", "table", "where"}
-    )
-
-    table: str | None = None
-    """Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes."""
-
-    query: str | None = None
-    """Instead of a table: a SELECT that returns the same rows each time."""
-
-    key: str | None = None
-    """Unique column without nulls by which the table is divided, or several, comma-separated, that are unique
-    together; default: the primary key, or another unique column if it has several."""
-
-    columns: Names = ()
-    """The columns to read, comma-separated; default: all."""
-
-    where: str | None = None
-    """Of a table: the condition of the rows to read, as SQL, such as `region = 'EU'`; default: all."""
-
-    rows_per_channel: int = Field(default=250_000, gt=0)
-    """Approximate number of rows per range, by the server's statistics; there are at most 1,000 ranges."""
-
-    incremental: Literal["none", "column", "xmin"] = "none"
-    """Whether to continue after the existing rows: by an increasing column, or by the transaction that wrote a row."""
-
-    incremental_column: str | None = None
-    """For `incremental=column`: a column that increases over time, such as a sequence's number; preferably indexed."""
-
-    poll_interval: Milliseconds = 1000
-    """How often an incremental source looks for new rows, ms."""
-
-    settle_timeout: Milliseconds = 60_000
-    """For `incremental=column`: how long the start waits for transactions that were open before it, ms."""
-
-    lock_timeout: Milliseconds = Field(default=30_000, gt=0)
-    """How long to wait for a lock on the table, which a statement such as ALTER TABLE holds or waits for, ms."""
-
-    statement_timeout: Milliseconds | None = None
-    """How long a statement of the planner or of a task may take, ms; 0: without a limit; default: as the server has
-    it."""
-
-    @field_validator("where")
-    @classmethod
-    def _is_a_condition(cls, value: str | None) -> str | None:
-        if value is not None and not value.strip():
-            raise ValueError("it is empty")
-        return None if value is None else value.strip()
-
-    @field_validator("columns")
-    @classmethod
-    def _differ(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        twice = [name for name in value if value.count(name) > 1]
-        if twice:
-            raise ValueError(f"it has '{twice[0]}' twice")
-        return value
-
-    @field_validator("table")
-    @classmethod
-    def _is_a_name(cls, value: str | None) -> str | None:
-        if value is not None:
-            Name.parse(value)
-        return value
-
-    @model_validator(mode="after")
-    def _together(self) -> PostgresOptions:
-        if (self.table is None) == (self.query is None):
-            raise ValueError("give either table or query")
-        if self.query is not None and self.where is not None:
-            raise ValueError("where needs a table: write the condition into the query")
-        if self.query is not None and self.incremental != "none":
-            raise ValueError("incremental needs a table, not a query")
-        if (self.incremental == "column") != (self.incremental_column is not None):
-            raise ValueError("incremental=column and incremental_column go together")
-        return self
+PARTITIONS = "partitions"
+"""In a position of the increment: the numbers of the table's partitions when it was planned."""
 
 
 class Postgres(ChannelSource):
@@ -143,6 +66,8 @@ class Postgres(ChannelSource):
         """Ranges that are not planned to their end."""
         self._unsafe: set[str] = set()
         """Ranges whose last epoch is not known to be committed."""
+        self._joined: set[int] = set()
+        """Partitions that were attached since the increment's position, and have no rows that it has passed."""
 
     @classmethod
     def name(cls) -> str:
@@ -283,7 +208,7 @@ class Postgres(ChannelSource):
         kept = next((channel.data for channel in self._known if channel.id == INCREMENT), None)
         if kept is not None:
             self._refuse_other_key([kept["key"]])
-        begin, ranges = (kept["begin"], kept["ranges"]) if kept is not None else self._plan()
+        begin, ranges, there = (kept["begin"], kept["ranges"], {}) if kept is not None else self._plan()
         now = self._identity()
         token = now.token if kept is None else kept.get("identity")
         data = {"begin": begin, "ranges": ranges, "identity": token, **shared(self._relation)}
@@ -294,14 +219,15 @@ class Postgres(ChannelSource):
         self._begun = now if token is None else Identity.parse(token)
         compare(self._view.connection, self._relation, [self._begun], now, self._who, whole=bool(self._unfinished))
         self._stored = self._begun.storage
-        return [Channel(INCREMENT, begin, data), *channels]
+        return [Channel(INCREMENT, {**begin, **there}, data), *channels]
 
-    def _plan(self) -> tuple[dict[str, Any], list[list[Any]]]:
-        """The beginning of the increment, and the ranges before it."""
+    def _plan(self) -> tuple[dict[str, Any], list[list[Any]], dict[str, list[int]]]:
+        """The beginning of the increment, the ranges before it, and the partitions whose rows are all in them."""
         begin = self._increments.begin(self._view, self._relation)
+        there = self._partitions()
         refuse_nulls(self._view, self._relation)
         ranges = cut(self._view.connection, self._relation, self.options.rows_per_channel)
-        return begin, [found.to_json() for found in ranges]
+        return begin, [found.to_json() for found in ranges], there
 
     def _data(self, found: KeyRange, begin: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"range": found.to_json(), **({"begin": begin} if begin else {}), **shared(self._relation)}
@@ -311,8 +237,17 @@ class Postgres(ChannelSource):
         connection, following = view.connection, view.held.next
         return identify(connection, self._relation, options.table is not None, options.incremental_column, following)
 
-    def _check_increment(self, start: Mapping[str, Any]) -> None:
-        """Refuse a table that is not the one that was begun, or whose increasing column has begun again."""
+    def _partitions(self) -> dict[str, list[int]]:
+        """What a position has of the table's partitions; nothing if it has none."""
+        relation = self._relation
+        return {PARTITIONS: leaves(self._view.connection, relation)} if relation.partitioned else {}
+
+    def _check_increment(self, start: Mapping[str, Any]) -> dict[str, list[int]]:
+        """Refuse a table that is not the one that was begun, or that has rows which the increment has passed.
+
+        Returns:
+            What a position has of its partitions.
+        """
         now, begun = self._identity(), self._begun
         assert begun is not None
         connection, column = self._view.connection, self.options.incremental_column
@@ -323,6 +258,15 @@ class Postgres(ChannelSource):
             following = start.get("next", begun.next)
             refuse_restart(connection, self._relation, column, start["value"], following, self._who)
         self._stored = now.storage
+        there, passed = self._partitions(), self._increments.passed(start)
+        # None, if an older version has stored the position.
+        if there and passed is not None and PARTITIONS in start:
+            every = set(there[PARTITIONS])
+            self._joined &= every
+            fresh = every - {*start[PARTITIONS], *self._joined}
+            refuse_passed(connection, self._relation, sorted(fresh), *passed, self._who)
+            self._joined |= fresh
+        return there
 
     @cached_property
     def _increments(self) -> Increments:
@@ -373,7 +317,11 @@ class Postgres(ChannelSource):
                         "wait until the channels of the ranges have finished",
                         "the channel continues where it is",
                     )
-                return self._increments.seek(self._view, self._relation, at, position)
+                to = self._increments.seek(self._view, self._relation, at, position)
+                # What these partitions have is where the operator wants it: before the position, or behind it.
+                to |= self._partitions()
+                self._view.release()
+                return to
         except TransientError:
             self._view.lost()
             raise

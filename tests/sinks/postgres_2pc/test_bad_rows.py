@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from pyspark.sql import types as T
 
-from spark_ext.errors import ConfigurationError, DataError
-from spark_ext.testing.sink_bad_rows import BadRowsKit
-from spark_ext.testing.sink_driver import NUMBERS, STATES
+from spark_ext.errors import ConfigurationError, DataError, StateError
+from spark_ext.model.commits import Epoch
+from spark_ext.testing.children import killed_at
+from spark_ext.testing.sink_bad_rows import BadRowsKit, run_dirty_epoch
+from spark_ext.testing.sink_driver import NUMBERS, STATES, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
 
@@ -167,3 +169,37 @@ def test_an_error_that_is_none_of_a_row_is_one_as_before(database: Database, way
 def test_prepared_transactions_are_refused(database: Database) -> None:
     with pytest.raises(ConfigurationError, match="on_bad_row=quarantine requires prepared=false"):
         PostgresTarget(database, prepared="true").sink(on_bad_row="quarantine")
+
+
+def test_a_table_that_is_not_in_the_first_schema_of_search_path(database: Database) -> None:
+    """The driver dies when the server has the epoch: its successor finds the mark where the table is."""
+    database.run(
+        "CREATE TABLE public.out (id bigint UNIQUE, name text CHECK (name <> 'bad'))",
+        "CREATE SCHEMA app",
+        f"ALTER DATABASE {database.name} SET search_path = app, public",
+    )
+    target = PostgresTarget(database)
+    kit = BadRowsKit(target)
+    kit.driver().claim()
+    killed_at("postgres.recorded", run_dirty_epoch, target, 1, 0, 0, 10, True)
+    again = kit.driver(2)
+    again.claim()
+    again.run(0, numbered(0, 10))
+    kit.settle(0)
+    assert kit.table() == [0, 5]
+    kit.check(10)
+
+
+def test_an_epoch_without_a_record_is_not_one_without_bad_rows(database: Database) -> None:
+    """The table, or its record, has gone since the epoch was found in it."""
+    database.run("CREATE TABLE out (id bigint, name text)")
+    one = BadRowsKit(PostgresTarget(database)).driver()
+    one.claim()
+    one.run(0, numbered(0, 5))
+    sink, first = one.target.sink(), Epoch("out", 0, one.query_id, 0, 1, start=one.start)
+    assert sink.kept_bad_rows(first) is None
+    with pytest.raises(StateError, match="no record of epoch 1"):
+        sink.kept_bad_rows(Epoch("out", 0, one.query_id, 1, 1, start=one.start))
+    database.run("DROP TABLE out")
+    with pytest.raises(StateError, match="there is no table"):
+        sink.kept_bad_rows(first)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
-from spark_ext.errors import FencedError, StateError
+from spark_ext.errors import FencedError, SparkExtError, StateError
 from spark_ext.testing.sink_driver import STATES, Driver, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.support.waiting import until
+
+WAITS = """
+SELECT 1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE NOT l.granted AND l.relation = 'out'::regclass AND a.application_name LIKE 'spark_ext:%'
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +67,131 @@ def test_another_table_while_the_job_is_stopped_is_refused_until_the_user_says_t
     moved.claim()
     moved.run(1, numbered(5, 10))
     assert target.ids() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"inline_size": "1m"},
+        {"inline_size": "1m", "mode": "upsert", "key": "id"},
+        {"inline_size": "1m", "on_bad_row": "quarantine"},
+        {"prepared": "true"},
+    ],
+    ids=["staged", "inline", "upsert", "quarantine", "prepared"],
+)
+def test_a_table_that_is_swapped_while_rows_wait_for_its_lock_gets_none(
+    database: Database, options: dict[str, str]
+) -> None:
+    """The name is looked up again once the lock is there: what was compared before was the old table."""
+    database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text)", "CREATE TABLE new (LIKE out INCLUDING ALL)")
+    driver = Driver(PostgresTarget(database, **options), options=options)
+    driver.claim()
+    driver.run(0, numbered(0, 5))
+    step: Callable[[], object]
+    if "prepared" in options:
+        step = partial(driver.run, 1, numbered(5, 10))  # the task itself waits
+    else:
+        step = partial(driver.commit, [driver.write(1, numbered(5, 10))], 1)
+    with database.connect() as admin, ThreadPoolExecutor(1) as thread:
+        admin.execute("BEGIN; ALTER TABLE out RENAME TO old; ALTER TABLE new RENAME TO out")
+        result = thread.submit(step)
+        until(lambda: result.done() or database.rows(WAITS), "the rows wait for the table")
+        admin.execute("COMMIT")
+        with pytest.raises(StateError, match="not the target that was claimed: the table's oid was"):
+            result.result()
+    assert database.rows("TABLE out") == [] and database.column("SELECT epoch FROM spark_ext.epochs") == [0]
+    assert database.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()") == []
+    database.run("ALTER TABLE out RENAME TO new; ALTER TABLE old RENAME TO out")
+    again = Driver(driver.target, 2, options=options)
+    again.claim()
+    again.run(1, numbered(5, 10))
+    assert (driver.target.ids(), driver.target.leftovers()) == (list(range(10)), set())
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"inline_size": "1m"}, "has the type double precision in the table"),  # of the second attempt
+        ({"prepared": "true"}, "types of columns were changed while rows were written"),
+    ],
+    ids=["inline", "prepared"],
+)
+def test_a_column_that_gets_another_type_while_rows_wait_takes_no_bytes_of_the_former(
+    database: Database, options: dict[str, str], error: str
+) -> None:
+    """Rows of a binary COPY are encoded before the lock is there; the bytes of a bigint are those of a double too."""
+    database.run("CREATE TABLE out (id bigint, name text)")
+    driver = Driver(PostgresTarget(database, **options))
+    driver.claim()
+    driver.run(0, numbered(0, 5))
+    with database.connect() as admin, ThreadPoolExecutor(1) as thread:
+        admin.execute("BEGIN; ALTER TABLE out ALTER id TYPE double precision")
+        result = thread.submit(driver.run, 1, numbered(5, 10))
+        until(lambda: result.done() or database.rows(WAITS), "the rows wait for the table")
+        admin.execute("COMMIT")
+        with pytest.raises(SparkExtError, match=error):
+            result.result()
+    assert driver.target.ids() == list(range(5)) and driver.target.leftovers() == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "alter", "row"),
+    [
+        ("text", "integer USING 0", "2024"),
+        ("jsonb", "text", "{}"),
+        ("uuid", "bytea USING NULL", "7c0ee0a4-0a4b-4b0a-9b0a-0a4b4b0a9b0a"),
+        ("numeric(10,2)", "numeric(10,1)", Decimal("1.25")),
+    ],
+)
+@pytest.mark.parametrize("options", [{"inline_size": "1m"}, {"prepared": "true"}], ids=["inline", "prepared"])
+def test_bytes_of_one_type_are_no_values_of_another(
+    database: Database, kind: str, alter: str, row: str | Decimal, options: dict[str, str]
+) -> None:
+    """Four bytes of a text are an integer, a number is rounded, and the text of a jsonb has a byte before it."""
+    database.run(f"CREATE TABLE out (id bigint, v {kind})")
+    value = StringType() if isinstance(row, str) else DecimalType(10, 2)
+    schema = StructType([StructField("id", LongType()), StructField("v", value)])
+    driver = Driver(PostgresTarget(database, **options), schema=schema)
+    driver.claim()
+    with database.connect() as admin, ThreadPoolExecutor(1) as thread:
+        admin.execute(f"BEGIN; ALTER TABLE out ALTER v TYPE {alter}")
+        result = thread.submit(driver.run, 0, [{"id": 1, "v": row}])
+        until(lambda: result.done() or database.rows(WAITS), "the rows wait for the table")
+        admin.execute("COMMIT")
+        with suppress(SparkExtError):
+            result.result()
+    # What has a text of its own is that text after another attempt; the rest is refused.
+    assert database.rows("SELECT v::text FROM out") in ([], [("{}",)])
+
+
+@pytest.mark.parametrize("incarnation", [1, 0], ids=["in a job", "outside"])
+def test_statements_of_the_options_may_change_texts(database: Database, incarnation: int) -> None:
+    """In the transaction of the epoch: the bytes of a text are the same in each of its types."""
+    database.run("CREATE TABLE out (id bigint, name varchar(2))")
+    alter = {"pre_sql": "ALTER TABLE out ALTER name TYPE text", "inline_size": "1m"}
+    driver = Driver(PostgresTarget(database, **alter), incarnation)
+    if incarnation:
+        driver.claim()
+    driver.run(0, [{"id": 0, "name": "long"}])
+    assert driver.target.rows() == [{"id": 0, "name": "long"}]
+
+
+def test_a_table_that_is_gone_is_looked_for_in_each_schema_of_search_path(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is that of the schema in which it was, and not of the first one, in which a new one would be made."""
+    monkeypatch.delenv(STATES)  # the state does not remember the epoch by itself
+    database.run(
+        "CREATE TABLE public.out (id bigint, name text)",
+        "CREATE SCHEMA app",
+        f"ALTER DATABASE {database.name} SET search_path = app, public",
+    )
+    target = used(database)
+    database.run("DROP TABLE public.out")
+    with pytest.raises(StateError, match="there is no table, and epochs were committed to it"):
+        Driver(target, incarnation=2).claim()
+    assert database.rows("SELECT to_regclass('out')") == [(None,)]
 
 
 def test_rows_are_everybodys(database: Database) -> None:

@@ -23,6 +23,14 @@ ANEW = (
     "CREATE TABLE t (id bigserial PRIMARY KEY, word text, at timestamptz DEFAULT now())",
     "INSERT INTO t (word) SELECT 'new' FROM generate_series(1, 40)",
 )
+SWAP = (
+    "ALTER TABLE t ADD other bigint",
+    "UPDATE t SET other = 100 - id",
+    "ALTER TABLE t DROP CONSTRAINT t_pkey, ALTER other SET NOT NULL",
+    "ALTER TABLE t RENAME id TO former",
+    "ALTER TABLE t RENAME other TO id",
+    "ALTER TABLE t ADD PRIMARY KEY (id)",
+)
 REFILL = "INSERT INTO t (id, word) SELECT n, 'new' FROM generate_series(1, 40) n"
 WAYS: dict[str, dict[str, str]] = {
     "bounded": {},
@@ -59,8 +67,9 @@ def apart(found: SourceRun, database: Database, *statements: str) -> None:
         (("TRUNCATE t", REFILL), "was emptied"),
         (("ALTER TABLE t ALTER id TYPE text",), "type or collation of the key"),
         (("ALTER TABLE t ALTER at TYPE text",), "all of its rows were written anew"),
+        (SWAP, "is the name of another column now"),
     ],
-    ids=["dropped", "truncated", "refilled", "key altered", "column altered"],
+    ids=["dropped", "truncated", "refilled", "key altered", "column altered", "key swapped"],
 )
 def test_a_half_read_table_that_is_not_the_same_is_refused(
     table: Database, way: str, statements: tuple[str, ...], said: str
@@ -103,6 +112,13 @@ def test_a_wider_key_leaves_the_order_as_it_is(table: Database) -> None:
         to_rest(found)
     data = next(state.data for name, state in found.offset.running.items() if name == "increment")
     assert Identity.parse(data["identity"]).order == _order(table, "v") == _order(table, "t")
+
+
+def test_what_an_older_version_did_not_note_is_unknown() -> None:
+    assert Identity.parse("a.b.c.5") == Identity("a", "b", "c", 5, None)
+    for columns_known in (None, "d"):
+        made = Identity("a", "b", "c", 5, columns_known)
+        assert Identity.parse(made.token) == made
 
 
 def _order(database: Database, name: str) -> str:

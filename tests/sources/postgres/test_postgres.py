@@ -251,6 +251,24 @@ def test_the_start_waits_for_transactions_that_could_still_add_smaller_values(ta
     assert ids(found) == list(range(1, 22))
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"), [("timestamptz", "infinity"), ("date", "infinity"), ("float8", "NaN"), ("numeric", "Infinity")]
+)
+def test_an_increasing_column_without_an_end_is_refused(table: Database, kind: str, value: str) -> None:
+    """Formerly: rows that were added afterwards were never read."""
+    table.run(f"ALTER TABLE t ADD x {kind}", "UPDATE t SET x = '-infinity'")
+    way: dict[str, Any] = {"incremental": "column", "incremental_column": "x", "schema": columns("id bigint")}
+    found = run(table, **way)
+    to_rest(found)
+    table.run(f"INSERT INTO t (x) VALUES ('{value}')")
+    with pytest.raises(DataError, match=f"'x' contains {value}, and nothing that comes later is greater"):
+        found.epoch()
+    with pytest.raises(DataError, match="'x' contains"):
+        run(table, **way).epoch()
+    table.run("ALTER TABLE t ALTER x TYPE text")
+    to_rest(run(table, **way))
+
+
 # -- types -------------------------------------------------------------------------------------------------------------
 
 TYPES: list[tuple[str, str, str, Any]] = [
@@ -316,6 +334,7 @@ def test_declared_types_may_be_wider(table: Database) -> None:
         ("date", "'infinity'", "'x' contains infinity"),
         ("numeric", "'NaN'", "'x' has a value that is not a decimal128"),
         ("numeric", "1e25", "'x' has a value that is not a decimal128"),
+        ("numeric", "4447143252387525393675", "'x' has a value that is not a decimal128"),
     ],
 )
 def test_a_value_that_spark_has_not_is_refused_by_its_column(
