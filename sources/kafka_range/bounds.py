@@ -206,6 +206,56 @@ def _resolved(
     return {place: ends.latest[place] if found[place] < 0 else found[place] for place in places}
 
 
+_SEAM: Final = "give the stage before it a seam that names topic, partition and offset: 'topic:partition:offset'"
+
+
+def after(offsets: Mapping[str, int], who: str) -> dict[TopicPartition, int]:
+    """Where partitions continue at a cutover: behind the last offset of each that is named.
+
+    Args:
+        offsets: the last ones, by `topic:partition`, or `partition` of the only topic, whose name is "" in the answer.
+        who: for messages.
+
+    Raises:
+        ConfigurationError: an offset is of no partition.
+    """
+    given: dict[TopicPartition, int] = {}
+    for key, at in offsets.items():
+        topic, _, number = key.rpartition(":")
+        if not number.isdecimal():
+            raise refused(f"the stage before it has ended at offset {at} of '{key}', which is no partition", who, _SEAM)
+        given[topic, int(number)] = at + 1
+    return given
+
+
+def among(given: Mapping[TopicPartition, int], places: Iterable[TopicPartition], who: str) -> dict[TopicPartition, int]:
+    """Those of the offsets at which partitions continue that are of partitions which are read.
+
+    Args:
+        given: as `after` returns them.
+        places: the partitions that there are.
+        who: for messages.
+
+    Raises:
+        ConfigurationError: an offset is of a partition that there is not in a topic that is read.
+    """
+    there = set(places)
+    topics = {topic for topic, _ in there}
+    if len(topics) > 1 and any(not topic for topic, _ in given):
+        raise refused(
+            f"the stage before it names partitions without their topic, and there are {len(topics)} topics", who, _SEAM
+        )
+    resolved = {(topic or next(iter(topics), ""), number): at for (topic, number), at in given.items()}
+    for place in resolved.keys() - there:
+        if place[0] in topics:
+            raise refused(
+                f"the stage before it has ended at offset {resolved[place] - 1} of {name(place)}, which does not exist",
+                who,
+                "name the topic from which the earlier stage was filled",
+            )
+    return {place: at for place, at in resolved.items() if place in there}
+
+
 def id_of(place: TopicPartition) -> str:
     """A partition as the id of a channel."""
     return f"{place[0]}-{place[1]}"

@@ -20,7 +20,7 @@ from spark_ext.clients.pinned_schemas import Pinned
 from spark_ext.clients.schema_registry import HEADER_BYTES, NoSuchSchema, Registry
 from spark_ext.errors import ConfigurationError, DataError, refused
 from spark_ext.schemas.arrow import arrow_type
-from spark_ext.schemas.avro import Convert, Unsupported
+from spark_ext.schemas.avro import Convert, Unsupported, resolved
 from spark_ext.schemas.avro import spark_type as type_of_avro
 from spark_ext.schemas.protobuf import indexes
 from spark_ext.schemas.protobuf import spark_type as type_of_message
@@ -98,6 +98,7 @@ class Avro(Decoder):
             self.kind, self._convert = type_of_avro(found)
         except Unsupported as problem:
             raise no_form(pinned, problem, who) from None
+        self._resolved = resolved(found)
         self._writers: dict[int, Any] = {}
 
     @cached_property
@@ -125,8 +126,10 @@ class Avro(Decoder):
         writer = self._reader if (id := schema_id(content)) == self._pinned.id else self._writer(id)
         rest = io.BytesIO(content[HEADER_BYTES:])
         try:
-            found = schemaless_reader(rest, writer, None if writer is self._reader else self._reader)
-            converted = found if self._convert is None or found is None else self._convert(found)
+            own = writer is self._reader
+            found = schemaless_reader(rest, writer, None if own else self._reader)
+            convert = self._convert if own else self._resolved
+            converted = found if convert is None or found is None else convert(found)
         except Exception as problem:  # The library raises what its own reading of bytes happens to run into.
             raise Undecodable(f"it is not of the schema {id}: {type(problem).__name__}: {problem}") from None
         if rest.tell() != len(content) - HEADER_BYTES:

@@ -75,3 +75,10 @@ class Formats:
                     self._who,
                     f"start again, with {column}_version={now.version} or {column}_version={pinned.version}",
                 )
+            if now.digest != pinned.digest:
+                raise refused(
+                    f"version {now.version} of the subject '{pinned.subject}' became another schema while the query "
+                    "was being started: the subject was deleted and registered anew",
+                    self._who,
+                    "start again",
+                )

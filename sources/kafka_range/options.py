@@ -161,7 +161,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
         )
 
     def identity(self) -> dict[str, str]:
-        """With the formats, and the versions of the schemas as they are now: another one has other columns.
+        """With the formats, and the schemas with their versions as they are now: another one has other columns.
 
         Raises:
             SparkExtError: the registry does not answer, or has no such schema.
@@ -173,7 +173,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
             found[f"{column}_format"] = self._of(column, "format")
             if self.is_registered(column):
                 pinned = self.pin(column, f"source '{self.uid}' (kafka_range)")
-                found |= {f"{column}_subject": pinned.subject, f"{column}_version": str(pinned.version)}
+                found |= {f"{column}_subject": pinned.subject, f"{column}_version": pinned.known_as}
                 found |= {f"{column}_message": pinned.message} if pinned.message else {}
         return found
 

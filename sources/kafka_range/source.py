@@ -10,69 +10,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from spark_ext.clients.kafka import (
-    RECREATED,
-    admin,
-    lent,
-    library,
-    no_topic,
-    offsets,
-    shared,
-    to_error,
-    unanswered,
-)
-from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, TerminalError, refused
+from spark_ext.clients.kafka import admin, library, to_error
+from spark_ext.errors import TerminalError, refused
 from spark_ext.masking import logger
 from spark_ext.model.offsets import Json, Position
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.kafka_range.bounds import (
-    NOTHING_READ,
     Bound,
-    Ends,
     TopicPartition,
+    after,
+    among,
     begins,
     finishes,
     id_of,
     name,
     place_of,
 )
+from spark_ext.sources.kafka_range.brokers import Brokers
 from spark_ext.sources.kafka_range.decoding import decoded
 from spark_ext.sources.kafka_range.formats import Formats
 from spark_ext.sources.kafka_range.options import KafkaRangeOptions
 from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, read
-from spark_ext.sources.kafka_range.topics import (
-    NO_TOPIC,
-    ChannelData,
-    Topic,
-    check_ids,
-    check_still,
-    described,
-    keeps_state,
-    matching,
-)
+from spark_ext.sources.kafka_range.topics import ChannelData, check_still, matching
 from spark_ext.sources.positions import number_in
 from spark_ext.sources.staged import Cutover
 
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
 log = logger("spark_ext.kafka")
-
-_FRESH_S: Final = 0.02
-"""How long the ends of partitions are cached, s: Spark asks every 10 ms."""
-
-_KNOWN_S: Final = 1.0
-"""How long they count as known where they are only shown, s."""
-
-_OLD_S: Final = 1.0
-"""How long the offsets of a time are cached, s."""
 
 
 class KafkaRange(ChannelSource):
@@ -83,18 +51,16 @@ class KafkaRange(ChannelSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
+        self._brokers = Brokers(self.options, self._who)
         self._known: set[TopicPartition] = set()
-        self._ids: dict[str, str | None] = {}
-        """Ids of the topics that were begun."""
         self._begun: bool | None = None
-        self._watched: set[TopicPartition] = set()
-        self._highs: dict[TopicPartition, int] = {}
-        self._asked = 0.0
         self._cutover: Cutover | None = None
+        self._after: dict[TopicPartition, int] = {}
+        """Where partitions continue at the cutover."""
+        self._expected: dict[str, str | None] = {}
+        """Ids that its topics must have when it begins."""
         self._ended: dict[TopicPartition, int] = {}
         self._without_end: dict[TopicPartition, int] = {}
-        self._old: dict[int, tuple[float, Mapping[TopicPartition, int]]] = {}
-        """By age, s: when the brokers were asked, and the first offsets of messages that are younger."""
         self._formats = Formats(self.options, self._who)
 
     @classmethod
@@ -105,10 +71,6 @@ class KafkaRange(ChannelSource):
     @property
     def _who(self) -> str:
         return f"source '{self.options.uid}' (kafka_range {self.options.pattern or ', '.join(self.options.topics)})"
-
-    @property
-    def _seconds(self) -> float:
-        return self.options.request_timeout / 1000
 
     def schema(self) -> StructType:
         """The columns of Spark's own Kafka source; a key or value that is decoded has another type.
@@ -148,11 +110,48 @@ class KafkaRange(ChannelSource):
         """
         # This process is the driver; it needs no client afterwards.
         with admin(self.options, self._who) as client:
-            self._topics(client)
+            self._brokers.topics(client)
+
+    def check_cutover(self, partition: int, *, time: bool | None) -> None:
+        """A cutover names the topic, the partition and its offset, for a single topic without it; or it is a time.
+
+        Raises:
+            ConfigurationError: it is another one.
+        """
+        single = self.options.pattern is None and len(self.options.topics) == 1
+        if partition == 0 and time is False:
+            what = "an offset without its partition says nothing about where a topic continues"
+        elif partition == 1 and not single:
+            what = "a partition without its topic says nothing about where each of several topics continues"
+        elif partition > 2:
+            what = f"{partition} columns cannot name a topic and its partition"
+        else:
+            return
+        wanted = ("'partition:offset', " if single else "") + "'topic:partition:offset'"
+        raise refused(what, self._who, f"give the stage before it the seam {wanted}, or a column of times")
 
     def follow(self, cutover: Cutover) -> None:
-        """Begin after another source's last offsets, or after its last time."""
-        self._cutover = cutover
+        """Begin after another source's last offsets, or after its last time.
+
+        Raises:
+            ConfigurationError: an offset has no partition.
+        """
+        self._cutover, self._after = cutover, after(cutover.offsets, self._who)
+
+    def ids(self) -> Mapping[str, str]:
+        """Of the topics, as they are now; none if the brokers give topics no ids.
+
+        Raises:
+            ConfigurationError: there is no such topic.
+            StorageError: the brokers do not answer.
+        """
+        return {topic: one.id for topic, one in self._brokers.topics().items() if one.id is not None}
+
+    def expect(self, ids: Mapping[str, str]) -> None:
+        """Refuse to begin with other topics of these names, as far as they are still to be read."""
+        pattern = self.options.pattern
+        read = self.options.topics if pattern is None else matching(ids, pattern)
+        self._expected = {topic: id for topic, id in ids.items() if topic in read}
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
         """Continue with the ends in the first offset; a partition that was added since is read from its beginning.
@@ -166,8 +165,8 @@ class KafkaRange(ChannelSource):
             self._formats.check_versions()
         stored = [ChannelData.of(channel.data) for channel in known]
         self._known = {one.place for one in stored}
-        self._ids = {one.place[0]: one.topic_id for one in stored}
-        self._watched = set(self._known)
+        self._brokers.ids = {one.place[0]: one.topic_id for one in stored} if self._begun else dict(self._expected)
+        self._brokers.watch(self._known)
         self._known |= {place_of(id) for id in finished}
 
     def _check_columns(self) -> None:
@@ -184,32 +183,32 @@ class KafkaRange(ChannelSource):
         """The partitions; a bounded source reads only those that it began with."""
         if self._begun and self.bounded:
             return []
-        with self._admin() as client:
-            topics = self._topics(client)
+        topics = self._brokers.topics()
         places = [(topic, number) for topic in sorted(topics) for number in range(topics[topic].partitions)]
         if self._begun is None and not self.bounded:
             # Called before `resume`: what was read is not known yet.
             return [Channel(id_of(place), 0, ChannelData(place, None, None).to_json()) for place in places]
-        self._check_ids(topics)
+        self._brokers.check(topics)
         fresh = [place for place in places if place not in self._known]
         if not fresh:
             return []
         # A partition that was added later is read from its first message, wherever the others began.
         start = Bound(word="earliest") if self._begun else self._start(fresh)
         accept = self.options.lost_records == "accept"
-        ends = self._ends(fresh)
+        ends = self._brokers.ends(fresh)
         by_cutover = self._cutover is not None and self._cutover.time is not None
         matched = self._cutover is None and self.options.starting_time_unmatched == "refuse"
-        first = begins(start, fresh, ends, self._offsets, self._who, accept=accept, future=by_cutover, matched=matched)
+        ask = self._brokers.offsets
+        first = begins(start, fresh, ends, ask, self._who, accept=accept, future=by_cutover, matched=matched)
         grace = self.options.ending_grace
-        last = finishes(self.options.end, fresh, ends, self._offsets, self._who, grace=grace)
-        self._highs.update(ends.latest)
-        self._watched.update(fresh)
-        self._ids |= {place[0]: topics[place[0]].id for place in fresh}
+        last = finishes(self.options.end, fresh, ends, ask, self._who, grace=grace)
+        self._brokers.watch(fresh, ends.latest)
+        ids = self._brokers.ids
+        ids |= {place[0]: topics[place[0]].id for place in fresh}
         if not self.bounded:
             self._begun = True
             self._known.update(fresh)
-        data = {place: ChannelData(place, last[place], self._ids[place[0]]).to_json() for place in fresh}
+        data = {place: ChannelData(place, last[place], ids[place[0]]).to_json() for place in fresh}
         return [Channel(id_of(place), first[place], data[place]) for place in fresh]
 
     def _start(self, places: Sequence[TopicPartition]) -> Bound:
@@ -218,12 +217,11 @@ class KafkaRange(ChannelSource):
             return self.options.start
         if cutover.time is not None:
             return Bound(time=cutover.time // 1000 + 1)
-        if not cutover.offsets:
+        if not self._after:
             return self.options.start
-        ends = self._ends(places)
-        own = begins(self.options.start, places, ends, self._offsets, self._who, accept=True)
-        named = {(key.rpartition(":")[0], int(key.rpartition(":")[2])): at + 1 for key, at in cutover.offsets.items()}
-        return Bound(offsets={place: named.get(place, named.get(("", place[1]), own[place])) for place in places})
+        ends = self._brokers.ends(places)
+        own = begins(self.options.start, places, ends, self._brokers.offsets, self._who, accept=True)
+        return Bound(offsets=own | among(self._after, places, self._who))
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
         """Up to the limit, the channel's end, or what is committed now."""
@@ -243,7 +241,8 @@ class KafkaRange(ChannelSource):
         wanted += [bound for bound in (end, limit.upto[0] if limit.upto else None) if bound is not None]
         to = min(wanted, default=None)
         # Not newer than the one that the search for the end has seen: a message behind the end could be below it.
-        high = self._highs[place] if waits else self._high(place, start, to)
+        high = self._brokers.last_high(place) if waits else None
+        high = self._brokers.high(place, start, to) if high is None else high
         to = high if to is None else max(start, min(to, high))
         rows = to - start
         return Advance(to, finished=to == end, rows=rows, bytes=rows * self.options.message_bytes)
@@ -255,11 +254,11 @@ class KafkaRange(ChannelSource):
             assert wanted is not None
             over = time.time() * 1000 >= wanted + self.options.ending_grace
             if over:
-                self._highs.pop(place, None)
-            high = self._high(place, start, None)
+                self._brokers.forget(place)
+            high = self._brokers.high(place, start, None)
             if high == self._without_end.get(place) and not over:
                 return None
-            found = self._offsets({place: wanted})[place]
+            found = self._brokers.offsets({place: wanted})[place]
             if found < 0 and not over:
                 self._without_end[place] = high
                 return None
@@ -291,7 +290,7 @@ class KafkaRange(ChannelSource):
             StorageError: the brokers do not answer.
         """
         stored = ChannelData.of(channel.data)
-        ends = self._ends([stored.place])
+        ends = self._brokers.ends([stored.place])
         most = min(one for one in (ends.latest[stored.place], stored.end) if one is not None)
         least = min(ends.earliest[stored.place], most)
         return number_in(position, least, most, f"an offset of {name(stored.place)}", self._who)
@@ -303,50 +302,22 @@ class KafkaRange(ChannelSource):
 
     def written_before(self, channel: Channel, position: Position, at: float) -> bool:
         """By the first offset with a timestamp that is not earlier, as the brokers give it, at most a second ago."""
-        place = ChannelData.of(channel.data).place
-        # Limits for rows of different ages may be in force at once.
-        age = round(time.time() - at)
-        asked, found = self._old.get(age, (0.0, {}))
-        if place not in found or time.monotonic() - asked > _OLD_S:
-            found = self._offsets(dict.fromkeys({place, *self._watched}, int(at * 1000)))
-            self._old[age] = time.monotonic(), found
+        first = self._brokers.younger_than(ChannelData.of(channel.data).place, at)
         # -1: there is no later message.
-        return not 0 <= found[place] <= position
+        return not 0 <= first <= position
 
     def latest(self, channel: Channel) -> Position:
         """The end of what is committed, in a list: a new channel without a message must be stored too."""
-        return [self._high(ChannelData.of(channel.data).place, 0, None)]
+        return [self._brokers.high(ChannelData.of(channel.data).place, 0, None)]
 
     def lag(self, channel: Channel, at: Position) -> int | None:
         """Offsets up to the end of what is committed, as it was at most a second ago; markers of transactions count."""
         stored = ChannelData.of(channel.data)
-        if time.monotonic() - self._asked > _KNOWN_S:
-            self._high(stored.place, 0, None)
-        ends = [end for end in (self._highs.get(stored.place), stored.end) if end is not None]
-        return max(0, min(ends) - at) if stored.place in self._highs else None
-
-    def _high(self, place: TopicPartition, start: int, enough: int | None) -> int:
-        """The end of what is committed; a cached one if that is enough."""
-        known = self._highs.get(place)
-        if known is None or (known < enough if enough is not None else True):
-            now = time.monotonic()
-            if known is None or now - self._asked > _FRESH_S:
-                found = self._offsets({place: "latest" for place in {place, *self._watched}})
-                if any(self._highs.get(one) != high for one, high in found.items()):
-                    # After the ends, so that they are those of the topics that were begun.
-                    self._check_ids(None)
-                self._highs |= found
-                self._asked = now
-        high = self._highs[place]
-        if high < start:
-            raise DataError(
-                f"{name(place)} ends at offset {high}, but was read up to {start}: it is not the topic that was read "
-                "before",
-                operator=self._who,
-                kept=NOTHING_READ,
-                do=RECREATED,
-            )
-        return high
+        high = self._brokers.shown_high(stored.place)
+        if high is None:
+            return None
+        left: int = (high if stored.end is None else min(high, stored.end)) - at
+        return max(0, left)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -389,7 +360,7 @@ class KafkaRange(ChannelSource):
         kafka = library(self._who)
         places = [kafka.TopicPartition(*place_of(id), at) for id, at in epoch.positions.items()]
         try:
-            with lent(self._committer) as consumer:
+            with self._brokers.committer() as consumer:
                 answers = consumer.commit(offsets=places, asynchronous=False)
             problem = next((one.error for one in answers if one.error is not None), None)
         except kafka.KafkaException as failure:
@@ -401,69 +372,3 @@ class KafkaRange(ChannelSource):
         if epoch.final:
             raise error
         log.warning("%s", error)
-
-    # -- the brokers ----------------------------------------------------------------------------------------
-
-    def _admin(self) -> AbstractContextManager[AdminClient]:
-        return lent(shared("plan", self.options.client(self._who), lambda: admin(self.options, self._who)))
-
-    @property
-    def _committer(self) -> Any:
-        own = self.options.client(self._who, group_id=self.options.group, enable_auto_commit=False)
-        return shared("commit", own, lambda: library(self._who).Consumer(own))
-
-    def _topics(self, client: AdminClient) -> dict[str, Topic]:
-        """The topics to read; with a pattern, without those that keep state, unless they are wanted or were begun."""
-        pattern = self.options.pattern
-        names = self.options.topics if pattern is None else matching(self._listed(client), pattern)
-        found = described(client, names, self._seconds, self._who, NOTHING_DONE)
-        if pattern is not None:
-            every = self.options.internal_topics
-            found = {
-                name: one for name, one in found.items() if every or name in self._ids or not keeps_state(name, one)
-            }
-        elif missing := [name for name in names if name not in found]:
-            self._check_ids(found)
-            raise no_topic(missing[0], "read", self._who, NOTHING_DONE)
-        if not found and self.bounded:
-            raise refused(f"no topic's name matches '{pattern}'", self._who, "correct the option 'pattern'")
-        return found
-
-    def _listed(self, client: AdminClient) -> list[str]:
-        kafka = library(self._who)
-        try:
-            return list(client.list_topics(timeout=self._seconds).topics)
-        except kafka.KafkaException as problem:
-            raise self._fault(problem, "the topics could not be listed") from problem
-
-    def _check_ids(self, topics: Mapping[str, Topic] | None) -> None:
-        """Refuse topics that are no longer those that were begun; without `topics` the brokers are asked."""
-        if topics is None:
-            with self._admin() as client:
-                topics = described(client, list(self._ids), self._seconds, self._who, NOTHING_READ)
-        check_ids(self._ids, topics, self._who)
-        # An older version has not stored them: from now on they are known, as long as this planner runs.
-        self._ids = {topic: id or topics[topic].id for topic, id in self._ids.items()}
-
-    def _ends(self, places: Sequence[TopicPartition]) -> Ends:
-        return Ends(self._offsets(dict.fromkeys(places, "earliest")), self._offsets(dict.fromkeys(places, "latest")))
-
-    def _offsets(self, wanted: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, int]:
-        kafka = library(self._who)
-        of = kafka.admin.OffsetSpec
-        words = {"earliest": of.earliest(), "latest": of.latest()}
-        specs = {
-            place: words[spec] if isinstance(spec, str) else of.for_timestamp(spec) for place, spec in wanted.items()
-        }
-        try:
-            with self._admin() as client:
-                return offsets(client, specs, self._seconds)
-        except kafka.KafkaException as problem:
-            if problem.args[0].name() in NO_TOPIC:
-                self._check_ids(None)
-            raise self._fault(problem, "the ends of partitions could not be looked up") from problem
-        except TimeoutError as problem:
-            raise unanswered(self._who, self._seconds, NOTHING_READ) from problem
-
-    def _fault(self, problem: Exception, what: str) -> SparkExtError:
-        return to_error(problem.args[0], what, self._who, "everything that was committed")

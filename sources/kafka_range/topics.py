@@ -99,7 +99,7 @@ def check_ids(known: Mapping[str, str | None], found: Mapping[str, Topic], who: 
     """Refuse topics that are gone, or that are others with the same names than those that were begun.
 
     Args:
-        known: ids by topic; None: not known, as in offsets of older versions.
+        known: ids by topic, of those that were begun or have to be; None: not known, as in offsets of older versions.
         found: the topics that exist.
         who: for messages.
 
@@ -109,7 +109,7 @@ def check_ids(known: Mapping[str, str | None], found: Mapping[str, Topic], who: 
     for topic, id in known.items():
         one = found.get(topic)
         if one is None or (id is not None and one.id is not None and one.id != id):
-            what = "was deleted" if one is None else "was deleted and created anew: it is not the topic that was read"
+            what = "was deleted" if one is None else "was deleted and created anew: it is not the topic that was there"
             raise DataError(
                 f"topic '{topic}' {what} before",
                 operator=who,

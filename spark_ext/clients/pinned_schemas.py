@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,6 +24,13 @@ class Pinned:
     """Avro: the schema as JSON. Protobuf: a `FileDescriptorSet`, Base64."""
     message: str = ""
     """Protobuf: the message's full name."""
+    digest: str = ""
+    """Of what the registry has under that version: a subject that was deleted counts its versions from 1 again."""
+
+    @property
+    def known_as(self) -> str:
+        """The version, and the schema that it is the number of."""
+        return f"{self.version} (schema {self.digest})"
 
 
 def pin(
@@ -54,7 +62,17 @@ def pin(
             who,
             "register the schema, or correct the subject or version",
         ) from missing
-    return Pinned(format, subject, found.version, found.schema_id, text, message or "")
+    return Pinned(format, subject, found.version, found.schema_id, text, message or "", _digest(found.schema))
+
+
+def _digest(schema: Any) -> str:
+    """The same whatever release of a library parses the schema, and in whatever registry it is."""
+    try:
+        text = json.dumps(json.loads(schema.schema_str), sort_keys=True)
+    except ValueError:
+        text = str(schema.schema_str)  # Protobuf's own language
+    referred = sorted((one.name, one.subject, one.version) for one in schema.references or ())
+    return hashlib.blake2s(json.dumps([text, referred]).encode(), digest_size=8).hexdigest()
 
 
 def plain(schema: Any) -> Any:

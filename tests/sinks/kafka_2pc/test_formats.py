@@ -254,7 +254,7 @@ def test_a_start_with_other_columns_goes_on_with_another_id(
 
 
 def test_the_registry_is_asked_once_by_a_start(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
-    """Tasks of that start continue while the registry is away; those of another start fail."""
+    """While the registry is unavailable, tasks of that start continue, and tasks of another start fail."""
     topic = kafka.topic()
     sink = avro_sink(kafka, tmp_path, registry, topic, start=7)
     sink.write(0, [row(1)])
@@ -296,6 +296,9 @@ class _Rows:
 
     def keep(self) -> int | None:
         return None
+
+    def adopt(self, mark: int | None) -> None:
+        raise NotImplementedError
 
 
 def test_keys_have_a_subject_of_their_own(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:

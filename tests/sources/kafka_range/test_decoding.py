@@ -58,6 +58,7 @@ ORDER_2 = json.dumps(
         ],
     }
 )
+PROTO_2 = 'syntax = "proto3"; package shop; message Other { string b = 1; }'
 NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone.utc)
 PROTO = """
 syntax = "proto3";
@@ -236,10 +237,11 @@ def test_the_version_is_part_of_the_identity(registry: SchemaRegistry) -> None:
         return KafkaRangeOptions.parse("kafka_range", {**given, **more}).identity()
 
     first = identity()
-    assert (first["value_format"], first["value_subject"], first["value_version"]) == ("avro", "orders-value", "1")
+    assert (first["value_format"], first["value_subject"]) == ("avro", "orders-value")
+    assert first["value_version"].startswith("1 (schema ")
     assert first["schema_registry_url"] == registry.url
     registry.register("orders-value", ORDER_2)
-    assert identity()["value_version"] == "2", "a start with 'latest' is another one, and is refused by name"
+    assert identity()["value_version"].startswith("2 "), "a start with 'latest' is another one, and is refused by name"
     assert identity(value_version="1") == first, "and the query continues with the version that it had"
     plain = KafkaRangeOptions.parse("kafka_range", BASE).identity()
     assert plain == {"bootstrap_servers": "127.0.0.1:9", "topics": "orders"}, "as in earlier releases"
@@ -255,6 +257,31 @@ def test_a_version_that_came_between_definition_and_start_is_refused(registry: S
     older = _loaded(registry, value_version="1")
     older.declared = older.schema()
     older.resume((), frozenset())
+    registry.delete("orders-value")
+    registry.register("orders-value", ORDER_2)
+    with pytest.raises(ConfigurationError, match="version 1 of the subject 'orders-value' became another schema"):
+        older.resume((), frozenset())
+
+
+@pytest.mark.parametrize(("kind", "first", "second"), [("avro", ORDER_1, ORDER_2), ("protobuf", PROTO, PROTO_2)])
+def test_a_subject_that_was_deleted_and_registered_anew_is_another_one(
+    registry: SchemaRegistry, kind: str, first: str, second: str
+) -> None:
+    """Its versions are counted from 1 again, so that the number alone would be the same."""
+    given = {**BASE, "schema_registry_url": registry.url, "value_format": kind, "value_version": "1"}
+
+    def identity(schema: str) -> dict[str, str]:
+        registry.register("orders-value", schema, kind.upper())
+        return KafkaRangeOptions.parse("kafka_range", given).identity()
+
+    known = identity(first)
+    registry.delete("orders-value")
+    changed = identity(second)
+    assert {name for name in known if known[name] != changed[name]} == {"value_version"}
+    assert changed["value_version"].startswith("1 (schema ") and known["value_version"].startswith("1 (schema ")
+    registry.delete("orders-value")
+    same = json.dumps(json.loads(first), indent=2) if kind == "avro" else first
+    assert identity(same) == known, "the same schema, registered anew, continues"
 
 
 # -- bad records ------------------------------------------------------------------------------------------------------
@@ -360,6 +387,12 @@ def test_a_registry_that_is_down_is_no_bad_row(registry: SchemaRegistry) -> None
         ('["float", "double"]', "double", 1.5, 1.5),
         ('{"type": "enum", "name": "E", "symbols": ["A", "B"]}', "string", "B", "B"),
         ('{"type": "fixed", "name": "F", "size": 2}', "binary", b"ab", b"ab"),
+        (
+            '{"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"}',
+            "binary",
+            uuid.UUID(int=1).bytes,
+            uuid.UUID(int=1).bytes,
+        ),
         ('{"type": "int", "logicalType": "date"}', "date", NOON.date(), NOON.date()),
         ('{"type": "long", "logicalType": "timestamp-micros"}', "timestamp", NOON, NOON),
         (
@@ -380,6 +413,12 @@ def test_a_registry_that_is_down_is_no_bad_row(registry: SchemaRegistry) -> None
         ),
         ('{"type": "map", "values": "int"}', "map<string,int>", {"a": 1}, [("a", 1)]),
         (
+            '{"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"}',
+            "binary",
+            bytes(range(16)),
+            bytes(range(16)),
+        ),
+        (
             '{"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}',
             "decimal(4,1)",
             Decimal("1.5"),
@@ -396,6 +435,66 @@ def test_types_of_avro(registry: SchemaRegistry, schema: str, kind: str, value: 
     from spark_ext.schemas.arrow import arrow_type
 
     assert len(pa.array([decodes], arrow_type(decoder.kind))) == 1
+
+
+NOON_MILLIS = int(NOON.timestamp() * 1000)
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "value", "found"),
+    [
+        ("long", MILLIS, NOON_MILLIS, NOON),
+        (["null", "long"], ["null", MILLIS], NOON_MILLIS, NOON),
+        ("long", LOCAL, NOON_MILLIS * 1000, NOON.replace(tzinfo=None)),
+        ("int", {"type": "int", "logicalType": "date"}, NOON_MILLIS // 86_400_000, NOON.date()),
+        ("int", {"type": "int", "logicalType": "time-millis"}, 1005, 1005),
+        ("long", {"type": "long", "logicalType": "time-micros"}, 1005, 1005),
+        ("bytes", PRICE, b"\xff\x85", Decimal("-1.23")),
+        ({"type": "string", "logicalType": "uuid"}, "string", uuid.UUID(int=1), str(uuid.UUID(int=1))),
+    ],
+)
+def test_a_value_has_the_logical_type_of_the_pinned_version(
+    registry: SchemaRegistry, writer: Any, reader: Any, value: Any, found: Any
+) -> None:
+    """As in Avro for Java. Formerly: milliseconds were taken for microseconds, without an error."""
+    first, second = (_record([{"name": "x", "type": one}]) for one in (writer, reader))
+    id = registry.register("orders-value", first)
+    registry.register("orders-value", second)
+    assert _as_column(value_decoder(registry), framed(id, first, {"x": value})) == {"x": found}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "found"),
+    [
+        (MILLIS, NOON_MILLIS, NOON),
+        ("bytes", "\u00ff1", b"\xff1"),
+        ({"type": "fixed", "name": "F", "size": 1}, "\u00ff", b"\xff"),
+        ({"type": "map", "values": "bytes"}, {"a": "\u00ff"}, [("a", b"\xff")]),
+        (PRICE, "\u00ff\u0085", Decimal("-1.23")),
+        ({"type": "int", "logicalType": "time-millis"}, 7, 7),
+        ({"type": "record", "name": "S", "fields": [{"name": "t", "type": MILLIS}]}, {"t": NOON_MILLIS}, {"t": NOON}),
+        ({"type": "record", "name": "S", "fields": [{"name": "n", "type": "int", "default": 7}]}, {}, {"n": 7}),
+    ],
+)
+def test_a_default_is_a_value_of_its_type(registry: SchemaRegistry, kind: Any, default: Any, found: Any) -> None:
+    """Formerly: it was what stands in the schema, such as milliseconds for microseconds, and text for bytes."""
+    first = _record([{"name": "id", "type": "int"}])
+    id = registry.register("orders-value", first)
+    registry.register("orders-value", _record([{"name": "x", "type": kind, "default": default}]))
+    assert _as_column(value_decoder(registry), framed(id, first, {"id": 1})) == {"x": found}
+
+
+def _record(fields: list[dict[str, Any]]) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": fields})
+
+
+def _as_column(decoder: Decoder, content: bytes) -> Any:
+    from spark_ext.schemas.arrow import arrow_type
+
+    return pa.array([decoder.value(content)], arrow_type(decoder.kind))[0].as_py()
 
 
 @pytest.mark.parametrize(
