@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -67,6 +67,21 @@ class LogState:
         if entry["kind"] == "epoch":
             return replace(state, epochs={**self.epochs, entry["application"]: entry["epoch"]})
         return state
+
+
+def unlinked(entries: Iterable[Entry]) -> list[str]:
+    """The paths of files that were committed without links since a start has last made the links of all.
+
+    Args:
+        entries: of a log, in order.
+    """
+    found: list[str] = []
+    for entry in entries:
+        if entry["kind"] == "claim" and entry.get("links"):
+            found = []
+        elif entry["kind"] == "epoch" and not entry.get("links", True):
+            found += [file["path"] for file in entry["files"]]
+    return found
 
 
 @dataclass(frozen=True)

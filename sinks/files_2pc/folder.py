@@ -22,7 +22,7 @@ from spark_ext.datafiles.once import once_folder
 from spark_ext.datafiles.orphans import delete_orphans
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.sinks.contract import Claim
-from spark_ext.sinks.files_2pc.epoch_log import EpochLog
+from spark_ext.sinks.files_2pc.epoch_log import EpochLog, unlinked
 from spark_ext.stores.objects import Objects
 
 ABOUT: Final = "_files_2pc.json"
@@ -191,6 +191,17 @@ class Folder:
                 link.parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(FileExistsError):
                     os.link(root / FILES / name, link)
+
+    def link_earlier(self, claim: Claim) -> bool:
+        """Make the links that starts before a claim were not to make; returns whether there were any to make.
+
+        Raises:
+            OSError: the log cannot be read, or the folder not be written.
+        """
+        entries = self.log(claim.sink).entries()
+        paths = unlinked(one for one in entries if one["kind"] != "claim" or one["incarnation"] < claim.incarnation)
+        self.publish(paths)
+        return bool(paths)
 
     def clean(self, claim: Claim) -> int:
         """Delete what dead incarnations have left; only once the claim is in the log, when they can no longer commit.

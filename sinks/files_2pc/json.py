@@ -54,7 +54,9 @@ def _texts(column: pa.Array, kind: spark.DataType) -> pa.Array:
     if isinstance(kind, (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType, spark.BooleanType)):
         return column.cast(text)
     if isinstance(kind, (spark.FloatType, spark.DoubleType)) and pc.all(pc.is_finite(column)).as_py() is not False:
-        return column.cast(text)
+        texts = column.cast(text)
+        # Readers take -0 for a whole number, which has no sign.
+        return pc.if_else(pc.equal(texts, _scalar("-0")), _scalar("-0.0"), texts)
     if isinstance(kind, (spark.DecimalType, spark.DateType)):
         # Arrow writes small decimals with an exponent, which Spark's readers accept.
         return _quoted(column.cast(text))

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.sift import Numbered
@@ -21,8 +20,8 @@ from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout
 from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.options import Bytes, Names
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.sinks.files_2pc.options import FilesSinkOptions
 from spark_ext.sinks.files_2pc.storable import UNSTORABLE, Storable
 from spark_ext.sinks.runtime.aside import Aside
 
@@ -33,50 +32,6 @@ if TYPE_CHECKING:
     from spark_ext.datafiles.writer import DataFileWriter
     from spark_ext.sinks.files_2pc.epoch_log import Entry, LogState
     from spark_ext.sinks.files_2pc.folder import About, Folder
-
-
-class FilesSinkOptions(SinkOptions):
-    """Options of `files_2pc`."""
-
-    path: str = Field(min_length=1)
-    """The folder: a path that the driver and the executors share, or a URI of an object store. Created if it does not
-    exist."""
-
-    format: Literal["parquet", "csv", "json"] = "parquet"
-    """File format."""
-
-    compression: Literal["snappy", "zstd", "gzip", "none"] | None = None
-    """Compression codec; CSV and JSON support `gzip` and `none`. Default: snappy for Parquet, none otherwise."""
-
-    partition_by: Names = ()
-    """Partition columns, comma-separated: their values are in the names of folders. Fixed by the first epoch."""
-
-    header: bool = False
-    """Whether each CSV file begins with the column names."""
-
-    sep: str = Field(default=",", min_length=1, max_length=1)
-    """CSV: separator of values."""
-
-    publish: bool | None = None
-    """Whether committed files are linked into the folder itself, for readers that do not know the log. Default: yes; in
-    an object store, which has no links, no."""
-
-    target_file_size: Bytes = Field(default=256 * 1024**2, gt=0)
-    """Size at which a file is closed and a new one is started, bytes."""
-
-    row_group_rows: int = Field(default=1_000_000, gt=0)
-    """Maximum number of rows that a task buffers before it writes them; a row group in Parquet."""
-
-    row_group_size: Bytes = Field(default=128 * 1024**2, gt=0)
-    """Maximum memory that a task buffers before it writes, bytes."""
-
-    @model_validator(mode="after")
-    def _together(self) -> FilesSinkOptions:
-        if self.format != "parquet" and self.compression not in (None, "gzip", "none"):
-            raise ValueError(f"compression '{self.compression}' is for parquet; {self.format} supports gzip and none")
-        if self.format != "csv" and (self.header or self.sep != ","):
-            raise ValueError("header and sep require format=csv")
-        return self
 
 
 class FilesTwoPhaseCommit(TwoPhaseCommitSink):
@@ -143,7 +98,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         """
         from spark_ext.sinks.files_2pc.types import check
 
-        check(schema, self.options.format, self.options.partition_by, self._who)
+        check(schema, self.options.format, self.options.partition_by, self._who, self.options.sep)
         try:
             found = self._folder.about()
             if found is not None:
@@ -163,7 +118,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         from spark_ext.sinks.files_2pc.types import check
 
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
-        check(schema, self.options.format, self.options.partition_by, who)
+        check(schema, self.options.format, self.options.partition_by, who, self.options.sep)
         files = self._writer(schema, task)
         if self.collects_bad_rows:
             aside = Aside(self, task)
@@ -222,6 +177,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                 "incarnation": epoch.incarnation,
                 "files": [_record(file) for file in files],
                 **({} if mark is None else {"bad_rows": mark}),
+                **({"links": False} if self.options.publish is False else {}),
             }
 
         try:
@@ -321,6 +277,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                 "start": claim.start,
                 "job": claim.job,
                 "job_id": claim.job_id,
+                **({"links": True} if self._publishes else {}),
             }
 
         try:
@@ -328,7 +285,11 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             refuse(log.state())
             if self._schema is not None:
                 self._folder.ensure(self._about(self._schema))
+            # Of epochs from before the option 'publish' was set. The claim says that their links are there.
+            late = self._publishes and self._folder.link_earlier(claim)
             log.append(decide, str(claim.incarnation))
+            if late:
+                self._folder.link_earlier(claim)  # and of what an older start has committed meanwhile
             reach(FailPoint.FILES_CLAIMED)
             self._folder.clean(claim)
             reach(FailPoint.FILES_CLEANED)

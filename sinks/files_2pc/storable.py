@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 UNSTORABLE: Final = (ValueError, OverflowError)
 """What `Storable.check` raises; Arrow's own errors are among them."""
 
+_TEXTS: Final = (spark.StringType, spark.CharType, spark.VarcharType)
 _TIMES: Final = (spark.DateType, spark.TimestampType, spark.TimestampNTZType)
 
 
@@ -35,9 +36,8 @@ class Storable:
             for number, field in kept
             if form == "json" and not isinstance(field.dataType, spark.AtomicType) and _has_times(field.dataType)
         ]
-        self._texts = [
-            number for number, field in kept if form == "json" and isinstance(field.dataType, spark.StringType)
-        ]
+        self._form = form
+        self._texts = [number for number, field in kept if text and isinstance(field.dataType, _TEXTS)]
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Find out whether all rows can be written; cheap but for nested columns that have times.
@@ -45,11 +45,10 @@ class Storable:
         Raises:
             ValueError, OverflowError: one of them cannot.
         """
-        from spark_ext.sinks.files_2pc.text import refuse_far_times
+        from spark_ext.sinks.files_2pc.text import refuse_far_times, refuse_lost_texts
 
         refuse_far_times([(batch.schema.names[number], batch.column(number)) for number in self._times])
-        for number in self._texts:
-            batch.column(number).validate(full=True)
+        refuse_lost_texts([(batch.schema.names[number], batch.column(number)) for number in self._texts], self._form)
         for number in self._nested:
             try:
                 batch.column(number).to_pylist()

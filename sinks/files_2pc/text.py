@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types as spark
 
+from spark_ext.datafiles.partition_values import NULL_FOLDER
 from spark_ext.datafiles.writer import DataFile, DataFileWriter
+from spark_ext.errors import NOTHING_VISIBLE, DataError
 from spark_ext.sinks.files_2pc.json import json_lines
 
 if TYPE_CHECKING:
@@ -35,6 +37,13 @@ class HivePathWriter(DataFileWriter):
     """Writes files into folders `day=2013-01-31`, from which readers take the partition's value."""
 
     def _folder(self, name: str, value: str | None) -> str:
+        if value == NULL_FOLDER:
+            raise DataError(
+                f"a value of the partition column '{name}' is the text '{NULL_FOLDER}', which readers take for null",
+                operator=f"sink '{self._task.sink}', epoch {self._task.epoch}, partition {self._task.partition}",
+                kept=NOTHING_VISIBLE,
+                do="make it another text or null in the query, or partition by other columns",
+            )
         return hive_folder(name, value)
 
 
@@ -68,6 +77,9 @@ class TextFileWriter(HivePathWriter):
 class _TextFile:
     """What CSV and JSON files share."""
 
+    form = ""
+    """`csv` or `json`."""
+
     def __init__(self, place: Location, path: str) -> None:
         import pyarrow as pa
 
@@ -79,9 +91,11 @@ class _TextFile:
         """Write some rows; returns the file's size so far.
 
         Raises:
-            ValueError: a time has no text form.
+            ValueError: a time has no text form, or readers would find another text.
         """
-        refuse_far_times(list(zip(table.column_names, table.columns, strict=True)))
+        columns = list(zip(table.column_names, table.columns, strict=True))
+        refuse_far_times(columns)
+        refuse_lost_texts(columns, self.form)
         self._rows += table.num_rows
         self._write(table)
         return int(self._raw.tell())
@@ -125,8 +139,35 @@ def refuse_far_times(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray]]) 
                 raise ValueError(f"column '{name}' has a time outside the years 1 to 9999")
 
 
+def refuse_lost_texts(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray]], form: str) -> None:
+    """Refuse texts that readers of the files would not get back.
+
+    Args:
+        columns: names and values.
+        form: `csv` or `json`.
+
+    Raises:
+        ValueError: names the column.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, column in columns:
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            raise ValueError(f"column '{name}' has a text that is not UTF-8") from None
+        if form == "csv" and pc.any(pc.match_substring(column, "\0")).as_py():
+            # Spark's parser takes it for an escape in a value that has quotes, and leaves it out.
+            raise ValueError(f"column '{name}' has a text with the character NUL, which readers of CSV leave out")
+
+
 class CsvFile(_TextFile):
     """One CSV file."""
+
+    form = "csv"
 
     def __init__(self, place: Location, path: str, schema: pa.Schema, header: bool, separator: str) -> None:
         from pyarrow import csv
@@ -146,6 +187,8 @@ class CsvFile(_TextFile):
 
 class JsonFile(_TextFile):
     """One file of JSON lines."""
+
+    form = "json"
 
     def __init__(self, place: Location, path: str, schema: spark.StructType) -> None:
         super().__init__(place, path)
@@ -190,7 +233,7 @@ _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(3
 
 def hive_folder(name: str, value: str | None) -> str:
     """The folder of a partition, `day=2013-01-31`, as Spark spells it and reads it back."""
-    spelled = "__HIVE_DEFAULT_PARTITION__" if value is None else _escaped(value)
+    spelled = NULL_FOLDER if value is None else _escaped(value)
     return f"{_escaped(name)}={spelled}"
 
 

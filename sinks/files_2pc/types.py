@@ -17,7 +17,19 @@ _BAD_IN_PARQUET: Final = frozenset(" ,;{}()\n\t=")
 """Characters in column names that older Parquet readers refuse."""
 
 
-def check(schema: spark.StructType, kind: str, partition_by: Sequence[str], who: str) -> None:
+_DIGITS: Final = frozenset("0123456789-")
+
+_WITHOUT_QUOTES: Final[tuple[tuple[type[spark.DataType], frozenset[str]], ...]] = (
+    (spark.BooleanType, frozenset("truefals")),
+    (spark.DateType, _DIGITS),
+    (spark.TimestampType, _DIGITS | frozenset(" :.Z")),
+    (spark.TimestampNTZType, _DIGITS | frozenset(" :.")),
+    (spark.NumericType, _DIGITS | frozenset("+.eEinfa")),
+)
+"""The characters that values of a type may have in CSV, where only strings are in quotes."""
+
+
+def check(schema: spark.StructType, kind: str, partition_by: Sequence[str], who: str, sep: str = ",") -> None:
     """Refuse a schema that files of a kind do not support.
 
     Args:
@@ -25,6 +37,7 @@ def check(schema: spark.StructType, kind: str, partition_by: Sequence[str], who:
         kind: `parquet`, `csv` or `json`.
         partition_by: the partition columns.
         who: the sink, for messages.
+        sep: what separates values in CSV.
 
     Raises:
         ConfigurationError: names the column and its type.
@@ -39,6 +52,17 @@ def check(schema: spark.StructType, kind: str, partition_by: Sequence[str], who:
     if kind == "csv" and len(kept) == 1 and kept[0].nullable:
         what = f"column '{kept[0].name}' is the only one in its files and may be null: CSV readers skip empty lines"
         raise refused(what, who, "add a column, make it not nullable (coalesce), or choose another format")
+    inside = next((field for field in kept if kind == "csv" and sep in _characters(field.dataType)), None)
+    if inside is not None:
+        what = (
+            f"option 'sep': {sep!r} may be part of a value of column '{inside.name}' ({inside.dataType.simpleString()})"
+        )
+        raise refused(f"{what}, and only strings are in quotes", who, "choose another separator")
+
+
+def _characters(kind: spark.DataType) -> frozenset[str]:
+    """What values of a type may consist of outside of quotes."""
+    return next((found for one, found in _WITHOUT_QUOTES if isinstance(kind, one)), frozenset())
 
 
 def _misfit(path: str, kind: spark.DataType, form: str) -> str | None:

@@ -23,9 +23,11 @@ _BY_LINE = frozenset(
 _AT_ONCE = frozenset({"utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"})
 
 _MARKS = {
-    "utf-8": (codecs.BOM_UTF8,),
-    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
-    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+    "utf-8": codecs.BOM_UTF8,
+    "utf-32-le": codecs.BOM_UTF32_LE,
+    "utf-32-be": codecs.BOM_UTF32_BE,
+    "utf-16-le": codecs.BOM_UTF16_LE,
+    "utf-16-be": codecs.BOM_UTF16_BE,
 }
 """Byte order marks; those of UTF-32 begin as those of UTF-16 do."""
 
@@ -79,10 +81,11 @@ class Encoding:
         Raises:
             ValueError: they are the mark of another encoding, or UTF-16 or UTF-32 has none.
         """
-        found = next((name for name, marks in _MARKS.items() if begin.startswith(marks)), None)
-        if found is not None and not self.name.startswith(found):
+        found = next((name for name, mark in _MARKS.items() if begin.startswith(mark)), None)
+        either = self.name in ("utf-16", "utf-32")
+        if found is not None and found != self.name and not (either and found.startswith(self.name)):
             raise ValueError(f"it begins with the byte order mark of {found}, and the option 'encoding' is {self.name}")
-        if self.name in ("utf-16", "utf-32") and begin and found != self.name:
+        if either and begin and found is None:
             raise ValueError(
                 f"it has no byte order mark: set the option 'encoding' to {self.name}-le or {self.name}-be"
             )

@@ -76,11 +76,6 @@ class LinesFormat(ABC):
         """Whole lines without those that are no rows, such as comments."""
         return block
 
-    @property
-    def has_other_lines(self) -> bool:
-        """Whether lines may be no rows, so that a file has to be divided into lines before it is parsed."""
-        return False
-
     @abstractmethod
     def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         """A whole file, from its beginning, whose rows may span lines."""
@@ -129,7 +124,7 @@ class LinesFormat(ABC):
             if limit.bytes is not None and start + limit.bytes < end:
                 end = line_end(raw, start + max(0, limit.bytes - 1), end)
             if limit.rows is not None:
-                first = max(start, self.head(file)) if start == 0 else start
+                first = max(start, self.head(file))
                 end, rows = after_lines(raw, first, end, limit.rows) if first < end else (end, 0)
         return Advance(end, end == file.size, rows=rows, bytes=end - start)
 
@@ -188,7 +183,7 @@ class LinesFormat(ABC):
                 yield from self._whole_rows(file, bad) if self.whole(file) else self._rows(file, start, end, bad)
 
     def _whole_rows(self, file: InputFile, bad: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
-        if not self._whole and (bad is not None or self.has_other_lines):
+        if not self._whole:
             yield from self._unpacked_rows(file, bad)
             return
         with file.faults(), self.text(file) as raw:
@@ -265,7 +260,8 @@ class LinesFormat(ABC):
         return pa.Table.from_batches(good, schema=schema).combine_chunks().to_batches(BATCH_ROWS) if good else []
 
     def _blocks(self, file: InputFile, raw: pa.NativeFile, start: int, end: int) -> Iterator[tuple[int, pa.Buffer]]:
-        at = start or self._first(file, raw)
+        # A range may begin before the header, between comments.
+        at = max(start, self._first(file, raw))
         while at < end:
             with file.faults():
                 raw.seek(at)

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from spark_ext.options import Milliseconds
+from spark_ext.schemas.strptime import refused_directive
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.sources.files.encodings import Encoding
 
@@ -86,6 +87,13 @@ class FilesOptions(SourceOptions):
         if value and (not value.isascii() or value in "\r\n"):
             raise ValueError("it has to be a character of ASCII")
         return value or None
+
+    @field_validator("timestamp_format")
+    @classmethod
+    def _converted(cls, value: str | None) -> str | None:
+        if value is not None and (problem := refused_directive(value)) is not None:
+            raise ValueError(problem)
+        return value
 
     @field_validator("encoding")
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,11 +11,18 @@ import pyarrow as pa
 from pyarrow import csv, json, types
 
 from spark_ext.datafiles.input_file import InputFile
-from spark_ext.errors import refused
-from spark_ext.schemas.columns import instants, match
+from spark_ext.schemas.columns import match
 from spark_ext.sources.files.encodings import UTF_8, Encoding
+from spark_ext.sources.files.ended import Ended
 from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, without_lines
 from spark_ext.sources.files.lines import BLOCK, LinesFormat
+from spark_ext.sources.files.text_types import (
+    as_declared,
+    parsed_in_csv,
+    parsed_in_json,
+    refuse_lost_zones,
+    refuse_types,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +72,8 @@ class CsvFormat(LinesFormat):
         self._dialect = dialect
         self._multiline = multiline
         self._headers: dict[InputKey, Header] = {}
-        _refuse_types(wanted, operator, "csv", lambda kind: types.is_nested(kind) or types.is_duration(kind))
+        refuse_lost_zones(wanted, dialect.timestamp_format, operator)
+        refuse_types(wanted, operator, "csv", lambda kind: types.is_nested(kind) or types.is_duration(kind))
 
     def head(self, file: InputFile) -> int:
         """The byte after the header; 0 without one."""
@@ -79,11 +87,6 @@ class CsvFormat(LinesFormat):
         """Whole lines without comments."""
         return block if self._dialect.comment is None else without_lines(block, ord(self._dialect.comment))
 
-    @property
-    def has_other_lines(self) -> bool:
-        """Whether there may be comments."""
-        return self._dialect.comment is not None
-
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """Parse lines into columns."""
         names = self._header(file).names
@@ -93,24 +96,29 @@ class CsvFormat(LinesFormat):
             parse_options=self._parse_options(),
             convert_options=self._convert_options(file, names),
         )
-        self._refuse_open_quotes(block, table.num_rows)
+        self._refuse_open_lines(block, table.num_rows)
         return self._shaped(file, table)
 
-    def _refuse_open_quotes(self, block: pa.Buffer, rows: int) -> None:
-        """Refuse quoted values over several lines everywhere, because a range may begin or end inside of one.
+    def _refuse_open_lines(self, block: pa.Buffer, rows: int) -> None:
+        """Refuse values over several lines everywhere, because a range may begin or end inside of one.
 
-        Arrow itself silently closes a quote at the end of its input.
+        They are in quotes, or have a line end behind an escape. Arrow itself silently closes a quote at the end of its
+        input.
         """
-        if self._dialect.quote is None or self._dialect.quote.encode() not in bytes(block):
+        if not self._may_be_open(bytes(block)):
             return
         text = bytes(block).rstrip(b"\r\n")
         ends = ends_of(text)
         if not self._closed(text[ends[-1] if len(ends) else 0 :]) or rows != filled_lines(block, b"\r\n"):
             raise pa.ArrowInvalid("a quoted value continues after the end of a line; set the option 'multiline'")
 
+    def _may_be_open(self, text: bytes) -> bool:
+        """Whether a text has a quote or an escape, without which each line is a row."""
+        return any(one and one.encode() in text for one in (self._dialect.quote, self._dialect.escape))
+
     def _closed(self, line: bytes) -> bool:
         """Whether no quote is open at the end of a line: twice the line is then two rows."""
-        if self._dialect.quote is None or self._dialect.quote.encode() not in line:
+        if not self._may_be_open(line):
             return True
         twice = (line + b"\n") * 2
         try:
@@ -128,12 +136,14 @@ class CsvFormat(LinesFormat):
         """Parse a file in which quoted values may contain line breaks."""
         names, end = self._header(file)
         raw.read(end)
+        ended = Ended(raw, self._dialect.sep.encode() * len(names))
+        options = self._parse_options()
+        options.invalid_row_handler = ended.odd_row
         try:
             reader = csv.open_csv(
-                raw,
+                pa.PythonFile(ended, "r"),
                 read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK, column_names=names),
-                # A block of a compressed file may end in a quoted value too.
-                parse_options=self._parse_options(multiline=True),
+                parse_options=options,
                 convert_options=self._convert_options(file, names),
             )
         except pa.ArrowInvalid as problem:
@@ -142,6 +152,8 @@ class CsvFormat(LinesFormat):
             raise
         for batch in reader:
             yield from self._shaped(file, pa.Table.from_batches([batch])).combine_chunks().to_batches()
+        if not ended.found:
+            raise pa.ArrowInvalid("a quoted value is not closed before its end")
 
     def _held(self, file: InputFile) -> pa.Schema:
         return pa.schema([field for field in self._wanted if field.name not in file.constants])
@@ -193,20 +205,20 @@ class CsvFormat(LinesFormat):
             found[found.index(theirs)] = name
         return found
 
-    def _parse_options(self, *, multiline: bool = False) -> csv.ParseOptions:
+    def _parse_options(self) -> csv.ParseOptions:
         dialect = self._dialect
         return csv.ParseOptions(
             delimiter=dialect.sep,
             quote_char=dialect.quote or False,
             double_quote=dialect.escape is None,
             escape_char=dialect.escape or False,
-            newlines_in_values=multiline or self._multiline,
+            newlines_in_values=self._multiline,
         )
 
     def _convert_options(self, file: InputFile, names: list[str]) -> csv.ConvertOptions:
         held = self._held(file)
         return csv.ConvertOptions(
-            column_types={field.name: pa.string() if types.is_timestamp(field.type) else field.type for field in held},
+            column_types={field.name: parsed_in_csv(field.type) for field in held},
             include_columns=held.names if len(names) > len(held) else None,
             null_values=sorted({"", self._dialect.null_value}),
             strings_can_be_null=True,
@@ -214,7 +226,7 @@ class CsvFormat(LinesFormat):
         )
 
     def _shaped(self, file: InputFile, table: pa.Table) -> pa.Table:
-        return _as_declared(table, self._held(file), self._dialect.timestamp_format)
+        return as_declared(table, self._held(file), self._dialect.timestamp_format)
 
 
 class JsonFormat(LinesFormat):
@@ -234,7 +246,8 @@ class JsonFormat(LinesFormat):
         super().__init__(wanted, whole=multiline, encoding=encoding)
         self._multiline = multiline
         self._timestamp_format = timestamp_format
-        _refuse_types(
+        refuse_lost_zones(wanted, timestamp_format, operator)
+        refuse_types(
             wanted,
             operator,
             "json",
@@ -255,7 +268,7 @@ class JsonFormat(LinesFormat):
                 "a line is not one object: it has several, or an object continues after its end; set the option "
                 "'multiline'"
             )
-        return _as_declared(table, self._held(file), self._timestamp_format)
+        return as_declared(table, self._held(file), self._timestamp_format)
 
     def _objects(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """All objects of a block.
@@ -277,7 +290,7 @@ class JsonFormat(LinesFormat):
             data = raw.read().removeprefix(BOM)
             if len(data) >= _LARGEST:
                 raise pa.ArrowInvalid("it has a null between its objects, and 2 GiB or more: remove the null")
-            table = _as_declared(self._objects(file, pa.py_buffer(data)), self._held(file), self._timestamp_format)
+            table = as_declared(self._objects(file, pa.py_buffer(data)), self._held(file), self._timestamp_format)
             yield from table.combine_chunks().to_batches()
             return
         try:
@@ -292,7 +305,7 @@ class JsonFormat(LinesFormat):
             raise
         for batch in reader:
             batch.validate(full=True)  # UTF-8
-            table = _as_declared(pa.Table.from_batches([batch]), self._held(file), self._timestamp_format)
+            table = as_declared(pa.Table.from_batches([batch]), self._held(file), self._timestamp_format)
             yield from table.combine_chunks().to_batches()
 
     def _may_have_null(self, file: InputFile) -> bool:
@@ -310,7 +323,7 @@ class JsonFormat(LinesFormat):
         return pa.schema([field for field in self._wanted if field.name not in file.constants])
 
     def _parse_options(self, file: InputFile) -> json.ParseOptions:
-        explicit = [field.with_type(pa.string()) if _as_text(field.type) else field for field in self._held(file)]
+        explicit = [field.with_type(parsed_in_json(field.type)) for field in self._held(file)]
         return json.ParseOptions(
             explicit_schema=pa.schema([field.with_nullable(True) for field in explicit]),
             unexpected_field_behavior="ignore",
@@ -340,38 +353,3 @@ def _check_utf8(block: pa.Buffer) -> None:
         pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, block.size], np.int32)), block).validate(full=True)
     except pa.ArrowInvalid:
         raise pa.ArrowInvalid("it is not valid UTF-8") from None
-
-
-def _as_text(kind: pa.DataType) -> bool:
-    return bool(types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind))
-
-
-def _as_declared(table: pa.Table, held: pa.Schema, pattern: str | None) -> pa.Table:
-    """Convert the columns that were read as text to their declared types."""
-    table = table.select(held.names).combine_chunks()
-    for index, field in enumerate(held):
-        column = table.column(index)
-        if column.type != field.type:
-            try:
-                chunks = [
-                    instants(chunk, field.type, pattern) if types.is_timestamp(field.type) else chunk.cast(field.type)
-                    for chunk in column.chunks
-                ]
-            except pa.ArrowInvalid as problem:
-                raise pa.ArrowInvalid(f"column '{field.name}': {problem}") from None
-            table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
-    return table
-
-
-def _refuse_types(wanted: pa.Schema, operator: str, name: str, unsupported: Callable[[pa.DataType], bool]) -> None:
-    for field in wanted:
-        kinds = [field.type]
-        while kinds:
-            kind = kinds.pop()
-            if unsupported(kind):
-                raise refused(
-                    f"column '{field.name}': {name} files do not support the type {field.type}",
-                    operator,
-                    "declare the column as string and convert it in the query",
-                )
-            kinds += [kind.field(index).type for index in range(kind.num_fields)]

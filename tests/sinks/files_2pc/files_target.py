@@ -97,7 +97,7 @@ def read_file(file: Path, kind: str, schema: T.StructType) -> list[dict[str, Any
     """The rows of one file, by somebody else's reader."""
     found: list[dict[str, Any]]
     if kind == "parquet":
-        found = pq.read_table(file).to_pylist()
+        found = pq.ParquetFile(file).read().to_pylist()
         return found
     if kind == "csv":
         wanted = arrow_schema(schema)

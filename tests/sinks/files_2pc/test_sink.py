@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
-from collections.abc import Iterator
-from datetime import date
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from pyspark.sql import types as T
 
 from spark_ext.errors import CommitError, ConfigurationError, DataError, StorageError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sinks.files_2pc.epoch_log import SPAN
+from spark_ext.sinks.files_2pc.epoch_log import SPAN, EpochLog
 from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit, committed_files
 from spark_ext.sinks.files_2pc.text import hive_folder
 from spark_ext.sources.files.source import Files
@@ -112,6 +114,39 @@ def test_links_are_made_for_committed_files_only_and_can_be_left_out(tmp_path: P
     assert links(tmp_path / "b") == set()
 
 
+def test_a_start_that_publishes_makes_the_links_that_earlier_ones_were_not_to_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers that know nothing of the log would find the later rows only. Links that were deleted stay so."""
+    target = FilesTarget(tmp_path, "parquet")
+
+    def start(number: int, **options: str) -> Driver:
+        return Driver(target, number, options=options)
+
+    start(1).claim()
+    start(1).run(0, numbered(0, 5))
+    kept = links(tmp_path)
+    without = start(2, publish="false")
+    without.claim()
+    without.run(1, numbered(5, 10))
+    assert links(tmp_path) == kept
+    for name in kept:
+        (tmp_path / name).unlink()  # as those who keep rows for a month only
+
+    def late(log: EpochLog, decide: Callable[..., Any], writer: str) -> Any:
+        monkeypatch.undo()
+        without.run(2, numbered(10, 15))
+        return log.append(decide, writer)
+
+    monkeypatch.setattr(EpochLog, "append", late)
+    start(3).claim()
+    assert sorted(pq.read_table(tmp_path).column("id").to_pylist()) == list(range(5, 15))
+    for name in links(tmp_path):
+        (tmp_path / name).unlink()
+    start(4).claim()
+    assert links(tmp_path) == set()
+
+
 def test_the_source_of_this_project_reads_what_is_committed(tmp_path: Path) -> None:
     made = driver(tmp_path / "t", schema=DAYS, partition_by="day")
     made.run(0, days(0, 10))
@@ -176,6 +211,8 @@ def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
         ({"header": "true"}, "header and sep require format=csv"),
         ({"format": "orc"}, "option 'format'"),
         ({"sep": ";;", "format": "csv"}, "option 'sep'"),
+        ({"sep": "\\", "format": "csv"}, "sep cannot be"),
+        ({"sep": "1", "format": "csv"}, "'1' may be part of a value of column 'id'"),
         ({"partition_by": "nowhere"}, "partition column 'nowhere' is not a column of the query; it has: id, name"),
         ({"partition_by": "id,name"}, "no column is left"),
     ],
@@ -183,6 +220,37 @@ def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
 def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         FilesTwoPhaseCommit({"uid": "out", "path": str(tmp_path), **options}).validate(NUMBERS)
+
+
+WITHOUT_QUOTES: list[tuple[T.DataType, list[Any]]] = [
+    (T.BooleanType(), [True, False]),
+    (T.LongType(), [-(2**63), 1234567890]),
+    (T.DecimalType(38, 37), [Decimal("-1e-37"), Decimal("9.8765432101")]),
+    (T.FloatType(), [-1.5e-30, 3e38, math.inf, -math.inf, math.nan]),
+    (T.DoubleType(), [-1.5e-300, 1e300, 0.1]),
+    (T.DateType(), [date(1, 1, 1), date(9876, 12, 30)]),
+    (T.TimestampType(), [datetime(1987, 12, 6, 5, 43, 21, 98765, tzinfo=timezone.utc)]),
+    (T.TimestampNTZType(), [datetime(1987, 12, 6, 5, 43, 21, 98765)]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), WITHOUT_QUOTES)
+def test_no_separator_is_part_of_a_value_without_quotes(tmp_path: Path, kind: T.DataType, values: list[Any]) -> None:
+    """Otherwise the rows would be written, and nobody could read them."""
+    schema = T.StructType([T.StructField("s", T.StringType()), T.StructField("v", kind)])
+    made = Driver(FilesTarget(tmp_path / "t", "csv"), schema=schema, options={"sep": "|"})
+    made.claim()
+    made.run(0, [{"s": " ", "v": value} for value in values])
+    lines = [line for path in committed_files(tmp_path / "t") for line in path.read_text().splitlines()]
+    written = "".join(line.split("|")[1] for line in lines)
+    for number, character in enumerate(sorted(set(written))):
+        sink = FilesTwoPhaseCommit(
+            {"uid": "out", "path": str(tmp_path / str(number)), "format": "csv", "sep": character}
+        )
+        with pytest.raises(ConfigurationError, match=r"may be part of a value of column 'v' .* only strings"):
+            sink.validate(schema)
+    for other in ",;|\t~":
+        FilesTwoPhaseCommit({"uid": "out", "path": str(tmp_path / "u"), "format": "csv", "sep": other}).validate(schema)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +324,14 @@ def test_a_time_that_has_no_text_form_is_named(tmp_path: Path, kind: str) -> Non
             made.write_batches(0, iter([far]))
         assert "partition 0" in problem.value.operator
     assert made.target.leftovers() == set()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_partition_value_that_readers_take_for_null_is_refused(tmp_path: Path, kind: str) -> None:
+    made = driver(tmp_path, kind, DAYS, partition_by="name")
+    made.run(0, [{"id": 1, "day": None, "name": None}])
+    with pytest.raises(DataError, match="'name' is the text '__HIVE_DEFAULT_PARTITION__', which readers take for null"):
+        made.write(1, [{"id": 2, "day": None, "name": "__HIVE_DEFAULT_PARTITION__"}])
 
 
 @pytest.fixture

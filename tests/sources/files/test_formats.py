@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
-from datetime import datetime
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_ext.errors import DataError
+from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.sources.contract import Limit
 from tests.sources.files.files_kit import DDL, START, read_all, source
 
@@ -100,6 +101,75 @@ def test_json_over_lines_and_nested(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"id":\n 1, "tags": ["a"], "on": "2024-02-03"}\n\n{"id": 2}')
     rows = read_all(source(tmp_path, "id int, tags array<string>, on date", multiline="true"))
     assert [(row["id"], row["tags"], str(row["on"])) for row in rows] == [(1, ["a"], "2024-02-03"), (2, None, "None")]
+
+
+def test_times_within_json_are_read_as_those_outside(tmp_path: Path) -> None:
+    """Formerly: there a pattern did not count, a zone was subtracted, and a number was a date."""
+    (tmp_path / "x.json").write_text(
+        'null\n{"s": {"at": "05/03/2020", "on": "2020-01-02", "in": [{"n": 1.5, "at": "01/02/2020"}, null, {}]}}\n'
+        '{"s": null}\n{"s": {"in": []}}\n{"s": {"on": "1999-12-31", "in": [{"n": "2.25"}]}}\n'
+    )
+    ddl = "s struct<at: timestamp, on: date, in: array<struct<n: decimal(5,2), at: timestamp_ntz>>>"
+    utc = timezone.utc
+    assert [row["s"] for row in read_all(source(tmp_path, ddl, timestamp_format="%d/%m/%Y"))] == [
+        None,
+        {
+            "at": datetime(2020, 3, 5, tzinfo=utc),
+            "on": date(2020, 1, 2),
+            "in": [{"n": Decimal("1.50"), "at": datetime(2020, 2, 1)}, None, {"n": None, "at": None}],
+        },
+        None,
+        {"at": None, "on": None, "in": []},
+        {"at": None, "on": date(1999, 12, 31), "in": [{"n": Decimal("2.25"), "at": None}]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [('{"t": "2020-01-01T00:00:00+02:00"}', "struct<t: timestamp_ntz>"), ("[12]", "array<date>")],
+)
+def test_a_value_within_json_that_is_none_of_its_type_is_refused(tmp_path: Path, value: str, kind: str) -> None:
+    (tmp_path / "x.json").write_text(f'{{"s": {value}}}\n')
+    with pytest.raises(DataError, match="line 1"):
+        read_all(source(tmp_path, f"s {kind}"))
+
+
+@pytest.mark.parametrize("number", ["12345678", "99999999999999999999999999999999999999", "1.239"])
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_decimal_that_does_not_fit_is_refused(tmp_path: Path, number: str, kind: str) -> None:
+    """Formerly: 99999999999999999999999999999999999999 was 1318113592927845595621363844787218676.76."""
+    (tmp_path / f"x.{kind}").write_text(f'{{"n": {number}}}\n' if kind == "json" else f"{number}\n")
+    for ddl in ("n decimal(8,2)", "n decimal(38,2)"):
+        if ddl == "n decimal(38,2)" and number == "12345678":
+            assert read_all(source(tmp_path, ddl)) == [{"n": Decimal(number)}]
+        else:
+            with pytest.raises(DataError, match="line 1"):
+                read_all(source(tmp_path, ddl))
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_time_by_a_pattern_is_not_another_one(tmp_path: Path, kind: str) -> None:
+    """Formerly: it was the 2nd of March, without its zone, or in UTC."""
+
+    def write(text: str) -> None:
+        (tmp_path / f"x.{kind}").write_text(f'{{"t": "{text}"}}\n' if kind == "json" else f"{text}\n")
+
+    write("2013-02-30")
+    with pytest.raises(DataError, match=r"line 1 .*'2013-02-30' is a day that its month does not have"):
+        read_all(source(tmp_path, "t timestamp", timestamp_format="%Y-%m-%d"))
+    write("2013-02-20 05:00 CET")
+    with pytest.raises(ConfigurationError, match=r"%Z is not supported"):
+        read_all(source(tmp_path, "t timestamp", timestamp_format="%Y-%m-%d %H:%M %Z"))
+    write("2013-02-20 05:00 +0200")
+    with pytest.raises(ConfigurationError, match="'t' has times without a zone"):
+        read_all(source(tmp_path, "t timestamp_ntz", timestamp_format="%Y-%m-%d %H:%M %z"))
+    rows = read_all(source(tmp_path, "t timestamp", timestamp_format="%Y-%m-%d %H:%M %z"))
+    assert rows == [{"t": datetime(2013, 2, 20, 3, tzinfo=timezone.utc)}]
+
+
+def test_blanks_around_a_number_are_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(" 1.5 \n-2\n\t3\n")
+    assert [row["n"] for row in read_all(source(tmp_path, "n decimal(8,2)"))] == [Decimal("1.5"), -2, 3]
 
 
 def test_lines_longer_than_a_block(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_json_that_is_not_utf8_is_refused(tmp_path: Path, bad: bytes, multiline:
         read_all(source(tmp_path, DDL, multiline=multiline))
     (tmp_path / "x.json").unlink()
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'{"id":1}\n' + bad))
-    with pytest.raises(DataError, match=r"x\.json\.gz.*UTF8"):
+    with pytest.raises(DataError, match=r"x\.json\.gz.*UTF-?8"):
         read_all(source(tmp_path, DDL, multiline=multiline))
     (tmp_path / "x.json.gz").unlink()
     (tmp_path / "x.csv").write_bytes(b"1,a\n2,\xff\n")
@@ -170,4 +170,33 @@ def test_a_compressed_file_has_quoted_line_breaks_at_any_byte(tmp_path: Path) ->
     """Formerly: A line break in quotes at the end of a block of a compressed file cut the value."""
     words = [f"a\n{n}" for n in range(1_500_000)]
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress("".join(f'"{word}"\n' for word in words).encode(), 1))
-    assert [row["w"] for row in read_all(source(tmp_path, "w string"))] == words
+    assert [row["w"] for row in read_all(source(tmp_path, "w string", multiline="true"))] == words
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "utf16.csv"])
+@pytest.mark.parametrize("multiline", ["false", "true"])
+@pytest.mark.parametrize("text", [b'1,a\n2,"b\n3,c\n4,d\n', b'1,a\n2,"', b'1,a\n2,"b""'])
+def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, name: str, multiline: str, text: bytes) -> None:
+    """Formerly: the rest of a compressed file, or with `multiline` of any, was the value of one row."""
+    more = {"encoding": "utf-16"} if name == "utf16.csv" else {}
+    data = gzip.compress(text) if name.endswith("gz") else text.decode().encode("utf-16") if more else text
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match="a quoted value"):
+        read_all(source(tmp_path, DDL, multiline=multiline, **more))
+
+
+def test_a_line_of_a_compressed_file_is_a_row(tmp_path: Path) -> None:
+    """As in one that is not compressed. Formerly: without `multiline` too, a row had two lines, or a line two rows."""
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b'1,"a\n2,b"\n'))
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'{"id":1}{"id":\n2}\n'))
+    for pattern in ("*.csv.gz", "*.json.gz"):
+        with pytest.raises(DataError, match="multiline"):
+            read_all(source(tmp_path, DDL, pattern=pattern))
+    rows = read_all(source(tmp_path, "id int", pattern="*.json.gz", multiline="true"))
+    assert rows == [{"id": 1}, {"id": 2}]
+
+
+def test_a_line_end_behind_an_escape_does_not_join_two_rows(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b"C:\\\nD:\\\n")
+    with pytest.raises(DataError, match="multiline"):
+        read_all(source(tmp_path, "w string", escape="\\"))

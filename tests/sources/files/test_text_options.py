@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import random
 from collections.abc import Callable
@@ -102,6 +103,7 @@ def test_a_split_file_has_each_line_once(tmp_path: Path) -> None:
         ("1,a\n".encode("utf-16"), "latin-1", "mark of utf-16"),
         ("1,a\n".encode("utf-8-sig"), "cp1252", "mark of utf-8"),
         ("1,a\n".encode("utf-32"), "utf-16", "mark of utf-32"),
+        (codecs.BOM_UTF16_BE + "1,a\n".encode("utf-16-be"), "utf-16-le", "mark of utf-16-be"),
         ("1,a\n".encode("utf-16-be"), "utf-16", "no byte order mark: set the option 'encoding' to utf-16-le or"),
         (b"1,a\n2,\x81\n", "cp1252", r"line 2 \(byte 4\).*not valid cp1252"),
         ("1,a\n".encode("utf-16") + b"\x00\xd8", "utf-16", r"x\.csv"),
@@ -149,6 +151,16 @@ def test_comments_are_not_rows(tmp_path: Path, ending: str, header: bool) -> Non
     (tmp_path / f"x.{ending}").write_bytes(pack[ending](text.encode()))
     rows = read_all(source(tmp_path, "id int, word string", comment="#", header=str(header)))
     assert rows == [{"id": 1, "word": "#a"}, {"id": 3, "word": "c#"}]
+
+
+@pytest.mark.parametrize("begin", ["# a comment\n\n# another\n", "\n\n"])
+@pytest.mark.parametrize("limit", ["max_bytes_per_epoch", "max_rows_per_epoch"])
+def test_a_header_is_no_row_of_an_epoch_that_ends_before_it(tmp_path: Path, begin: str, limit: str) -> None:
+    """Formerly: the header was read as a row if a limit was smaller than what is before it."""
+    (tmp_path / "x.csv").write_text(begin + "id,word\n1,a\n2,b\n")
+    given = options(tmp_path, header="true", comment="#")
+    trace = drive(Files, given, schema=columns("id string, word string"), limits=[{limit: "1"}])
+    assert trace.rows("x.csv").to_pylist() == [{"id": "1", "word": "a"}, {"id": "2", "word": "b"}]
 
 
 def test_a_line_that_does_not_fit_is_named_among_comments(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""As which types CSV and JSON are parsed, and how these become the declared ones, by rules more exact than Arrow's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from spark_ext.errors import refused
+from spark_ext.schemas.casts import cast, widened
+from spark_ext.schemas.columns import instants
+from spark_ext.schemas.strptime import has_zone
+
+
+def parsed_in_csv(kind: pa.DataType) -> pa.DataType:
+    """The type that Arrow parses in CSV; timestamps and decimals are converted from text by more exact rules."""
+    return pa.string() if types.is_timestamp(kind) or types.is_decimal(kind) else kind
+
+
+def parsed_in_json(kind: pa.DataType) -> pa.DataType:
+    """The type that Arrow parses in JSON: text for dates and times, room for all digits of decimals, at any depth."""
+    if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
+        return pa.string()
+    if types.is_struct(kind):
+        return pa.struct([child.with_type(parsed_in_json(child.type)) for child in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(parsed_in_json(kind.value_type)))
+    return widened(kind)
+
+
+def as_declared(table: pa.Table, held: pa.Schema, pattern: str | None) -> pa.Table:
+    """Convert the columns that were parsed as other types to their declared ones."""
+    table = table.select(held.names).combine_chunks()
+    for index, field in enumerate(held):
+        column = table.column(index)
+        if column.type != field.type:
+            try:
+                chunks = [_converted(chunk, field.type, pattern) for chunk in column.chunks]
+            except pa.ArrowInvalid as problem:
+                raise pa.ArrowInvalid(f"column '{field.name}': {problem}") from None
+            table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def _converted(values: pa.Array, kind: pa.DataType, pattern: str | None) -> pa.Array:
+    if values.type == kind:
+        return values
+    if types.is_timestamp(kind):
+        return instants(values, kind, pattern)
+    if types.is_struct(kind):
+        children = [_converted(values.field(at), kind.field(at).type, pattern) for at in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
+    if types.is_list(kind):
+        items = _converted(values.values, kind.value_type, pattern)
+        return pa.Array.from_buffers(kind, len(values), values.buffers()[:2], values.null_count, values.offset, [items])
+    if types.is_decimal(kind) and types.is_string(values.type):
+        values = pc.utf8_trim(values, " \t")  # as of other numbers
+    return cast(values, kind)
+
+
+def refuse_lost_zones(wanted: pa.Schema, pattern: str | None, operator: str) -> None:
+    """Refuse a pattern with a zone for a time of day without one, as such a text is refused without a pattern."""
+    if pattern is not None and has_zone(pattern):
+        for field in wanted:
+            if any(types.is_timestamp(kind) and kind.tz is None for kind in _kinds(field.type)):
+                raise refused(
+                    f"column '{field.name}' has times without a zone (timestamp_ntz), and the option "
+                    f"'timestamp_format' is {pattern!r}, with a zone",
+                    operator,
+                    "declare it as timestamp, or as string and convert it in the query",
+                )
+
+
+def refuse_types(wanted: pa.Schema, operator: str, name: str, unsupported: Callable[[pa.DataType], bool]) -> None:
+    """Refuse columns of types that a format does not have, at any depth."""
+    for field in wanted:
+        if any(unsupported(kind) for kind in _kinds(field.type)):
+            raise refused(
+                f"column '{field.name}': {name} files do not support the type {field.type}",
+                operator,
+                "declare the column as string and convert it in the query",
+            )
+
+
+def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """A type and those within it."""
+    yield kind
+    for at in range(kind.num_fields):
+        yield from _kinds(kind.field(at).type)
