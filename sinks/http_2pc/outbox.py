@@ -3,8 +3,10 @@
 A small Delta table holds the epochs that are decided and not yet acknowledged by the receiver. One fenced commit (see
 `delta.fenced_log`) decides an epoch: from then on the epoch consists of exactly these rows, divided into exactly these
 requests, whoever sends them and however often. A replay that has prepared its rows again, in whatever order, finds the
-decision and sends what was decided. As the commit is fenced, an older incarnation can no longer decide anything. Once
-the receiver has acknowledged the whole epoch, a second commit removes its rows and keeps its number.
+decision and sends what was decided. The decision also says which rows were put aside by the tasks whose rows it has:
+those that a replay finds, perhaps with other options, do not count. As the commit is fenced, an older incarnation can
+no longer decide anything. Once the receiver has acknowledged the whole epoch, a second commit removes its rows and
+keeps its number.
 
 This is the pattern known as the transactional outbox.
 """
@@ -12,39 +14,32 @@ This is the pattern known as the transactional outbox.
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import tee
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from pyspark.sql import types as spark
-
-from spark_ext.bad_rows.sift import Bad, behind, sift
 from spark_ext.datafiles.location import Location
-from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout, owner_of
-from spark_ext.errors import DataError, StateError, StorageError
+from spark_ext.datafiles.writer import DataFile, owner_of
+from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
-from spark_ext.sinks.http_2pc.addresses import Addresses
-from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, pieces, recorded_url
-from spark_ext.sinks.http_2pc.rows import JsonRows
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch
+from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, recorded_url
+from spark_ext.sinks.http_2pc.outbox_marks import (
+    decided_id,
+    decided_mark_id,
+    decision,
+    files_of,
+    is_sent,
+    label,
+    marked,
+    sent_id,
+)
+from spark_ext.sinks.http_2pc.outbox_pieces import SCHEMA
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import DeltaTable, Transaction
 
     from spark_ext.delta.sink_table import Target
-
-SCHEMA = spark.StructType(
-    [
-        spark.StructField("epoch", spark.StringType()),
-        spark.StructField("cut", spark.StringType()),
-        spark.StructField("rows", spark.IntegerType()),
-        spark.StructField("lines", spark.StringType()),
-    ]
-)
-"""A row of the table is a piece: some rows of one task, as JSON lines."""
 
 PROPERTIES = {
     # Epochs are removed as soon as they are acknowledged, so the log need not keep them for long.
@@ -54,115 +49,6 @@ PROPERTIES = {
 
 LOG_CHECKPOINT_EVERY = 100
 """Commits between two checkpoints of the table's log."""
-
-_LAYOUT = Layout(
-    partition_by=("epoch",),
-    compression="zstd",
-    row_group_bytes=16 * 1024**2,
-    # One file per task, so that the order of a task's pieces is fixed.
-    file_bytes=2**62,
-    statistics_columns=0,
-)
-
-_TASK = re.compile(r"-p(\d+)-a\d+-[0-9a-f]{16}\.")
-
-
-def label(lineage: int, query_id: str, number: int) -> str:
-    """The epoch's value in the outbox's partition column."""
-    return f"{lineage}-{query_id}-{number}"
-
-
-def stage(
-    location: Location,
-    schema: spark.StructType,
-    batches: Iterator[pa.RecordBatch],
-    task: Task,
-    cut: Cut,
-    who: str,
-    addresses: Addresses | None = None,
-    bad: Bad | None = None,
-) -> tuple[DataFile, ...] | None:
-    """Phase one, in a task: write the rows as pieces to a file in the outbox that no commit refers to yet.
-
-    Args:
-        location: root of the outbox.
-        schema: of the rows.
-        batches: the rows.
-        task: which.
-        cut: how they are divided.
-        who: for messages.
-        addresses: of the rows, if they have any of their own; they are recorded with them.
-        bad: takes the number of a row that has no JSON form or no address, the row, and why; None: it is an error.
-
-    Raises:
-        DataError: a value has no JSON form, or a row has no address to which it may be sent.
-        StorageError: the outbox cannot be written.
-    """
-    files = DataFileWriter(location, SCHEMA, _LAYOUT, task)
-    epoch = label(task.lineage, task.query_id, task.epoch)
-    try:
-        return files.write(_batch(epoch, cut, piece) for piece in _pieces(schema, batches, cut, who, addresses, bad))
-    except OSError as problem:
-        raise StorageError(
-            f"the outbox could not be written: {problem}",
-            operator=who,
-            kept="nothing of this epoch was sent",
-            do="check the storage (space, permissions); the epoch will be retried",
-        ) from problem
-
-
-Sent = TypeVar("Sent")
-
-
-def _each(
-    batches: Iterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], Iterable[Sent]], bad: Bad | None
-) -> Iterator[Sent]:
-    """What the rows become, without those that are bad."""
-    first = 0
-    for batch in batches:
-        if bad is None:
-            yield from convert(batch)
-            continue
-        try:
-            yield from list(convert(batch))
-        except DataError:
-            for found in sift(batch, lambda part: list(convert(part)), DataError, behind(bad, first)):
-                yield from found
-        first += batch.num_rows
-
-
-def _pieces(
-    schema: spark.StructType,
-    batches: Iterator[pa.RecordBatch],
-    cut: Cut,
-    who: str,
-    addresses: Addresses | None,
-    bad: Bad | None,
-) -> Iterator[Piece]:
-    if addresses is None:
-        yield from pieces(_each(batches, JsonRows(schema, who).lines, bad), cut)
-        return
-    body = addresses.body(schema)
-    rows = JsonRows(body, who)
-
-    def addressed(batch: pa.RecordBatch) -> Iterable[tuple[str, str]]:
-        return zip(addresses.of(batch), rows.lines(batch.select(body.names)), strict=True)
-
-    # One iterator for both: a row's line comes with its address.
-    urls, lines = tee(_each(batches, addressed, bad))
-    yield from pieces((line for _, line in lines), cut, (url for url, _ in urls))
-
-
-def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    from spark_ext.schemas.arrow import arrow_schema
-
-    columns = [[epoch], [cut.to_json(piece.url)], [piece.rows], [piece.lines]]
-    schema = arrow_schema(SCHEMA)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
-    )
 
 
 class Outbox:
@@ -245,8 +131,20 @@ class Outbox:
         """
         self._target.look(epoch)
 
-    def decide(self, epoch: Epoch, files: Sequence[DataFile]) -> bool:
+    def decide(
+        self,
+        epoch: Epoch,
+        files: Sequence[DataFile],
+        keep: Callable[[], int | None] = lambda: None,
+        adopt: Callable[[int | None], object] = lambda mark: None,
+    ) -> bool:
         """Decide that the epoch consists of these files, unless it is already decided.
+
+        Args:
+            epoch: the epoch.
+            files: what its tasks have written.
+            keep: stores the rows that its tasks have put aside, and returns their mark, which is part of the decision.
+            adopt: see `adopt`.
 
         Returns:
             Whether the epoch still has to be sent; False if the receiver is known to have all of it.
@@ -255,14 +153,14 @@ class Outbox:
             FencedError: a newer incarnation has claimed the outbox.
             StorageError: the outbox cannot be read or written.
         """
-        outcome, _ = self._target.commit(SCHEMA, epoch, files)
+        outcome, _ = self._target.commit(SCHEMA, epoch, files, lambda: decision(epoch, keep()))
         if outcome is CommitOutcome.COMMITTED:
             reach(FailPoint.HTTP_DECIDED)
             return True
         # The files that a replay has prepared are not needed.
-        kept = _names(self._table(), epoch)
+        kept = files_of(self._table(), epoch)
         self._remove([file.path for file in files if file.path not in kept])
-        return not _is_sent(self._table(), epoch)
+        return self.adopt(epoch, adopt)
 
     def decide_empty(self, epoch: Epoch, keep: Callable[[], int | None]) -> CommitOutcome:
         """Decide that an epoch has no rows to be sent, as all of them are bad, and record it as sent, in one commit.
@@ -274,13 +172,27 @@ class Outbox:
         from deltalake import Transaction
 
         def also() -> list[Transaction]:
-            return [Transaction(_sent(epoch), epoch.number), *_marked(epoch, keep())]
+            return [Transaction(sent_id(epoch), epoch.number), *marked(epoch, keep())]
 
         return self._target.commit(SCHEMA, epoch, (), also)[0]
 
-    def is_sent(self, epoch: Epoch) -> bool:
-        """Whether the receiver is known to have all of an epoch."""
-        return _is_sent(self._table(), epoch)
+    def adopt(self, epoch: Epoch, adopt: Callable[[int | None], object]) -> bool:
+        """Look at what an earlier attempt has decided.
+
+        Args:
+            epoch: the epoch, which is decided.
+            adopt: takes the mark of the rows that were put aside by the tasks whose files were decided on; None: there
+                were none. It is not called where an older release has decided, which did not record them.
+
+        Returns:
+            Whether the epoch still has to be sent; False if the receiver is known to have all of it.
+        """
+        table = self._table()
+        if is_sent(table, epoch):
+            return False
+        if table.transaction_version(decided_id(epoch)) == epoch.number:
+            adopt(table.transaction_version(decided_mark_id(epoch)) or None)
+        return True
 
     def mark(self, epoch: Epoch) -> int | None:
         """The mark of bad rows that the outbox holds of the epoch's application; None if there is none."""
@@ -299,7 +211,7 @@ class Outbox:
         table = self._table()
         # A successor that has sent the epoch has also removed it.
         self._target.check_fence(table, epoch.mark)
-        names = _names(table, epoch)
+        names = files_of(table, epoch)
         if not names:
             raise StateError(
                 f"epoch {epoch.number} was recorded for sending, but the outbox no longer holds it",
@@ -361,17 +273,17 @@ class Outbox:
 
         fence = self._target.fence(epoch.mark)
         carried = (
-            Transaction(_sent(epoch), epoch.number),
-            *_marked(epoch, mark),
+            Transaction(sent_id(epoch), epoch.number),
+            *marked(epoch, mark),
             *(fence.transactions if fence else ()),
         )
 
         def attempt(table: DeltaTable | None) -> tuple[int, list[str], bool]:
             if table is None:
                 raise self._lost()
-            if _is_sent(table, epoch):
+            if is_sent(table, epoch):
                 return table.version(), [], False
-            names = _names(table, epoch)
+            names = files_of(table, epoch)
             reach(FailPoint.HTTP_BEFORE_SETTLE)
             table.create_write_transaction(
                 [],
@@ -411,42 +323,6 @@ class Outbox:
             if self.location.local is not None:
                 for folder in {name.rpartition("/")[0] for name in names}:
                     (self.location.local / folder).rmdir()
-
-
-def _sent(epoch: Epoch) -> str:
-    """The id under which the table records the last epoch acknowledged by the receiver."""
-    return f"sent:{epoch.application}"
-
-
-def _marked(epoch: Epoch, mark: int | None) -> list[Transaction]:
-    """The transaction that keeps the mark of an epoch's bad rows."""
-    if mark is None:
-        return []
-    from deltalake import Transaction
-
-    from spark_ext.delta.transactions import bad_rows_name
-
-    return [Transaction(bad_rows_name(epoch), mark)]
-
-
-def _is_sent(table: DeltaTable, epoch: Epoch) -> bool:
-    sent = table.transaction_version(_sent(epoch))
-    return sent is not None and sent >= epoch.number
-
-
-def _names(table: DeltaTable, epoch: Epoch) -> list[str]:
-    """The files of a decided epoch, in the order of their tasks' numbers: the same in any process."""
-    import pyarrow as pa
-
-    files = pa.table(table.get_add_actions(flatten=True).select(["path", "partition.epoch"]))
-    wanted = label(epoch.lineage, epoch.query_id, epoch.number)
-    names = [file["path"] for file in files.to_pylist() if file["partition.epoch"] == wanted]
-    return sorted(names, key=lambda name: (_task(name), name))
-
-
-def _task(name: str) -> int:
-    found = _TASK.search(name)
-    return int(found[1]) if found else -1
 
 
 def placed(outbox: str, uid: str, storage_options: Mapping[str, str]) -> Location:

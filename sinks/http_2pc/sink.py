@@ -31,7 +31,8 @@ from spark_ext.sinks.http_2pc.client import Sender, Wire, library, shown
 from spark_ext.sinks.http_2pc.headers import check_value, credentials_in_clear
 from spark_ext.sinks.http_2pc.oauth import Grant
 from spark_ext.sinks.http_2pc.options import HttpOptions
-from spark_ext.sinks.http_2pc.outbox import Outbox, placed, stage
+from spark_ext.sinks.http_2pc.outbox import Outbox, placed
+from spark_ext.sinks.http_2pc.outbox_pieces import stage
 from spark_ext.sinks.http_2pc.pace import pace_of
 from spark_ext.sinks.http_2pc.proxy import proxy_for
 from spark_ext.sinks.http_2pc.rows import check_types
@@ -158,9 +159,9 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
             # All rows are bad, unless another attempt has decided otherwise.
             if self._outbox.decide_empty(epoch, self.keep_bad_rows) is CommitOutcome.COMMITTED:
                 return CommitOutcome.COMMITTED
-            if self._outbox.is_sent(epoch):
+            if not self._outbox.adopt(epoch, self.adopt_bad_rows):
                 return CommitOutcome.ALREADY_COMMITTED
-        elif not self._outbox.decide(epoch, files):
+        elif not self._outbox.decide(epoch, files, self.keep_bad_rows, self.adopt_bad_rows):
             return CommitOutcome.ALREADY_COMMITTED
         self._send(epoch)
         reach(FailPoint.HTTP_ACKNOWLEDGED)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import tenacity
+from pyspark.sql import types as T
 
-from spark_ext.errors import ConfigurationError, DataError, SparkExtError, TransientError
+from spark_ext.errors import CommitError, ConfigurationError, DataError, SparkExtError, TransientError
 from spark_ext.sinks.http_2pc.chunks import Chunk
 from spark_ext.testing.sink_bad_rows import BadRowsKit
-from spark_ext.testing.sink_driver import STATES, numbered
+from spark_ext.testing.sink_driver import NUMBERS, STATES, numbered
 from tests.conformance.test_commit_http import HttpTarget
 from tests.servers import receiver as receivers
 from tests.servers.receiver import Receiver
@@ -118,6 +121,122 @@ def test_with_redact_a_reason_has_no_answer(target: HttpTarget) -> None:
     one.driver().run(0, numbered(0, 1))
     one.settle(0)
     assert [row["reason"] for row in one.found()] == ["the receiver refused the request: status 422"]
+
+
+# -- options that change between two attempts --------------------------------------------------------------------------
+
+ADDRESSED = T.StructType([*NUMBERS.fields, T.StructField("to", T.StringType())])
+COLUMN = {"url_column": "to"}
+FAILS = {"on_bad_row": "fail"}
+AWAY = list(range(0, 20, 5))
+"""The ids of the rows that go to another host."""
+
+
+def more(target: HttpTarget) -> dict[str, str]:
+    """Their host is allowed too."""
+    return {**COLUMN, "allowed_hosts": f"example.com:{urlsplit(target.url).port}"}
+
+
+def addressed(target: HttpTarget, away: list[int]) -> list[dict[str, Any]]:
+    """20 rows, some of them for another host than that of the option `url`."""
+    elsewhere = target.url.replace("127.0.0.1", "example.com")
+    return [{**row, "to": elsewhere if row["id"] in away else target.url} for row in numbered(0, 20)]
+
+
+def decided(target: HttpTarget, away: list[int], options: dict[str, str]) -> BadRowsKit:
+    """An epoch that is decided; the receiver is down, and the driver gives up."""
+    one = BadRowsKit(target, ADDRESSED, commit_attempts="1")
+    run(one, 1, addressed(target, away), options, down=True)
+    assert (target.ids(), one.table()) == ([], [])
+    return one
+
+
+def run(
+    one: BadRowsKit, incarnation: int, rows: list[dict[str, Any]], options: dict[str, str], *, down: bool = False
+) -> None:
+    """A start with further options, and the epoch."""
+    driver = one.driver(incarnation)
+    driver.options = {**driver.options, **options}
+    assert isinstance(one.target, HttpTarget)
+    receivers.behave(one.target.url, *([{"status": 503, "always": True}] if down else []))
+    driver.claim()
+    if down:
+        with pytest.raises(CommitError):
+            driver.run(0, rows, partitions=2)
+    else:
+        driver.run(0, rows, partitions=2)
+        one.settle(0)
+
+
+def test_rows_that_were_put_aside_when_the_epoch_was_decided_stay_so(target: HttpTarget) -> None:
+    """A further host is allowed since; what is sent is what was decided, without them."""
+    one = decided(target, AWAY, COLUMN)
+    run(one, 2, addressed(target, AWAY), more(target))
+    assert one.table() == AWAY and one.waiting() == []
+    one.check(20)
+
+
+@pytest.mark.parametrize("away", [AWAY, list(range(20))], ids=["some", "all"])
+def test_rows_that_were_decided_are_not_put_aside_too(target: HttpTarget, away: list[int]) -> None:
+    """They have gone to the address of all rows; the later start would have sent them to one that is not allowed."""
+    one = decided(target, away, {})
+    run(one, 2, addressed(target, away), COLUMN)
+    assert one.table() == [] and one.waiting() == []
+    one.check(20)
+
+
+def test_a_host_that_is_not_allowed_any_more_is_refused_until_the_decision_is_sent(target: HttpTarget) -> None:
+    one = decided(target, [19], more(target))
+    with pytest.raises(ConfigurationError, match="recorded for an address to which nothing may be sent now"):
+        run(one, 2, addressed(target, [19]), COLUMN)
+    assert one.table() == []
+
+
+def test_what_the_receiver_refuses_comes_on_top(target: HttpTarget) -> None:
+    """Of the rows that were decided, whoever sends them; also if the start that does so is interrupted in turn."""
+    one = decided(target, AWAY, COLUMN)
+    rows = addressed(target, AWAY)
+    receivers.behave(target.url)
+    driver = one.driver(2)
+    driver.options = {**driver.options, **more(target), "commit_attempts": "1"}
+    driver.claim()
+    receivers.behave(target.url, {"status": 422}, {}, {"status": 503, "always": True})
+    with pytest.raises(CommitError):
+        driver.run(0, rows)
+    third = one.driver(3)
+    third.options = {**third.options, **more(target)}
+    third.claim()
+    receivers.behave(target.url, {"status": 422})
+    third.run(0, rows)
+    one.settle(0)
+    assert one.table() == sorted([*AWAY, 2])
+    one.check(20)
+
+
+def test_bad_rows_of_a_decision_have_no_place_without_the_option(target: HttpTarget) -> None:
+    one = decided(target, AWAY, COLUMN)
+    with pytest.raises(ConfigurationError, match="start with on_bad_row=quarantine until the epoch is committed"):
+        run(one, 2, addressed(target, AWAY), {**more(target), **FAILS})
+    assert target.ids() == []
+    run(one, 3, addressed(target, AWAY), more(target))
+    one.check(20)
+
+
+def test_a_decision_of_a_start_without_the_option_has_no_bad_rows(target: HttpTarget) -> None:
+    one = decided(target, AWAY, FAILS)
+    run(one, 2, addressed(target, AWAY), COLUMN)
+    assert one.table() == []
+    one.check(20)
+
+
+def test_a_decision_of_an_older_release_is_sent(target: HttpTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not say which rows were put aside: those count that the tasks find now."""
+    with monkeypatch.context() as older:
+        older.setattr("spark_ext.sinks.http_2pc.outbox.decision", lambda epoch, mark: [])
+        one = decided(target, AWAY, COLUMN)
+    run(one, 2, addressed(target, AWAY), COLUMN)
+    assert one.table() == AWAY
+    one.check(20)
 
 
 def test_the_rows_of_a_request() -> None:
