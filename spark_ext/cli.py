@@ -25,7 +25,9 @@ from spark_ext.commands.output import (
     REFUSED,
     RUNNING,
     STOPPED,
+    UNREACHABLE,
     Json,
+    SessionStorage,
     State,
     Storage,
     pairs,
@@ -33,10 +35,11 @@ from spark_ext.commands.output import (
     print_json,
     print_rows,
     print_text,
+    session_storage,
     storage_options,
 )
 from spark_ext.commands.until import EmitChoice, EmitOption, IfRunningOption, UntilOption, WaitOption
-from spark_ext.errors import ConfigurationError, JobFailedError, JobRunningError, SparkExtError
+from spark_ext.errors import ConfigurationError, JobFailedError, JobRunningError, SparkExtError, TransientError
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
@@ -100,7 +103,7 @@ def main() -> None:
         raise SystemExit(RUNNING) from None
     except SparkExtError as problem:
         print_error(problem)
-        raise SystemExit(REFUSED) from None
+        raise SystemExit(_code(problem)) from None
     except Exception as problem:
         from spark_ext.spark.environment import explained
         from spark_ext.spark.short_errors import is_library, ours
@@ -108,13 +111,18 @@ def main() -> None:
         found = ours(explained(problem) if isinstance(problem, ImportError) else problem)
         if found is not None:
             print_error(found)
-            raise SystemExit(REFUSED) from None
+            raise SystemExit(_code(found)) from None
         # An error of the user's file: from there on, without this command line's own frames.
         trace = problem.__traceback__
         while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
             trace = trace.tb_next
         traceback.print_exception(type(problem), problem, trace or problem.__traceback__)
         raise SystemExit(FAILED) from None
+
+
+def _code(problem: SparkExtError) -> int:
+    """The exit code of what was not begun: a scheduler may repeat what only could not be reached."""
+    return UNREACHABLE if isinstance(problem, TransientError) else REFUSED
 
 
 app.add_typer(control.app, name="control")
@@ -157,6 +165,7 @@ def run(
     short_lived: Annotated[
         bool, typer.Option("--short-lived", help="Start faster and run slower later: for seconds or a few minutes.")
     ] = False,
+    storage: SessionStorage = None,
     progress: Annotated[bool, typer.Option(help="Show progress on standard error.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -164,9 +173,9 @@ def run(
 
     Ctrl-C stops it in order; run it again to resume. A job that has finished reads nothing. The exit code is 0 when it
     has finished, or has read what was there; 3 when it was stopped; 1 when it has failed; 2 when the start was refused;
-    9 when another run of it is under way.
+    8 when it was refused for now, as something could not be reached; 9 when another run of it is under way.
     """
-    result = _job(file, function, master, short_lived=short_lived).run(
+    result = _job(file, function, master, storage, short_lived=short_lived).run(
         until=None if until is None else until.value,
         emit=emit.value,
         if_running=None if if_running is None else if_running.value,
@@ -187,12 +196,13 @@ def savepoint(
     path: Annotated[str, typer.Argument(help="The savepoint's folder: a path or URI, empty or missing.")],
     function: Function = "job",
     master: Master = None,
+    storage: SessionStorage = None,
 ) -> None:
     """Take a savepoint of a job that is not running: the folder from which it, or another job, can continue.
 
     A job that runs takes one itself, with job.savepoint(path) or job.stop(savepoint=path).
     """
-    number = _job(file, function, master).savepoint(path)
+    number = _job(file, function, master, storage).savepoint(path)
     print_text(f"savepoint {number} is complete: {path}")
 
 
@@ -214,6 +224,7 @@ def restore(
     ] = None,
     function: Function = "job",
     master: Master = None,
+    storage: SessionStorage = None,
 ) -> None:
     """Put a job back to a savepoint; its next run continues from there.
 
@@ -224,7 +235,7 @@ def restore(
     bad = next((text for text in given.values() if not text.isdecimal()), None)
     if bad is not None:
         raise typer.BadParameter(f"'{bad}' is not a number of partitions", param_hint="--state-partitions")
-    _job(file, function, master).restore(
+    _job(file, function, master, storage).restore(
         int(savepoint) if savepoint.isdecimal() else savepoint,
         accept_duplicates=accept_duplicates or (),
         state_partitions={query: int(number) for query, number in given.items()},
@@ -239,9 +250,10 @@ def rescale(
     partitions: Annotated[int, typer.Argument(help="How many partitions its state is to have.")],
     function: Function = "job",
     master: Master = None,
+    storage: SessionStorage = None,
 ) -> None:
     """Give the state of a query of a stopped job another number of partitions."""
-    _job(file, function, master).rescale(query, partitions)
+    _job(file, function, master, storage).rescale(query, partitions)
     print_text(f"the state of query '{query}' has {partitions} partitions: run the job to continue")
 
 
@@ -321,15 +333,16 @@ def checkpoints(
     print_rows([row for row in rows if row["checkpoint_id"] in numbers], columns, as_json=as_json)
 
 
-def _job(file: Path, function: str, master: str | None, *, short_lived: bool = False) -> Job:
+def _job(file: Path, function: str, master: str | None, storage: list[str] | None, *, short_lived: bool = False) -> Job:
     """The job that a file defines, in a session of its own."""
     from spark_ext.script import check_file, load_function, make_job
     from spark_ext.spark.jvm import silence
     from spark_ext.spark.sessions import session
 
     check_file(file)
+    stores = session_storage(storage)
     # Before the file is loaded: a user function whose type is given as text needs a session, as in a notebook.
-    spark = session(file.stem, master=master, short_lived=short_lived)
+    spark = session(file.stem, master=master, short_lived=short_lived, **stores)
     silence(spark)
     return make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
 

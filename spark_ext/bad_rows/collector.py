@@ -9,7 +9,7 @@ from typing import Final
 
 from spark_ext.bad_rows.buffer import Buffer
 from spark_ext.bad_rows.folder import Folder
-from spark_ext.bad_rows.names import EpochName, PendingFile, key_of, pending_folder, range_name, table_in_file
+from spark_ext.bad_rows.names import Again, EpochName, PendingFile, key_of, pending_folder, range_name, table_in_file
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
@@ -38,11 +38,33 @@ class Destination:
     incarnation: int
     most: int | None = None
     """A range with more bad rows stops the job; None: there is no limit."""
+    rules: str = ""
+    """See `names.rules_of`."""
 
     @property
     def who(self) -> str:
         """The source, for messages."""
         return f"source '{self.uid}'"
+
+    def read_again(self) -> None:
+        """Leave a note that this start reads an epoch that an earlier one had planned, before its tasks do.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        number = epoch_of(SparkLog(self.checkpoint), self)
+        if number is None:
+            return  # it has read nothing of its own: it ends where an earlier one did
+        note = Again(EpochName(number, self.lineage, self.key), self.incarnation, self.rules)
+        try:
+            Folder(pending_folder(self.state, self.uid)).write(note.name, b"")
+        except OSError as problem:
+            raise StorageError(
+                f"it cannot be recorded that epoch {number} is read again: {problem}",
+                operator=self.who,
+                kept=NOTHING,
+                do=f"make {self.state} writable; the epoch is tried again",
+            ) from problem
 
 
 class Collector:
@@ -103,7 +125,7 @@ class Collector:
         name = range_name(piece.channel, piece.start, piece.end)
         reach(FailPoint.BAD_ROWS_BEFORE_FILE)
         try:
-            file = PendingFile(epoch, to.incarnation, name, self.count)
+            file = PendingFile(epoch, to.incarnation, name, self.count, to.rules)
             Folder(pending_folder(to.state, to.uid)).write(file.name, self._rows.content())
         except OSError as problem:
             raise StorageError(

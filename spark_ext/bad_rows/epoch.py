@@ -4,6 +4,9 @@ A target may commit an epoch although the driver does not live to hear of it, an
 other rows bad: an option was changed, or the target holds other rows by then. So each attempt writes its bad rows under
 a mark of its own, and the target takes the mark with the epoch, in one atomic step. The file whose mark the target has
 counts, and no other.
+
+A target that first decides an epoch's rows and later makes them visible takes a mark with the decision. A later attempt
+adopts the rows under it, in place of those that its own tasks have found: what was decided is not what they have left.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from spark_ext.bad_rows.names import (
     written_name,
 )
 from spark_ext.bad_rows.row import BadRow
-from spark_ext.errors import DataError, PreparedLostError, StorageError
+from spark_ext.errors import DataError, PreparedLostError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 
 INLINE: Final = 64 * 1024
@@ -48,6 +51,9 @@ class Takes(Protocol):
 
     def keep(self) -> int | None:
         """In a commit: store all rows of the epoch, and return the mark under which they are; None: there are none."""
+
+    def adopt(self, mark: int | None) -> None:
+        """In a commit: the rows under a mark of an earlier attempt count in place of those of this attempt's tasks."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,10 @@ class TaskRows:
         """Only a commit keeps rows."""
         raise RuntimeError("keep_bad_rows was called outside of commit")
 
+    def adopt(self, mark: int | None) -> None:
+        """Only a commit knows of earlier attempts."""
+        raise RuntimeError("adopt_bad_rows was called outside of commit")
+
     def finish(self) -> Left | None:
         """What travels with the message; None if no row was bad.
 
@@ -183,6 +193,8 @@ class CommitRows:
 
     def __init__(self, place: SinkPlace, left: Sequence[Left]) -> None:
         self._place, self._left = place, left
+        self._counted = left
+        """What counts of the tasks' rows: what they have left, or what an earlier attempt has decided."""
         self._own = Buffer(place.named)
         self._own_count = 0
         self.kept: int | None = None
@@ -191,11 +203,42 @@ class CommitRows:
     @property
     def count(self) -> int:
         """All that is known to be bad."""
-        return sum(one.rows for one in self._left) + self._own_count
+        return sum(one.rows for one in self._counted) + self._own_count
 
     def begin(self) -> None:
         """Another attempt at the commit begins: it finds its bad rows anew."""
         self._own, self._own_count, self.kept = Buffer(self._place.named), 0, None
+        self._counted = self._left
+
+    def adopt(self, mark: int | None) -> None:
+        """An earlier attempt has decided which rows become visible: its bad rows count, and not those of the tasks.
+
+        Args:
+            mark: under which it has kept them; None: it had none.
+
+        Raises:
+            StateError: they are not there.
+            StorageError: the folder cannot be read.
+        """
+        if mark is None:
+            self._counted, self.kept = (), None
+            return
+        if mark == self.kept:
+            return
+        try:
+            file = self._file(self._place.folder, mark)
+        except OSError as problem:
+            raise self._unreadable(problem) from problem
+        if file is None:
+            raise StateError(
+                "an earlier attempt has decided the epoch, and the bad rows that it has kept are gone",
+                operator=self._place.who,
+                kept="what was decided; the epoch is not recorded as committed",
+                do=f"put the files in {self._place.folder.uri} back; if they are lost, discard the query's history "
+                "with job.reset(...)",
+            )
+        self._counted = (Left(file.rows, b"", file.name),)
+        self.kept = None if self._own_count else mark
 
     def add(self, row: BadRow) -> None:
         """Take a row that the target has refused.
@@ -232,10 +275,10 @@ class CommitRows:
         return mark
 
     def _content(self, folder: Folder) -> bytes:
-        if len(self._left) == 1 and not self._own_count:
-            return self._read(folder, self._left[0])
+        if len(self._counted) == 1 and not self._own_count:
+            return self._read(folder, self._counted[0])
         whole = Buffer(self._place.named)
-        for one in self._left:
+        for one in self._counted:
             whole.copy(rows_in(self._read(folder, one)))
         if self._own_count:
             own = rows_in(self._own.content())
@@ -273,7 +316,7 @@ class CommitRows:
         """
         folder = self._place.folder
         try:
-            if mark is not None and (mark == self.kept or self._is_there(folder, mark)):
+            if mark is not None and (mark == self.kept or self._file(folder, mark) is not None):
                 said = json.dumps({"bad": bad, "given": given})
                 folder.write(decided_name(self._place.name, mark), said.encode())
                 reach(FailPoint.BAD_ROWS_DECIDED)
@@ -284,8 +327,16 @@ class CommitRows:
                 with suppress(OSError):  # what stays is removed with the epoch
                     folder.remove(one.file)
 
-    def _is_there(self, folder: Folder, mark: int) -> bool:
-        """Whether the file of a mark still waits: if not, it was moved into the table before."""
-        name = self._place.name
+    def _file(self, folder: Folder, mark: int) -> PendingFile | None:
+        """The file of a mark, as long as it waits: then it is moved into the table."""
+        wanted = self._place.name, marked(mark)
         files = (PendingFile.parse(file) for file in folder.names())
-        return any(file is not None and (file.epoch, file.range) == (name, marked(mark)) for file in files)
+        return next((file for file in files if file is not None and (file.epoch, file.range) == wanted), None)
+
+    def _unreadable(self, problem: OSError) -> StorageError:
+        return StorageError(
+            f"bad rows that an earlier attempt has kept cannot be read: {problem}",
+            operator=self._place.who,
+            kept="what was decided; the epoch is not recorded as committed",
+            do=f"make {self._place.state} readable; the epoch is tried again",
+        )

@@ -1,10 +1,12 @@
 """The names of files of bad rows, before they are in the table; and which of them count. Pure.
 
-`<state>/bad_rows/pending/<uid>/<epoch>-<lineage>-<key>/<incarnation>/<range>-<rows>.parquet`
+`<state>/bad_rows/pending/<uid>/<epoch>-<lineage>-<key>/<incarnation>/<range>-<rows>-<rules>.parquet`
 
 The key is a hash of the source's offset at the end of the epoch, so files of an epoch that was planned again otherwise
-are told from those that count. A start of the job with another number of readers cuts ranges differently: hence the
-incarnation. Each of its attempts at a range writes the same file.
+are distinguished from those that count. A start of the job with another number of readers cuts ranges differently:
+hence the incarnation. Each of its attempts at a range writes the same file. The rules are a hash of the options and the
+schema that decide which rows are bad. A start that reads an epoch that an earlier one had planned leaves
+`<incarnation>/again-<rules>`, so that it is known although it may find no bad row.
 
 Those of sinks are named by Spark's id of the query, so that they are found under whatever name query and sink have:
 
@@ -40,8 +42,15 @@ WRITTEN: Final = "written"
 TABLE: Final = "table"
 """The folder with the table, unless the source names another place."""
 
+_NO_RULES: Final = frozenset(
+    {"uid", "on_bad_row", "bad_rows_path", "max_bad_share", "max_bad_rows", "readers", "discovery_interval"}
+    | {"max_rows_per_epoch", "max_bytes_per_epoch"}
+)
+"""Options that do not decide which rows are bad."""
+
 _EPOCH: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{16})")
-_FILE: Final = re.compile(r"([0-9a-f]{32})-(\d+)\.parquet")
+_FILE: Final = re.compile(r"([0-9a-f]{32})-(\d+)(?:-([0-9a-f]{16}))?\.parquet")
+_AGAIN: Final = re.compile(r"again-([0-9a-f]{16})")
 _DECIDED: Final = re.compile(r"(\d+-\d+-[0-9a-f]{16})/decided/([0-9a-f]{32})\.json")
 _WRITTEN: Final = re.compile(r"written/(\d+)-[0-9a-f]{32}\.parquet")
 
@@ -74,22 +83,55 @@ class PendingFile:
     range: str
     """See `range_name`; of a sink the mark, see `marked`."""
     rows: int
+    rules: str = ""
+    """See `rules_of`; "" for those of sinks, and of older versions."""
 
     @property
     def name(self) -> str:
         """Relative to the folder of what is pending."""
-        return f"{self.epoch}/{self.incarnation}/{self.range}-{self.rows}.parquet"
+        rules = f"-{self.rules}" if self.rules else ""
+        return f"{self.epoch}/{self.incarnation}/{self.range}-{self.rows}{rules}.parquet"
 
     @classmethod
     def parse(cls, name: str) -> PendingFile | None:
         """Read a name; None if it is not one of these, such as that of a draft."""
-        parts = name.split("/")
-        if len(parts) != 3 or not parts[1].isdigit():
+        found = _of_start(name, _FILE)
+        if found is None:
             return None
-        epoch, file = EpochName.parse(parts[0]), _FILE.fullmatch(parts[2])
-        if epoch is None or file is None:
+        epoch, incarnation, file = found
+        return cls(epoch, incarnation, file[1], int(file[2]), file[3] or "")
+
+
+@dataclass(frozen=True, order=True)
+class Again:
+    """That a start of the job reads an epoch that an earlier one had planned."""
+
+    epoch: EpochName
+    incarnation: int
+    rules: str
+
+    @property
+    def name(self) -> str:
+        """Relative to the folder of what is pending."""
+        return f"{self.epoch}/{self.incarnation}/again-{self.rules}"
+
+    @classmethod
+    def parse(cls, name: str) -> Again | None:
+        """Read a name; None if it is not one of these."""
+        found = _of_start(name, _AGAIN)
+        if found is None:
             return None
-        return cls(epoch, int(parts[1]), file[1], int(file[2]))
+        epoch, incarnation, note = found
+        return cls(epoch, incarnation, note[1])
+
+
+def _of_start(name: str, form: re.Pattern[str]) -> tuple[EpochName, int, re.Match[str]] | None:
+    """Epoch, incarnation and last part of a name, if that has a form; None if it is not one of these."""
+    parts = name.split("/")
+    if len(parts) != 3 or not parts[1].isdigit():
+        return None
+    epoch, last = EpochName.parse(parts[0]), form.fullmatch(parts[2])
+    return None if epoch is None or last is None else (epoch, int(parts[1]), last)
 
 
 def pending_folder(state: str, uid: str) -> str:
@@ -159,8 +201,8 @@ def table_in_file(state: str, table: str) -> str:
 
 def key_of(end: SourceOffset) -> str:
     """What tells the end of an epoch from any other one of its source: equal for each replay, in every release."""
-    told = {name: value for name, value in end.to_json().items() if name != "version"}
-    return blake2b(_canonical(told), digest_size=8).hexdigest()
+    relevant = {name: value for name, value in end.to_json().items() if name != "version"}
+    return blake2b(_canonical(relevant), digest_size=8).hexdigest()
 
 
 def range_name(channel: str, start: Json, end: Json) -> str:
@@ -168,21 +210,41 @@ def range_name(channel: str, start: Json, end: Json) -> str:
     return blake2b(_canonical([channel, start, end]), digest_size=16).hexdigest()
 
 
-def chosen(files: Iterable[PendingFile]) -> dict[EpochName, tuple[PendingFile, ...]]:
+def rules_of(options: Mapping[str, Json], schema: str) -> str:
+    """What stands for the rules by which rows are bad.
+
+    Args:
+        options: of the source, without secrets.
+        schema: the declared one.
+    """
+    relevant = {name: value for name, value in options.items() if name not in _NO_RULES}
+    return blake2b(_canonical([relevant, schema]), digest_size=8).hexdigest()
+
+
+def chosen(files: Iterable[PendingFile], again: Iterable[Again] = ()) -> dict[EpochName, tuple[PendingFile, ...]]:
     """The files that count, by epoch: of each epoch those of one start.
 
-    Every start that has read an epoch to its end has found the same rows, and one that was interrupted has found fewer.
-    So that with the most rows counts; of equal ones the newest.
+    Every start that has read an epoch to its end by the same rules has found the same rows, and one that was
+    interrupted has found fewer. So that with the most rows counts; of equal ones the newest. If the rules were changed
+    in between, what was found by the older ones is not bad any more, or was not found yet: the newest start that has
+    read anything of the epoch says which rules count.
+
+    Args:
+        files: that there are.
+        again: starts that have read epochs which earlier ones had planned.
     """
-    starts: dict[EpochName, dict[int, list[PendingFile]]] = {}
+    starts: dict[EpochName, dict[tuple[int, str], list[PendingFile]]] = {}
+    for one in again:
+        starts.setdefault(one.epoch, {}).setdefault((one.incarnation, one.rules), [])
     for file in files:
-        starts.setdefault(file.epoch, {}).setdefault(file.incarnation, []).append(file)
+        starts.setdefault(file.epoch, {}).setdefault((file.incarnation, file.rules), []).append(file)
     return {epoch: tuple(sorted(_fullest(found))) for epoch, found in sorted(starts.items())}
 
 
-def _fullest(starts: Mapping[int, list[PendingFile]]) -> list[PendingFile]:
-    best = max(starts, key=lambda number: (sum(file.rows for file in starts[number]), number))
-    return starts[best]
+def _fullest(starts: Mapping[tuple[int, str], list[PendingFile]]) -> list[PendingFile]:
+    _, rules = max(starts)
+    same = [start for start in starts if start[1] == rules]
+    return starts[max(same, key=lambda start: (sum(file.rows for file in starts[start]), start))]
 
 
 def _canonical(value: Json) -> bytes:

@@ -19,6 +19,7 @@ from spark_ext.bad_rows.buffer import METADATA, rows_in
 from spark_ext.bad_rows.folder import Folder
 from spark_ext.bad_rows.names import (
     WRITTEN,
+    Again,
     EpochName,
     PendingFile,
     chosen,
@@ -105,8 +106,10 @@ class Settler:
         # In this order: when an epoch is committed all its files are there.
         newest = self._newest(upto)
         folder = self._folder(uid)
-        files = [file for file in map(PendingFile.parse, folder.names()) if file is not None]
-        ripe, stale = self._judged(uid, chosen(files), newest)
+        names = folder.names()
+        files = [file for file in map(PendingFile.parse, names) if file is not None]
+        again = [note for note in map(Again.parse, names) if note is not None]
+        ripe, stale = self._judged(uid, chosen(files, again), newest)
         moved = self._move(uid, folder, ripe)
         _remove(folder, (*ripe, *stale))
         return moved
@@ -203,6 +206,8 @@ class Settler:
             return []
         by_table: dict[str, dict[int, tuple[PendingFile, ...]]] = {}
         for epoch, files in ripe.items():
+            if not files:  # by the rules that count no row is bad
+                continue
             by_table.setdefault(self._table_of(folder, files[0]), {})[epoch.number] = files
         query_id = self._log.query_id() or ""
         owner = Owner(self._job, self._job_id, self._query, uid, self._lineage, query_id, role)

@@ -29,7 +29,7 @@ EXPIRED: Final = 6
 TIMED_OUT: Final = 7
 """A control event was accepted, and has no final status yet."""
 UNREACHABLE: Final = 8
-"""The ledger or the server could not be reached."""
+"""The ledger, a server or another thing that was needed could not be reached; the same command may succeed later."""
 RUNNING: Final = 9
 """Another run of the job is under way; nothing was started."""
 
@@ -39,6 +39,26 @@ Storage = Annotated[
     list[str] | None,
     typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
 ]
+
+
+SessionStorage = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage",
+        metavar="s3|KEY=VALUE",
+        help="s3: add Hadoop's file system for S3. KEY=VALUE: an object-store option, as delta-rs names it.",
+    ),
+]
+
+
+def session_storage(given: list[str] | None) -> dict[str, Any]:
+    """The arguments of `session` for what a command line says about stores.
+
+    Raises:
+        BadParameter: an option is neither `s3` nor KEY=VALUE.
+    """
+    options = pairs([one for one in given or () if one != "s3"], "s3 or KEY=VALUE", "--storage")
+    return {"storage": "s3" if "s3" in (given or ()) else None, "storage_options": options or None}
 
 
 def storage_options(storage: list[str] | None) -> dict[str, str]:

@@ -82,8 +82,14 @@ def _width(kind: spark.DataType) -> int:
 
 
 def names_with_statistics(schema: spark.StructType) -> list[str]:
-    """Parquet's names of the columns that get statistics inside the file: all primitive ones except floats."""
-    return [".".join(leaf.path) for leaf in leaves(schema, -1) if leaf.parquet is not None and not leaf.is_float]
+    """Parquet's names of the columns that get statistics inside the file: all primitive ones except floats.
+
+    A column `a.b` has the name of the field `b` of a column `a`: it has none if that is a float.
+    """
+    found = leaves(schema, -1)
+    floats = {".".join(leaf.path) for leaf in found if leaf.is_float}
+    names = [".".join(leaf.path) for leaf in found if leaf.parquet is not None]
+    return [name for name in names if name not in floats]
 
 
 @dataclass

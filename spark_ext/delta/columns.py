@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
 from spark_ext.delta.features import TableFacts, demands, refuse
 from spark_ext.errors import ConfigurationError
 from spark_ext.schemas import parquet_types
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from pyspark.sql.types import StructType
 
 
 def facts_of(table: DeltaTable) -> TableFacts:
@@ -71,6 +72,9 @@ def check_fit(
     if fit.new and not merge_schema:
         first = fit.new[0]
         misfit = f"column '{first.name}' ({first.dataType.simpleString()}) is not in the table"
+    missing = _missing_field(schema, facts.schema) if replaces and not misfit else None
+    if missing is not None:
+        misfit = f"field '{missing}' of the table is not in the query, and a merge replaces a column as a whole"
     if misfit:
         raise ConfigurationError(
             misfit,
@@ -83,3 +87,27 @@ def check_fit(
     if any(field.dataType.typeName() == "timestamp_ntz" for field in fit.new):
         refuse(() if "timestampNtz" in facts.writer_features else ("timestampNtz for a new column",), who, uri)
     return fit.new
+
+
+def _missing_field(given: DataType, there: DataType, path: str = "") -> str | None:
+    """A field inside a column of the table that the rows do not have, with its full name; None: they have all.
+
+    Args:
+        given: type of the rows.
+        there: type of the table, to which it fits.
+        path: the name of both.
+    """
+    if isinstance(given, StructType) and isinstance(there, StructType):
+        for field in there.fields:
+            name = f"{path}.{field.name}" if path else field.name
+            if field.name in given.names:
+                if found := _missing_field(given[field.name].dataType, field.dataType, name):
+                    return found
+            elif path:
+                return name
+    if isinstance(given, ArrayType) and isinstance(there, ArrayType):
+        return _missing_field(given.elementType, there.elementType, f"{path}.element")
+    if isinstance(given, MapType) and isinstance(there, MapType):
+        key = _missing_field(given.keyType, there.keyType, f"{path}.key")
+        return key or _missing_field(given.valueType, there.valueType, f"{path}.value")
+    return None

@@ -5,8 +5,8 @@ row of each key, and merges these into the table through the handle that was loo
 an append would carry, and has to be the very next version: whatever was committed in between could be rows of the same
 keys, or files that the merge has read. It is then repeated on the newest version.
 
-delta-rs skips files of the table by partition and by the bounds of the key columns, and rewrites only files in which a
-row is replaced or deleted.
+delta-rs skips files of the table by partition and by the bounds of the key columns, except where those cannot be
+trusted, and rewrites only files in which a row is replaced or deleted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from deltalake import CommitProperties, DeltaTable, WriterProperties
 from deltalake.exceptions import DeltaError
 
 from spark_ext.delta.fenced_log import NO_HOOKS
+from spark_ext.delta.rewritten import bounds_hold, statistics
 from spark_ext.delta.upsert import Upsert, quoted
 from spark_ext.errors import ConfigurationError
 from spark_ext.schemas.arrow import arrow_schema
+from spark_ext.schemas.parquet_types import from_delta
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,16 +100,18 @@ class Merge:
         return table.version() != before
 
     def _merger(self, table: DeltaTable, rows: pa.Table, commit: CommitProperties) -> Any:
-        rule = self.upsert
+        rule, schema = self.upsert, from_delta(table.schema().to_json())
         merger = table.merge(
             rows,
-            rule.matches(_OLD, _NEW),
+            rule.matches(_OLD, _NEW, _without_bounds(schema, table.metadata().partition_columns)),
             source_alias=_NEW,
             target_alias=_OLD,
             # Else the bounds of the rows' keys are not used to skip files of the table.
             streamed_exec=False,
             writer_properties=WriterProperties(
-                compression=_COMPRESSIONS[self.compression], max_row_group_size=self.row_group_rows
+                compression=_COMPRESSIONS[self.compression],
+                max_row_group_size=self.row_group_rows,
+                **statistics(schema),
             ),
             max_spill_size=self.memory,
             max_temp_directory_size=self.disk,
@@ -139,6 +143,13 @@ def discard(location: Location, files: Sequence[DataFile]) -> None:
     for file in files:
         with suppress(OSError):
             location.delete(file.path)
+
+
+def _without_bounds(schema: StructType, partition_by: Sequence[str]) -> frozenset[str]:
+    """Columns by whose bounds no file may be passed over, whoever wrote it; those of a partition are values."""
+    return frozenset(
+        field.name for field in schema.fields if field.name not in partition_by and not bounds_hold(field.dataType)
+    )
 
 
 def _both(one: str, other: str | None) -> str:

@@ -20,14 +20,16 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 from spark_ext.delta.fenced_log import NO_HOOKS, properties
 from spark_ext.delta.restored import HISTORY
+from spark_ext.delta.rewritten import check_partitions, statistics
 from spark_ext.errors import refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import logger
+from spark_ext.schemas.parquet_types import from_delta
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -79,6 +81,7 @@ class Optimize:
         """
         from spark_ext.schemas.checks import SIMPLE
 
+        check_partitions(schema, partition_by, "optimize_interval", who)
         kinds = {field.name: field.dataType for field in schema.fields}
         for name in self.z_order_by:
             if name in partition_by:
@@ -169,18 +172,25 @@ def run(location: Location, plan: Optimize, now: int) -> int:
     if plan.z_order_by:
         _sort(table, plan)
     else:
-        table.optimize.compact(target_size=plan.target_size, **_commits())
+        table.optimize.compact(target_size=plan.target_size, **_commits(table))
     reach(FailPoint.DELTA_OPTIMIZED)
     if plan.vacuum_after is not None and now - _newest(history, "VACUUM END") >= _VACUUM_EVERY:
         table.vacuum(
             retention_hours=-(-plan.vacuum_after // _HOUR),
             dry_run=False,
-            # Files that were never committed, too: those of merges and compactions that were killed.
-            full=True,
+            full=_knows_all_files(table),
             commit_properties=properties(),
             post_commithook_properties=NO_HOOKS,
         )
     return plan.every
+
+
+def _knows_all_files(table: DeltaTable) -> bool:
+    """Whether delta-rs may delete what it takes for files that were never committed, as killed merges leave them.
+
+    Deletion vectors are among these for it, also those of live files.
+    """
+    return "deletionVectors" not in (table.protocol().reader_features or ())
 
 
 def _newest(history: Iterable[Mapping[str, Any]], operation: str) -> int:
@@ -188,8 +198,17 @@ def _newest(history: Iterable[Mapping[str, Any]], operation: str) -> int:
     return max((int(entry["timestamp"]) for entry in history if entry.get("operation") == operation), default=0)
 
 
-def _commits() -> dict[str, Any]:
+def _writer(table: DeltaTable) -> WriterProperties | None:
+    wanted = statistics(from_delta(table.schema().to_json()))
+    if not wanted:
+        return None
+    # The rest is what delta-rs does by itself as long as it is given no properties.
+    return WriterProperties(compression="ZSTD", compression_level=4, statistics_truncate_length=64, **wanted)
+
+
+def _commits(table: DeltaTable) -> dict[str, Any]:
     return {
+        "writer_properties": _writer(table),
         # The epochs need the processor more.
         "max_concurrent_tasks": 1,
         "min_commit_interval": _COMMIT_EVERY,
@@ -206,9 +225,10 @@ def _sort(table: DeltaTable, plan: Optimize) -> None:
     filters = [_filters(partition_by, values) for values in crowded]
     if any(one is None for one in filters):
         filters = [None]
+    commits = _commits(table)
     for one in filters:
         table.optimize.z_order(
-            list(plan.z_order_by), partition_filters=one or None, target_size=plan.target_size, **_commits()
+            list(plan.z_order_by), partition_filters=one or None, target_size=plan.target_size, **commits
         )
 
 

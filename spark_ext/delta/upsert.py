@@ -7,7 +7,7 @@ table depends only on the rows that have come, not on their order, up to rows of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -192,14 +192,20 @@ class Upsert:
 
     # -- as SQL -------------------------------------------------------------------------------------------------------
 
-    def matches(self, old: str, new: str) -> str:
+    def matches(self, old: str, new: str, as_text: Collection[str] = ()) -> str:
         """The condition under which two rows have one key.
 
         Args:
             old: alias of the table.
             new: alias of the epoch's rows.
+            as_text: columns that are compared as they are written out, so that no file is passed over by its bounds.
         """
-        return " AND ".join(f"{old}.{quoted(name)} = {new}.{quoted(name)}" for name in self.key)
+
+        def side(alias: str, name: str) -> str:
+            column = f"{alias}.{quoted(name)}"
+            return f"CAST({column} AS VARCHAR)" if name in as_text else column
+
+        return " AND ".join(f"{side(old, name)} = {side(new, name)}" for name in self.key)
 
     def replaces(self, old: str, new: str) -> str | None:
         """The condition under which a row replaces that of its key: it is as new, or newer. None: always."""

@@ -37,6 +37,7 @@ class QueryResult(QuerySnapshot):
             "parts_ms": None if self.parts_ms is None else dict(self.parts_ms),
             "rows": self.rows,
             "bad_rows": self.bad_rows,
+            "late_rows": self.late_rows,
             "state_rows": self.state_rows,
             "lag_rows": self.lag_rows,
             "lag_at": None if self.lag_at is None else self.lag_at.isoformat(),

@@ -148,6 +148,7 @@ def both(first: JobResult, second: JobResult) -> JobResult:
             rows=query.rows + before[query.uid].rows,
             epochs=query.epochs + before[query.uid].epochs,
             bad_rows=query.bad_rows + before[query.uid].bad_rows,
+            late_rows=query.late_rows + before[query.uid].late_rows,
             finished_before=before[query.uid].finished_before,
         )
         if query.uid in before

@@ -225,7 +225,7 @@ def start_job(
         coordinator.dumps = dumps
         coordinator.at_end.append(dumps.finish)
         coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration, present)
-        waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
+        waiting = [run for run in runs if needs_spark(run, drained=coordinator.drained(run.lineage))]
         if coordinator.controller.stop_requested:
             log.warning(
                 "job '%s' ends at once: an earlier start was asked to stop, by event %s, and ended before it had "
@@ -346,7 +346,7 @@ def _restored(
     return run, final
 
 
-def _needs_spark(run: QueryRun, *, drained: bool) -> bool:
+def needs_spark(run: QueryRun, *, drained: bool) -> bool:
     """Whether a query has epochs to run: with all its input committed only its final checkpoint is left.
 
     The input of Spark's own sources was ended by a drain, where only Spark's log says how far it came.
@@ -354,8 +354,9 @@ def _needs_spark(run: QueryRun, *, drained: bool) -> bool:
     if run.state is not State.CREATED or run.input_done:
         return False
     if drained and run.may_end_by_drain:
+        if not run.unsettled:
+            return False  # the coordinator's first look at the drain ends it where it is
         run.resume_drain()
-        return run.unsettled
     return True
 
 

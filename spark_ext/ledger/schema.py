@@ -208,6 +208,9 @@ class EpochRow(Row):
     lag_rows: int | None = None
     """Rows that its sources had still to read when it was planned, without its own; null where one of them does not
     know, and in rows of older releases."""
+    late_rows: int | None = None
+    """Rows that were dropped because the watermark had passed them, as Spark counts them; null if Spark's event was not
+    received, and in rows of older releases."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,6 +160,10 @@ BAD_ROWS: Final = _counter(
     "spark_ext_bad_rows_total", "Rows that do not parse or fit, and were moved into the table of bad rows",
     ("job", "query", "source"), "rows",
 )  # fmt: skip
+LATE_ROWS: Final = _counter(
+    "spark_ext_late_rows_total", "Rows that were dropped because the watermark had passed them, as Spark counts them",
+    unit="rows",
+)  # fmt: skip
 EPOCH_STAGES: Final = _counter(
     "spark_ext_epoch_stage_seconds_total",
     "Time that epochs have spent in planning, in execution with the sink's commit, and in Spark's own log",
@@ -267,7 +271,7 @@ DROPPED: Final = _counter(
 
 CATALOGUE: Final = (
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
-    EPOCHS, INPUT_ROWS, BAD_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
+    EPOCHS, INPUT_ROWS, BAD_ROWS, LATE_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
     LATENCY, LATEST_LATENCY, WATERMARK_DELAY, NEWEST_ROW_AGE, LAG_ROWS, SOURCE_LAG,
     SOURCE_LAG_AGE, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,

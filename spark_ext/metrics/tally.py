@@ -106,6 +106,7 @@ class Tally:
         labels = self._job, row.query
         yield Change(m.EPOCHS, labels)
         yield Change(m.INPUT_ROWS, labels, row.input_rows or 0)
+        yield Change(m.LATE_ROWS, labels, row.late_rows or 0)
         if row.duration_ms is not None:
             yield Change(m.EPOCH_DURATION, labels, row.duration_ms / 1000)
         for stage, spent in (row.spent_ms or {}).items():
@@ -142,7 +143,7 @@ class Tally:
         if row.operator and row.operator not in self._states:
             # From 0 on: Prometheus does not see that a counter has increased which was not there before.
             labels = self._job, row.operator
-            for metric in (m.EPOCHS, m.INPUT_ROWS, m.RESTARTS):
+            for metric in (m.EPOCHS, m.INPUT_ROWS, m.LATE_ROWS, m.RESTARTS):
                 yield Change(metric, labels, 0)
             yield Change(m.INCIDENTS, (*labels, "failure", "ERROR"), 0)
         self._states[row.operator] = entered

@@ -135,20 +135,8 @@ class ObservedEpochs:
             shared: fields that all of them have: query, its id, lineage, incarnation.
             everything: also those whose figures have not come yet.
         """
-        return [
-            EpochRow(
-                epoch=epoch.number,
-                input_rows=epoch.input_rows,
-                committed_at=self._committed_at(epoch.number),
-                duration_ms=epoch.duration_ms,
-                spent_ms=epoch.spent_ms,
-                parts_ms=epoch.parts_ms,
-                lag_rows=epoch.lag_rows,
-                offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
-                **shared,
-            )
-            for epoch in self.history.ready(everything=everything)
-        ]
+        ready = self.history.ready(everything=everything)
+        return [epoch.row(self._committed_at(epoch.number), shared) for epoch in ready]
 
     # -- within -------------------------------------------------------------------------------------------------------
 

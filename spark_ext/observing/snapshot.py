@@ -91,6 +91,7 @@ def _query(query: ForeignQuery) -> QuerySnapshot:
         last_epoch_ms=figures.last_epoch_ms or None,
         parts_ms=figures.parts_ms,
         rows=figures.input_rows,
+        late_rows=figures.late_rows,
         state_rows=figures.state_rows,
         lag_rows=lag.rows,
         lag_at=None if lag.at is None else datetime.fromtimestamp(lag.at, timezone.utc),

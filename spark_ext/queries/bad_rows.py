@@ -49,6 +49,8 @@ class BadRowsWatch:
         self._uids = tuple(source.uid for source in spec.sources) if self._limits or self._local else ()
         self._sinks = self._limits_of_sink is not None or self._local
         self._upto: int | None = None
+        self._waits = False
+        """Whether something was waiting at the last lookup, perhaps for an epoch that is repeated now."""
         self._again_at = float("-inf")
         self._outage = Outage("the table of bad rows, or what waits for it,", self._who, context)
         self._settler: Settler | None = None
@@ -80,7 +82,7 @@ class BadRowsWatch:
         """
         if self.settled(committed) or not self._outage.due(now) or (now < self._again_at and not last):
             return False
-        if not self._limits and self._limits_of_sink is None and self._upto is not None:
+        if not self._limits and self._limits_of_sink is None and self._upto is not None and not self._waits:
             self._upto = committed
             return False
         try:
@@ -88,6 +90,7 @@ class BadRowsWatch:
             waiting = any(settler.waiting(uid) for uid in self._uids) or (self._sinks and settler.sinks_waiting())
         except (*UNREADABLE, ValueError):
             return True
+        self._waits = waiting
         if not waiting:
             self._upto = committed
         return waiting

@@ -6,7 +6,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
+from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample, divided
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.spark.query_events import Hint
@@ -32,6 +35,8 @@ class Figures:
     epochs: int = 0
     """Committed in this run."""
     input_rows: int = 0
+    late_rows: int = 0
+    """Dropped, because the watermark had passed them."""
     state_rows: int = 0
     last_epoch_ms: int = 0
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))
@@ -81,6 +86,28 @@ class CommittedEpoch:
     """The same by what was done, `epoch_parts.PARTS`; None: unknown, or not wanted."""
     lag_rows: int | None = None
     """Rows that its sources had still to read when it was planned; None: one of them does not know."""
+    late_rows: int | None = None
+    """Rows that were dropped, because the watermark had passed them."""
+
+    def row(self, committed_at: datetime, shared: Mapping[str, Any]) -> EpochRow:
+        """Its row in the ledger.
+
+        Args:
+            committed_at: UTC.
+            shared: fields that all epochs of the query have: `query`, `query_id`, `lineage`, `incarnation`.
+        """
+        return EpochRow(
+            epoch=self.number,
+            input_rows=self.input_rows,
+            committed_at=committed_at,
+            duration_ms=self.duration_ms,
+            spent_ms=self.spent_ms,
+            parts_ms=self.parts_ms,
+            lag_rows=self.lag_rows,
+            late_rows=self.late_rows,
+            offsets=None if self.offsets is None else list(self.offsets.sources),
+            **shared,
+        )
 
 
 @dataclass(frozen=True)
@@ -91,6 +118,7 @@ class _Reported:
     duration_ms: int | None = None
     spent_ms: Mapping[str, int] | None = None
     lag_rows: int | None = None
+    late_rows: int | None = None
 
 
 @dataclass
@@ -140,8 +168,11 @@ class EpochHistory:
         self._reports += 1
         self._rows.update(hint.source_rows)
         lag = total_lag(hint.sources)
-        self._by_epoch[hint.epoch] = _Reported(hint.input_rows, hint.duration_ms, hint.spent_ms or None, lag)
+        self._by_epoch[hint.epoch] = _Reported(
+            hint.input_rows, hint.duration_ms, hint.spent_ms or None, lag, hint.late_rows
+        )
         self.figures.input_rows += hint.input_rows or 0
+        self.figures.late_rows += hint.late_rows or 0
         self.figures.state_rows = hint.state_rows or 0
         self.figures.last_epoch_ms = hint.duration_ms or 0
         self.figures.recent.append((hint.epoch or 0, hint.duration_ms or 0))
@@ -184,7 +215,9 @@ class EpochHistory:
                 return
             parts = self._parts(spent)
             self.figures.parts_ms = parts or self.figures.parts_ms
-            yield CommittedEpoch(epoch, offsets, said.input_rows, said.duration_ms, spent, parts, said.lag_rows)
+            yield CommittedEpoch(
+                epoch, offsets, said.input_rows, said.duration_ms, spent, parts, said.lag_rows, said.late_rows
+            )
             self._waiting.popleft()
             self._by_epoch.pop(epoch, None)
 

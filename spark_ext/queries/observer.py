@@ -244,22 +244,15 @@ class EpochObserver:
         Raises:
             OSError: Spark's log cannot be read; the epoch is given again next time.
         """
+        shared = {
+            "query": self._spec.uid,
+            "query_id": self._position.query_id or "",
+            "lineage": self.lineage,
+            "incarnation": self._incarnation,
+        }
         for epoch in self.history.ready(everything=everything):
             at = self._log.committed_at(epoch.number)
-            yield EpochRow(
-                query=self._spec.uid,
-                query_id=self._position.query_id or "",
-                epoch=epoch.number,
-                lineage=self.lineage,
-                incarnation=self._incarnation,
-                input_rows=epoch.input_rows,
-                committed_at=datetime.fromtimestamp(at or time.time(), tz=timezone.utc),
-                duration_ms=epoch.duration_ms,
-                spent_ms=epoch.spent_ms,
-                parts_ms=epoch.parts_ms,
-                lag_rows=epoch.lag_rows,
-                offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
-            )
+            yield epoch.row(datetime.fromtimestamp(at or time.time(), tz=timezone.utc), shared)
 
     def _row(self, position: QueryPosition) -> dict[str, Any]:
         """What the query's flags share."""

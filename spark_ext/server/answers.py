@@ -74,6 +74,8 @@ class QueryStatus(Answer):
     committed_at: datetime | None
     epochs: int
     rows: int
+    bad_rows: int = Field(description="Rows that did not parse or fit, and are in the table of bad rows.")
+    late_rows: int = Field(description="Rows that were dropped because the watermark had passed them.")
     lag_rows: int | None = Field(description="Rows that it has still to read; null: unknown.")
     lag_at: datetime | None = Field(description="When that was so.")
     watermark: datetime | None

@@ -126,8 +126,8 @@ def check_store(spark: SparkSession, uri: str, who: str) -> None:
         + (f": {S3A} is not on the class path" if is_s3(uri) else ""),
         operator=who,
         kept="nothing was started",
-        do='make the session with spark_ext.session(..., storage="s3"), or set spark.jars.packages to '
-        f"{s3_coordinates()} and spark.jars.excludes to {EXCLUDED} before the JVM starts"
+        do='make the session with spark_ext.session(..., storage="s3"), or by spark-ext run --storage s3; or set '
+        f"spark.jars.packages to {s3_coordinates()} and spark.jars.excludes to {EXCLUDED} before the JVM starts"
         if is_s3(uri)
         else "add the jar of its Hadoop file system with spark.jars.packages before the JVM starts",
     )

@@ -39,6 +39,8 @@ class Hint:
     """Whether the epoch was given to a function of the user's, by `foreachBatch`."""
     source_rows: Mapping[str, int] = field(default_factory=dict)
     """The rows that its channel sources have returned in the epoch, by uid."""
+    late_rows: int | None = None
+    """Rows that its operators with state have dropped in the epoch, because the watermark had passed them."""
 
 
 STAGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -96,6 +98,7 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
         progress.get("eventTime", {}).get("max", ""),
         str(progress.get("sink", {}).get("description", "")).startswith("ForeachBatchSink"),
         dict(_rows(source) for source in progress["sources"] if source not in ends),
+        sum(operator.get("numRowsDroppedByWatermark", 0) for operator in progress["stateOperators"]),
     )
 
 

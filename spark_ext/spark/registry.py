@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
+import shutil
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -30,6 +33,11 @@ VARIABLE = "SPARK_EXT_REGISTRY"
 
 PARALLELISM = "SPARK_EXT_PARALLELISM"
 """Environment variable of Python workers: the session's default parallelism at the time of registration."""
+
+ABANDONED_AFTER = 86_400
+"""Age, s, after which a directory is that of a driver that was killed. One in use is renewed every few seconds."""
+
+_NAME = re.compile(r"spark-ext-[0-9a-f]{32}")
 
 _changing = threading.Lock()
 """Only the driver process writes; two jobs of a session may do so at the same time."""
@@ -195,9 +203,23 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         place.mkdir(mode=0o700)
+        _remove_abandoned(place.parent)
     _require_mine(place.lstat(), place)
     for entry in entries:
         write_private(place / f"{entry.uid}.json", asdict(entry))
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the directories of drivers that were killed. One of a driver that was only frozen is written again."""
+    before = time.time() - ABANDONED_AFTER
+    for place in parent.iterdir():
+        # Anything else there is somebody else's.
+        if not _NAME.fullmatch(place.name):
+            continue
+        with suppress(OSError):
+            found = place.lstat()
+            if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and found.st_mtime < before:
+                shutil.rmtree(place)
 
 
 def keep(entries: Iterable[Registration], place: Path) -> None:

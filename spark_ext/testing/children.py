@@ -31,7 +31,7 @@ from spark_ext import failpoints
 from spark_ext.errors import FencedError, from_text
 from spark_ext.testing.waiting import until
 
-LIMIT = 120.0
+LIMIT = 300.0
 """Seconds after which a running child counts as hanging."""
 
 _FORKING: Final = multiprocessing.get_context("forkserver")

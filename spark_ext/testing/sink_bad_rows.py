@@ -122,6 +122,21 @@ class SinkBadRowsContract:
         kit.check(10)
         assert kit.waiting() == []
 
+    def test_bad_rows_of_a_committed_epoch_count_for_a_start_without_the_option(self, dirty: SinkTarget) -> None:
+        """The first one died before it could note that the target has the epoch; in the repeated one no row is bad."""
+        kit = BadRowsKit(dirty)
+        kit.driver().claim()
+        killed_at(dirty.after_commit, run_dirty_epoch, dirty, 1, 0, 0, 10, True)
+        second = Driver(dirty, 2, options=dirty.spoiling)
+        try:
+            second.claim()
+        except ConfigurationError:
+            pytest.skip("without the option the target is refused before the start")
+        second.run(0, numbered(0, 10))
+        kit.settle(0)
+        assert kit.table() == [0, 5] and kit.waiting() == []
+        kit.check(10)
+
     def test_bad_rows_of_an_older_incarnation_that_wakes_up_do_not_count(
         self, dirty: SinkTarget, tmp_path: Path
     ) -> None:

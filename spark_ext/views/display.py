@@ -18,7 +18,7 @@ def job_text(snapshot: JobSnapshot) -> str:
     ]
     for query in snapshot.queries:
         past = " in an earlier run" if query.finished_before else ""
-        lines.append(f"  {query.uid}: {query.state.value}{past}, {_read(query)}")
+        lines.append(f"  {query.uid}: {query.state.value}{past}, {', '.join((_read(query), *_left_out(query)))}")
     if snapshot.error:
         lines.append(snapshot.error)
     return "\n".join(lines)
@@ -52,10 +52,17 @@ def _cells(query: QuerySnapshot, measured: bool) -> str:
         "" if query.last_epoch is None else str(query.last_epoch),
         "" if query.state_rows is None else f"{query.state_rows:,}",
         *((latency_text(query),) if measured else ()),
-        query.reason,
+        "; ".join(filter(None, (*_left_out(query), query.reason))),
     )
     return "".join(f"<td>{escape(value)}</td>" for value in values)
 
 
 def _read(of: JobSnapshot | QuerySnapshot) -> str:
     return f"{count(of.rows, 'row')} in {count(of.epochs, 'epoch')}"
+
+
+def _left_out(query: QuerySnapshot) -> tuple[str, ...]:
+    """The rows that were read and are in no output, in words; nothing if there are none."""
+    bad = (f"{count(query.bad_rows, 'bad row')} put aside",) if query.bad_rows else ()
+    late = (f"{count(query.late_rows, 'late row')} dropped",) if query.late_rows else ()
+    return (*bad, *late)

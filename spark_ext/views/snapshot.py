@@ -98,6 +98,9 @@ class QuerySnapshot:
     bad_rows: int = 0
     """Rows that did not parse or fit and were moved into the table of bad rows, in the same runs as `epochs`. Read from
     a ledger: those that a restore has taken back are among them."""
+    late_rows: int = 0
+    """Rows that were dropped because the watermark had passed them, as Spark counts them, in the same runs as
+    `epochs`."""
     state_rows: int | None
     """Rows in the state stores; None: unknown. The ledger does not record it."""
     lag_rows: int | None = None

@@ -38,8 +38,11 @@ def show_status(status: JobStatus, console: Console) -> None:
     measured = any(query.latencies for query in status.queries)
     latency = ("latency",) if measured else ()
     bad = ("bad rows",) if any(query.bad_rows for query in status.queries) else ()
+    late = ("late rows",) if any(query.late_rows for query in status.queries) else ()
     behind = ("lag",) if any(query.lag_rows is not None for query in status.queries) else ()
-    table = Table("query", "state", "epoch", "epochs", "rows", *bad, *behind, "channels finished", *latency, "reason")
+    table = Table(
+        "query", "state", "epoch", "epochs", "rows", *bad, *late, *behind, "channels finished", *latency, "reason"
+    )
     for query in status.queries:
         table.add_row(
             query.uid,
@@ -48,6 +51,7 @@ def show_status(status: JobStatus, console: Console) -> None:
             f"{query.epochs:,}",
             f"{query.rows:,}",
             *(f"{query.bad_rows:,}" for _ in bad),
+            *(f"{query.late_rows:,}" for _ in late),
             *(_lag(query, status) for _ in behind),
             "\n".join(f"{source}: {number:,}" for source, number in query.channels_finished.items()),
             *(Text(latency_text(query)) for _ in latency),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_ext.jobs.job import Job
+    from spark_ext.views.snapshot import QuerySnapshot
 
 
 class SlowOptions(SourceOptions):
@@ -160,8 +161,13 @@ def test_the_lag_of_a_running_job_and_of_one_that_has_ended(lab: Lab) -> None:
     rules.write_text(RULES)
     job = lab.job(lab.source(count=2_000, wait=0.02), incidents=str(rules), epoch_parts=False).start()
     try:
-        until(lambda: job.snapshot().query("q").lag_rows, "a lag is known")
-        query = job.snapshot().query("q")
+
+        def known() -> QuerySnapshot | None:
+            query = job.snapshot().query("q")
+            return query if query.lag_rows and query.sources else None
+
+        # The lag may be known first: a source notes it while the first epoch is being planned.
+        query = until(known, "a lag and the sources are known")
         assert query.lag_rows is not None and 0 < query.lag_rows < 2_000
         assert query.sources[0].lag_rows == query.lag_rows
         job.report_incident("late", "far behind", query="q")

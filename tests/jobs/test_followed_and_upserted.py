@@ -59,6 +59,12 @@ def append(table: Path, *ids: int) -> None:
     write_deltalake(table, pa.table({"id": pa.array(ids, pa.int64())}), mode="append")
 
 
+def settled(folder: Path) -> bool:
+    """Whether Spark has committed what its query has planned: the sink commits before, and a savepoint is of both."""
+    log = SparkLog(str(folder / "state" / "queries" / "q" / "checkpoint"))
+    return log.newest_commit() == max(log.numbers("offsets"), default=None)
+
+
 @pytest.mark.slow(30, "starts a job four times")
 def test_a_job_that_follows_a_table_is_restored_to_an_older_savepoint(spark: SparkSession, tmp_path: Path) -> None:
     """The versions after the savepoint are read again, and no row is in the target twice."""
@@ -80,7 +86,7 @@ def test_a_job_that_follows_a_table_is_restored_to_an_older_savepoint(spark: Spa
     running = job().start()
     until(lambda: len(written()) == 10, "the table as it was")
     append(table, 10, 11)
-    until(lambda: len(written()) == 12, "a version")
+    until(lambda: len(written()) == 12 and settled(tmp_path), "a version")
     running.stop(savepoint=tmp_path / "savepoint")
     assert written() == once(12)
     running = job().start()
@@ -118,7 +124,7 @@ def test_the_savepoint_of_another_table_is_refused(spark: SparkSession, tmp_path
         return made.add("q", rows.writeStream.format("delta_2pc").options(uid="out", path=str(out)))
 
     running = job().start()
-    until(lambda: out.exists() and len(DeltaTable(out).to_pandas()) == 1, "a row")
+    until(lambda: out.exists() and len(DeltaTable(out).to_pandas()) == 1 and settled(tmp_path), "a row")
     running.stop(savepoint=tmp_path / "savepoint")
     table.rename(tmp_path / "former")
     append(table, 7)

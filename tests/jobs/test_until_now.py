@@ -75,6 +75,27 @@ def test_run_again_and_again_it_reads_what_is_new_and_ends_when_it_is_asked_to(l
     assert lab.numbers() == expected(14), "what has finished reads nothing"
 
 
+def test_the_last_run_over_a_source_of_sparks_own_ends(lab: JobHarness) -> None:
+    """Formerly it did not: it began with a drain in force and nothing to read, and nobody told the query."""
+    (lab.folder / "in").mkdir()
+
+    def run(arrived: int, emit: str = "closed") -> JobResult:
+        (lab.folder / "in" / f"{arrived}.json").write_text(f'{{"id": {arrived}}}')
+        rows = lab.spark.readStream.schema("id bigint").json(str(lab.folder / "in"))
+        job = sx.Job(lab.spark, "own", state=lab.folder / "state")
+        job.add("q", rows.writeStream.format("delta_2pc").options(uid="out", path=str(lab.folder / "out")))
+        return job.run(until="now", emit=emit, progress=False)  # type: ignore[arg-type]
+
+    def written() -> list[int]:
+        return sorted(row["id"] for row in lab.spark.read.format("delta").load(str(lab.folder / "out")).collect())
+
+    assert run(1).state is State.SUSPENDED
+    last = run(2, emit="all")
+    assert (last.state, last.rows) == (State.FINISHED, 1)
+    assert run(3).finished
+    assert written() == [1, 2], "what has finished reads nothing"
+
+
 def test_a_source_that_always_has_more_is_refused(lab: JobHarness) -> None:
     with refused(ConfigurationError, "query 'q'", "source 'in' (numbers) has no end and does not say"):
         lab.job(lab.source(live="true")).run(until="now", progress=False)

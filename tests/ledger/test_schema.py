@@ -57,7 +57,7 @@ def test_a_missing_value_of_a_required_column_is_refused() -> None:
 
 def test_only_optional_and_json_columns_are_nullable() -> None:
     schema = arrow_schema(EpochRow)
-    optional = ["input_rows", "duration_ms", "offsets", "spent_ms", "parts_ms", "lag_rows"]
+    optional = ["input_rows", "duration_ms", "offsets", "spent_ms", "parts_ms", "lag_rows", "late_rows"]
     assert [field.name for field in schema if field.nullable] == optional
     assert schema.field("committed_at").type == pa.timestamp("us", tz="UTC")
 

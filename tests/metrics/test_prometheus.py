@@ -31,7 +31,7 @@ from tests.views.test_timeline import at
 ROWS = (
     state("RUNNING", 1),
     epoch(0, at=at(50)),
-    epoch(1, at=at(90)),
+    replace(epoch(1, at=at(90)), late_rows=4),
     flag(1),
     incident("a", 80, type="NETWORK", origin="user"),
     epoch(2, at=at(95)),
@@ -72,6 +72,7 @@ def test_its_own_parser_reads_what_was_counted(accept: str) -> None:
     found = parsed(text.decode(), accept)
     assert found[series("spark_ext_epochs_total", job="j", query="q")] == 3
     assert found[series("spark_ext_input_rows_total", job="j", query="q")] == 30
+    assert found[series("spark_ext_late_rows_total", job="j", query="q")] == 4
     assert found[series("spark_ext_bad_rows_total", job="j", query="q", source="q-in")] == 12, "a row may come twice"
     assert found[series("spark_ext_epoch_duration_seconds_count", job="j", query="q")] == 3
     assert found[series("spark_ext_epoch_duration_seconds_bucket", job="j", query="q", le="0.01")] == 3

@@ -120,6 +120,7 @@ def test_a_query_has_its_counters_from_its_first_state_on() -> None:
     assert found == {
         "spark_ext_epochs_total{query=q}": 0,
         "spark_ext_input_rows_total{query=q}": 0,
+        "spark_ext_late_rows_total{query=q}": 0,
         "spark_ext_restarts_total{query=q}": 0,
         "spark_ext_incidents_total{query=q,type=failure,severity=ERROR}": 0,
     }

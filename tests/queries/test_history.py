@@ -36,6 +36,16 @@ def test_an_epoch_waits_for_its_figures_and_is_given_once(clock: Clock) -> None:
     assert (history.figures.epochs, history.figures.input_rows) == (1, 5)
 
 
+def test_late_rows_are_added_up_and_kept_with_their_epoch(clock: Clock) -> None:
+    history = EpochHistory(clock)
+    for number, late in enumerate((2, 0, 3)):
+        history.committed(number, None)
+        history.report(replace(report(number, 5), late_rows=late))
+    history.committed(3, None)
+    assert [epoch.late_rows for epoch in history.ready(everything=True)] == [2, 0, 3, None]
+    assert history.figures.late_rows == 5
+
+
 def test_late_figures_are_asked_for_at_intervals_and_not_forever(clock: Clock) -> None:
     history = EpochHistory(clock)
     assert not history.overdue()

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from spark_ext.errors import DataError, SparkExtError, StateError, StorageError
+from spark_ext.jobs.start import needs_spark
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, FinishedRow, IncidentChangeRow, IncidentRow
 from spark_ext.model.lifecycle import IllegalTransition, State
 from spark_ext.queries.history import ASK_AFTER
@@ -501,6 +502,19 @@ def test_a_drain_that_is_in_force_at_the_start_needs_no_spark(tmp_path: Path) ->
     bench = Bench(tmp_path, natives=["rate"], sources=[])
     bench.run.request_drain()
     assert (bench.run.state, bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 0)
+
+
+def test_a_drain_that_is_in_force_at_the_start_ends_what_has_settled(tmp_path: Path) -> None:
+    """Formerly: the start said that it drains, so that the coordinator's drain passed it over, for good."""
+    bench = native(tmp_path)
+    bench.query.commit({"logOffset": 1})
+    bench.tick()
+    bench.query.end()
+    again = bench.made()
+    again.observe()
+    assert not needs_spark(again, drained=True)
+    again.request_drain()
+    assert (again.state, again.reason) == (State.FINISHING, "drained")
 
 
 # -- the final checkpoint ---------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
 
-COLUMNS: Final = ("query", "epoch", "lineage", "incarnation", "input_rows", "committed_at", "duration_ms", "lag_rows")
+COLUMNS: Final = (
+    "query", "epoch", "lineage", "incarnation", "input_rows", "committed_at", "duration_ms", "lag_rows", "late_rows",
+)  # fmt: skip
 """Columns of the table `epochs` that are needed."""
 
 UNKNOWN: Final = -1
@@ -47,6 +49,8 @@ class Epochs:
     """Duration, ms; `UNKNOWN` if that is not known."""
     lag: Ints = field(default_factory=_none)
     """Rows that its query had still to read when it was planned; `UNKNOWN` if that is not known."""
+    late: Ints = field(default_factory=_none)
+    """Rows that were dropped, because the watermark had passed them; `UNKNOWN` if that is not known."""
 
     def __len__(self) -> int:
         return len(self.at)
@@ -64,7 +68,7 @@ class Epochs:
         query = place[coded.indices.to_numpy(zero_copy_only=False)]
         at = table["committed_at"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
         columns = [query, *(_ints(table[name]) for name in ("epoch", "lineage", "incarnation")), _ints(at)]
-        columns += [_ints(table[name]) for name in ("input_rows", "duration_ms", "lag_rows")]
+        columns += [_ints(table[name]) for name in ("input_rows", "duration_ms", "lag_rows", "late_rows")]
         same = np.lexsort((columns[1], columns[2], query))
         keys = np.stack([columns[1], columns[2], query])[:, same]
         first = same[np.flatnonzero(np.any(np.diff(keys, axis=1, prepend=-1), axis=0))]
@@ -73,8 +77,9 @@ class Epochs:
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Epochs:
         """Some of them."""
-        arrays = (self.query, self.epoch, self.lineage, self.incarnation, self.at, self.rows, self.ms, self.lag)
-        return Epochs(self.queries, *(array[chosen] for array in arrays))
+        when = (self.query, self.epoch, self.lineage, self.incarnation, self.at)
+        figures = (self.rows, self.ms, self.lag, self.late)
+        return Epochs(self.queries, *(array[chosen] for array in (*when, *figures)))
 
     def slices(self) -> dict[str, slice]:
         """Where the epochs of each query are; queries without any are left out."""

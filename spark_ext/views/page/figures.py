@@ -30,6 +30,8 @@ class Figures:
     """Rows that were still to be read when it was planned; None: unknown."""
     planned: int | None = None
     """When that was; None: unknown."""
+    late: int = 0
+    """Rows that were dropped, because the watermark had passed them."""
 
 
 NONE: Final = Figures()
@@ -101,4 +103,5 @@ def _of(epochs: Epochs, own: Ints) -> Figures:
         at,
         None if lag == UNKNOWN else lag,
         None if ms == UNKNOWN else at - ms,
+        int(np.maximum(epochs.late[own], 0).sum()),
     )

@@ -16,12 +16,13 @@ from tests.ledger.rows import START, epoch
 
 ROWS = st.lists(
     st.builds(
-        lambda number, query, lineage, incarnation, rows, ms, lag: replace(
+        lambda number, query, lineage, incarnation, rows, ms, lag, late: replace(
             epoch(number, query, lineage=lineage),
             incarnation=incarnation,
             input_rows=rows,
             duration_ms=ms,
             lag_rows=lag,
+            late_rows=late,
         ),
         st.integers(0, 4),
         st.sampled_from("ab"),
@@ -29,6 +30,7 @@ ROWS = st.lists(
         st.integers(1, 3),
         st.none() | st.integers(0, 9),
         st.none() | st.integers(1, 9),
+        st.none() | st.integers(0, 9),
         st.none() | st.integers(0, 9),
     ),
     unique_by=lambda row: (row.query, row.lineage, row.epoch),
@@ -50,6 +52,7 @@ def test_of_each_number_the_newest_lineage_counts(rows: list[EpochRow], least: i
         figures = found[uid]
         assert (figures.epochs, figures.rows) == (len(counted), sum(row.input_rows or 0 for row in counted.values()))
         assert (figures.last, figures.last_ms, figures.lag) == (newest.epoch, newest.duration_ms, newest.lag_rows)
+        assert figures.late == sum(row.late_rows or 0 for row in counted.values())
         assert figures.at == newest.committed_at.timestamp() * 1000
         recent = sum(
             row.input_rows or 0 for row in counted.values() if row.committed_at.timestamp() * 1000 > now - 60_000

@@ -1,0 +1,51 @@
+"""Rows that come after the watermark has passed them are dropped by Spark, and named by the job."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from spark_ext.views.status import read_status
+from tests.support.jobs import JobHarness
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.result import JobResult
+
+
+def arrive(lab: JobHarness, name: str, *times: str) -> None:
+    (lab.folder / "in").mkdir(exist_ok=True)
+    lines = (json.dumps({"at": f"2026-03-01T{time}:00Z"}) for time in times)
+    (lab.folder / "in" / f"{name}.json").write_text("\n".join(lines))
+
+
+def run(lab: JobHarness, **how: str) -> JobResult:
+    reader = lab.spark.readStream.format("files").schema("at timestamp")
+    rows = reader.options(uid="in", path=str(lab.folder / "in"), format="json", watch="true").load()
+    windows = sx.with_watermark(rows, "at", "1 hour").groupBy(F.window("at", "1 hour")).agg(F.count("*").alias("n"))
+    out = windows.selectExpr("hour(window.start) AS hour", "n").writeStream.format("delta_2pc")
+    job = sx.Job(lab.spark, "hours", state=lab.folder / "state")
+    job.add("q", out.options(uid="out", path=str(lab.folder / "out")))
+    return job.run(until="now", progress=False, **how)  # type: ignore[arg-type]
+
+
+def test_a_row_that_is_too_late_is_named_wherever_rows_are(lab: JobHarness) -> None:
+    arrive(lab, "first", "08:10", "09:10", "12:10")
+    first = run(lab)
+    assert first.query("q").late_rows == 0 and "late" not in str(first)
+
+    arrive(lab, "second", "08:30", "12:20", "13:30")  # the watermark is at 11:10
+    second = run(lab, emit="all")
+    assert second.finished and second.query("q").late_rows == 1
+    assert "1 late row dropped" in str(second)
+    assert second.to_json()["queries"][0]["late_rows"] == 1
+
+    table = lab.spark.read.format("delta").load(str(lab.folder / "out"))
+    assert {row["hour"]: row["n"] for row in table.collect()} == {8: 1, 9: 1, 12: 2, 13: 1}
+    status = read_status(str(lab.folder / "state"))
+    assert [query.late_rows for query in status.queries] == [1]
+    assert status.to_json()["queries"][0]["late_rows"] == 1
+    epochs = lab.spark.read.format("delta").load(str(lab.folder / "state" / "ledger" / "epochs"))
+    assert sum(row["late_rows"] for row in epochs.collect()) == 1
