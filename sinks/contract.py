@@ -271,6 +271,32 @@ class TwoPhaseCommitSink(Connector):
         """
         return None if self._bad_rows is None else self._bad_rows.keep()
 
+    def adopt_bad_rows(self, mark: int | None) -> None:
+        """In `commit`, before `keep_bad_rows`: an earlier attempt at the epoch has decided which rows are written.
+
+        For a sink that decides first, and makes the rows visible later, as one with an outbox does: this attempt writes
+        what was decided, and its own tasks' rows, good and bad, do not count. Record what `keep_bad_rows` returns with
+        the decision, and adopt it when you find one.
+
+        Args:
+            mark: recorded with the decision; None: it has none, as no row was bad.
+
+        Raises:
+            ConfigurationError: there are bad rows, and with `on_bad_row=fail` no place for them.
+            StateError: they are gone.
+            StorageError: they cannot be read.
+        """
+        if self._bad_rows is not None:
+            self._bad_rows.adopt(mark)
+        elif mark is not None:
+            raise refused(
+                "an earlier attempt at the epoch has decided that some of its rows are bad, and on_bad_row=fail has no "
+                "place for them",
+                f"sink '{self.options.uid}' ({self.name()})",
+                "start with on_bad_row=quarantine until the epoch is committed",
+                kept="what was decided, with its bad rows; nothing more of the epoch was written",
+            )
+
     def collect_bad_rows(self, into: Takes | None) -> None:
         """Called by the runtime before and after a task, and an attempt to commit; not yours to call."""
         self._bad_rows = into

@@ -167,6 +167,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     def _check_input(self, schema: StructType, who: str) -> None:
         """Refuse columns that the table cannot have, or that an upsert cannot use."""
+        from spark_ext.delta.rewritten import check_partitions
         from spark_ext.schemas.parquet_types import check_input
 
         if self._upsert is None:
@@ -175,6 +176,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         check_input(schema, (), who)
         self._upsert.check_columns(schema, who)
         check_input(self._upsert.stored(schema), self.options.partition_by, who)
+        check_partitions(schema, self.options.partition_by, "mode=upsert", who)
 
     def __getstate__(self) -> dict[str, Any]:
         """Executors receive the sink without the table, and with what it demands of rows."""
@@ -184,9 +186,10 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         return {key: value for key, value in self.__dict__.items() if key != "_target"}
 
     def _not_null(self) -> frozenset[str]:
-        table = self._target.load()
-        fields = () if table is None else table.schema().fields
-        return frozenset(field.name for field in fields if not field.nullable)
+        from spark_ext.delta.not_null import not_null
+        from spark_ext.delta.target_errors import TargetErrors
+
+        return not_null(self.location, TargetErrors(self._target.who))
 
     def _refuse_nulls(self, batch: pa.RecordBatch) -> None:
         for name in self._required or ():

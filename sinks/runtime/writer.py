@@ -221,6 +221,17 @@ class EpochWriter(DataSourceStreamArrowWriter):
         rows.decide(mark, *_so_far.get(key, (0, 0)))
         return outcome
 
+    def _failing(self, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
+        """One attempt at a commit without bad rows. An earlier start that has committed the epoch may have had some."""
+        outcome = self._sink.commit(self._schema, epoch, prepared)
+        mine = self._identity
+        if outcome is CommitOutcome.ALREADY_COMMITTED and self._sink.quarantines and mine.in_job:
+            mark = self._sink.kept_bad_rows(epoch)
+            if mark is not None:
+                place = bad_rows_place(self._sink.options, mine, epoch.query_id, epoch.number)
+                CommitRows(place, ()).decide(mark, *_so_far.get((mine.checkpoint, mine.start), (0, 0)))
+        return outcome
+
     def _with_retries(
         self, epoch: Epoch, prepared: Sequence[Any], rows: CommitRows | None = None, given: int = 0
     ) -> CommitOutcome:
@@ -230,7 +241,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         try:
             if rows is not None:
                 return tries(self._quarantining, epoch, prepared, rows, given)
-            return tries(self._sink.commit, self._schema, epoch, prepared)
+            return tries(self._failing, epoch, prepared)
         except tenacity.RetryError as given_up:
             last = given_up.last_attempt.exception()
             raise CommitError(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from spark_ext.schemas.arrow import arrow_schema
+from spark_ext.schemas.arrow import arrow_schema, arrow_type
+from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.delta_snapshot.following import COLUMNS
 from spark_ext.sources.delta_snapshot.version import DataFile, TableVersion
@@ -58,21 +59,48 @@ def data_of(file: DataFile, names: Mapping[str, str], mapped: bool) -> dict[str,
     return data
 
 
-def in_table(table: TableVersion, declared: StructType) -> StructType:
-    """The declared columns with the types that they have in a table."""
-    held = StructType([*table.schema, *COLUMNS])
-    return StructType([held[field.name] for field in declared])
+def in_table(declared: StructType, *tables: TableVersion) -> StructType:
+    """The declared columns with the types that they have in a table.
+
+    Args:
+        declared: the columns.
+        tables: versions; each column is that of the first one that has it in a type that fits.
+    """
+    return StructType([held for held, _ in _fields(declared, tables)])
 
 
-def format_for(table: TableVersion | None, declared: StructType) -> ParquetFormat:
+def format_for(declared: StructType, *tables: TableVersion) -> ParquetFormat:
     """Reads the declared columns, under the names in data files; same types, so that a batch can be renamed.
 
     Args:
-        table: whose names they are; None: a table without column mapping.
         declared: the columns.
+        tables: versions whose names they are, as in `in_table`; none: a table without column mapping.
     """
-    if table is None:
+    if not tables:
         return ParquetFormat(arrow_schema(declared), grown=True)
-    physical, names = [*table.physical, *COLUMNS], [*table.schema.names, *COLUMNS.names]
-    wanted = StructType([physical[names.index(field.name)] for field in declared])
+    wanted = StructType([physical for _, physical in _fields(declared, tables)])
     return ParquetFormat(arrow_schema(wanted), grown=True)
+
+
+def _fields(declared: StructType, tables: Sequence[TableVersion]) -> list[tuple[StructField, StructField]]:
+    """Each declared column as it is in a table, and as it is in its data files."""
+    found = []
+    for field in declared:
+        held = [
+            (one, physical)
+            for table in tables
+            for one, physical in zip([*table.schema, *COLUMNS], [*table.physical, *COLUMNS], strict=True)
+            if one.name == field.name
+        ]
+        found.append(next((pair for pair in held if _holds(pair[0], field)), held[0]))
+    return found
+
+
+def has_all(declared: StructType, table: TableVersion) -> bool:
+    """Whether a table has the declared columns, in types that fit."""
+    held = {field.name: field for field in (*table.schema, *COLUMNS)}
+    return all(field.name in held and _holds(held[field.name], field) for field in declared)
+
+
+def _holds(held: StructField, declared: StructField) -> bool:
+    return fits(arrow_type(held.dataType), arrow_type(declared.dataType), grown=True)

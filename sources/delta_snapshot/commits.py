@@ -173,7 +173,8 @@ def _file(action: Mapping[str, Any]) -> LoggedFile:
     return LoggedFile(
         local(unquote(action["path"])),
         action.get("size"),
-        None if partition is None else dict(partition),
+        # The protocol: an empty text is null, whatever the type.
+        None if partition is None else {name: text or None for name, text in partition.items()},
         stats.get("numRecords"),
         None if vector is None else int(vector.get("cardinality", 0)),
     )

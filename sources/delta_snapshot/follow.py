@@ -2,7 +2,9 @@
 
 A position is `[version, file, row, mark]`: the next row to read is a row of a file of the commit that makes a version;
 `mark` is the hash of the last commit of which anything has been read. So a log that has been replaced is noticed, in
-the planner and in a task, even where it has as many versions.
+the planner and in a task, even where it has as many versions. Of a table with column mapping it is
+`[version, file, row, mark, names]`: what is read up to there has the columns that the table had in the version `names`,
+whatever their names stand for by the time a task reads it.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ class Place:
     row: int = 0
     mark: str = ""
     """Hash of the last commit of which anything has been read; "": unknown."""
+    names: int | None = None
+    """Version by whose column names the rows before it are read; None: the newest one, as without column mapping."""
 
     @classmethod
     def of(cls, position: Json) -> Place:
@@ -47,7 +51,8 @@ class Place:
 
     def to_json(self) -> list[Any]:
         """The position."""
-        return [self.version, self.file, self.row, self.mark]
+        place = [self.version, self.file, self.row, self.mark]
+        return place if self.names is None else [*place, self.names]
 
     @property
     def within(self) -> bool:
@@ -62,7 +67,7 @@ class Pieces:
         log: the table's.
         changes: whether changes of rows are asked for, and not only rows that were added.
         file: a piece's data file, as it is read.
-        format: how data files are read; asked once.
+        format: how data files are read, by the column names of a version; None: the newest one.
         keep: for a data file and a version of the table, which of its rows exist there.
     """
 
@@ -71,20 +76,23 @@ class Pieces:
         log: Log,
         changes: bool,
         file: Callable[[Commit, Piece], InputFile],
-        format: Callable[[], ParquetFormat],
+        format: Callable[[int | None], ParquetFormat],
         keep: Callable[[int, InputFile], pa.Array | None],
     ) -> None:
         self.log = log
         self._changes, self._file, self._keep = changes, file, keep
         self._make = format
-        self._format: ParquetFormat | None = None
+        self._formats: dict[int | None, ParquetFormat] = {}
 
     @property
     def format(self) -> ParquetFormat:
-        """How data files are read."""
-        if self._format is None:
-            self._format = self._make()
-        return self._format
+        """How data files are planned, whose rows are numbered whatever their columns are called."""
+        return self._named(None)
+
+    def _named(self, names: int | None) -> ParquetFormat:
+        if names not in self._formats:
+            self._formats[names] = self._make(names)
+        return self._formats[names]
 
     def of(self, commit: Commit) -> tuple[Piece, ...]:
         """What is read of a commit."""
@@ -123,14 +131,16 @@ class Pieces:
                 low = since.row if index == since.file else 0
                 high = until.row if index == until.file else None
                 if high is None or low < high:
-                    yield from self._rows(commit, pieces[index], low, high)
+                    yield from self._rows(commit, pieces[index], low, high, self._named(end.names))
 
     def _commit(self, version: int) -> Commit | None:
         return self.log.commit(version)
 
-    def _rows(self, commit: Commit, piece: Piece, low: int, high: int | None) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, commit: Commit, piece: Piece, low: int, high: int | None, format: ParquetFormat
+    ) -> Iterator[pa.RecordBatch]:
         file = self._file(commit, piece)
-        for batch in self.format.read(file, low, high, self._mask(file, piece)):
+        for batch in format.read(file, low, high, self._mask(file, piece)):
             if batch.num_rows:
                 yield batch
 
@@ -144,8 +154,8 @@ class Pieces:
                 return [(start, end)]  # whoever reads it says what is wrong
             first = begin.file + 1 if version == begin.version else 1
             upto = last.file + 1 if version == last.version else len(self.of(commit))
-            cuts += [Place(version, index, 0, commit.mark) for index in range(first, upto)]
-            cuts.append(Place(version + 1, mark=commit.mark))
+            cuts += [Place(version, index, 0, commit.mark, last.names) for index in range(first, upto)]
+            cuts.append(Place(version + 1, mark=commit.mark, names=last.names))
         inner = [
             cut.to_json() for cut in cuts if (cut.version, cut.file, cut.row) < (last.version, last.file, last.row)
         ]
@@ -179,10 +189,17 @@ class Reading:
         pieces: the rows of commits.
         follower: reads the log.
         check: raises if the rows of a commit, or what comes after it, must not be read.
+        names: the version by whose column names the rows of a version are read; None: they have always been the same.
     """
 
-    def __init__(self, pieces: Pieces, follower: Follower, check: Callable[[Commit], None]) -> None:
-        self._pieces, self._follower, self._check = pieces, follower, check
+    def __init__(
+        self,
+        pieces: Pieces,
+        follower: Follower,
+        check: Callable[[Commit], None],
+        names: Callable[[int], int | None],
+    ) -> None:
+        self._pieces, self._follower, self._check, self._names = pieces, follower, check, names
 
     def advance(self, position: Json, limit: Limit) -> Advance:
         """The end of the next step; the rows before a commit that is refused are read first.
@@ -233,7 +250,8 @@ class Reading:
             limit = _less(limit, step)
             index, row = (index + 1, 0) if step.finished else (index, step.end)
         whole = index == len(pieces)
-        end = Place(commit.version + 1 if whole else commit.version, 0 if whole else index, row, commit.mark)
+        version = commit.version + 1 if whole else commit.version
+        end = Place(version, 0 if whole else index, row, commit.mark, self._names(commit.version))
         return end, Advance(None, rows=rows, bytes=size)
 
     def lag(self, position: Json) -> int | None:
@@ -264,7 +282,7 @@ class Reading:
             ConfigurationError: there is no such position.
         """
         parts = [position, 0, 0] if not isinstance(position, list) else position
-        if len(parts) not in (3, 4):
+        if len(parts) not in (3, 4, 5):
             raise no_position(position, "a version, or a list of a version, the number of a file and a row", who)
         version = number_in(parts[0], 0, newest + 1, "first a version of the table", who)
         log = self._pieces.log

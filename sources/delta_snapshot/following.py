@@ -20,7 +20,7 @@ from spark_ext.sources.delta_snapshot.commits import FEED, Commit, Metadata
 from spark_ext.sources.delta_snapshot.follow import Pieces, Place, Reading
 from spark_ext.sources.delta_snapshot.log import ANEW, KEPT, Follower, Log
 from spark_ext.sources.delta_snapshot.time import commits_of
-from spark_ext.sources.delta_snapshot.version import READABLE, TableVersion, struct_of
+from spark_ext.sources.delta_snapshot.version import READABLE, TableVersion, physical_names, struct_of
 
 if TYPE_CHECKING:
     from spark_ext.errors import SparkExtError
@@ -94,11 +94,15 @@ class Following:
         self._channel: Channel | None = None
         self._declared: StructType | None = None
         follower = Follower(log, self._look, self._now.metadata.id, clock, options.poll_interval / 1000)
-        self.reading = Reading(pieces, follower, self._check)
+        self.reading = Reading(pieces, follower, self._check, self._names)
 
     def _look(self) -> tuple[str, int]:
         table = self._load(None)
         return table.metadata.id, table.version
+
+    def _names(self, version: int) -> int | None:
+        # The query has the columns of the version that the planner has started with; later ones are compared to them.
+        return max(version, self._now.version) if self._now.mapped else None
 
     @property
     def schema(self) -> StructType:
@@ -112,42 +116,50 @@ class Following:
 
     def latest(self) -> Position:
         """The position behind that version."""
-        return Place(self.newest + 1, mark=self._log.mark(self.newest)).to_json()
+        newest = self.newest
+        return Place(newest + 1, mark=self._log.mark(newest), names=self._names(newest)).to_json()
 
     # -- the beginning ----------------------------------------------------------------------------------------------
 
-    def channel(self, known: Channel | None, after: int | None, declared: StructType) -> Channel:
+    def channel(
+        self, known: Channel | None, after: int | None, declared: StructType, table: str, mark: str = ""
+    ) -> Channel:
         """The channel, as it was begun or as it begins now.
 
         Args:
             known: it, if it has begun.
             after: the version of the snapshot; None: there is none.
             declared: the columns to read.
+            table: id of the table whose snapshot was read; "" if there is none.
+            mark: hash of the commit of the snapshot's version; "" if there is none, or if it is unknown.
 
         Raises:
             ConfigurationError: it cannot begin there.
-            StateError: the table is not the one that was begun.
+            StateError: the table is not the one that was begun, or whose snapshot was read, or it was put back.
         """
         self._declared = declared
         if self._channel is None:
-            self._channel = self._begun(known) if known is not None else self._begin(after)
+            former = table if known is None else known.data["table"]
+            if former not in ("", self._now.metadata.id):
+                raise self._log.replaced()
+            self._channel = self._begin(after, mark) if known is None else self._begun(known)
         return self._channel
 
     def _begun(self, known: Channel) -> Channel:
-        if known.data["table"] != self._now.metadata.id:
-            raise self._log.replaced()
         if known.data["mapping"] != self._now.metadata.mapping:
             raise self._other_mapping(self._now.metadata)
         return known
 
-    def _begin(self, after: int | None) -> Channel:
+    def _begin(self, after: int | None, mark: str) -> Channel:
         version = self._start() if after is None else after + 1
+        # The snapshot may have taken days: what follows it is of the commit that was chosen then.
+        before = self._log.mark(version - 1) if after is None else self._log.same(after, mark)
         if version <= self.newest and self._log.at(version) is None:
             raise self._log.lost(version)
         if self._options.changes:
             require_feed(self._load(min(version, self.newest)), self._operator)
         table = self._now.metadata
-        begin = Place(version, mark=self._log.mark(version - 1)).to_json()
+        begin = Place(version, mark=before).to_json()
         return Channel(CHANNEL, begin, {"table": table.id, "mapping": table.mapping})
 
     def _start(self) -> int:
@@ -242,6 +254,7 @@ class Following:
         # What was declared is known to fit the version that the planner has started with.
         if version > self._now.version:
             self._check_columns(version, struct_of(found.fields))
+            self._check_names(version, found)
 
     def _check_columns(self, version: int, held: StructType) -> None:
         declared = self._declared or StructType()
@@ -259,6 +272,12 @@ class Following:
         for field in held:
             if field.name not in known:
                 raise self._other_columns(version, f"adds the column '{field.name}'")
+
+    def _check_names(self, version: int, found: Metadata) -> None:
+        known, declared = physical_names(self._now.metadata.fields), (self._declared or StructType()).names
+        for path, name in physical_names(found.fields).items():
+            if path[0] in declared and known.get(path, name) != name:
+                raise self._other_columns(version, f"replaces the column '{path[0]}' by another one of its name")
 
     def _other_columns(self, version: int, what: str) -> SparkExtError:
         return StateError(

@@ -78,6 +78,26 @@ class Log:
         text = self.text(version) if version >= 0 else None
         return "" if text is None else mark_of(text)
 
+    def same(self, version: int, mark: str) -> str:
+        """The hash of the commit that made a version of which rows were read.
+
+        Args:
+            version: the version.
+            mark: the hash, as it was when the version was chosen; "": unknown.
+
+        Returns:
+            That one; if it is unknown, the hash of the file that is there now.
+
+        Raises:
+            StateError: another commit has the version's number now.
+            StorageError: it cannot be read.
+        """
+        there = self.mark(version)
+        # A file that has been cleaned up says nothing: the version itself may still be there.
+        if mark and there and there != mark:
+            raise self.put_back(version)
+        return mark or there
+
     def at(self, version: int) -> int | None:
         """When a version's file was written, ms since 1970 UTC; None: there is no such file.
 
@@ -162,6 +182,22 @@ class Log:
             do=f"restore the job from a savepoint that is not newer than the table, or {ANEW}",
         )
 
+    def unknown(self, version: int) -> StateError:
+        """The error for a log in which the last version that was read cannot be compared any more.
+
+        Args:
+            version: that one.
+        """
+        return StateError(
+            f"version {version} of '{shown(self._path)}' has been read, and its file is no longer in the table's log: "
+            "whether the version that comes next follows it, or the table was put back in between, is unknown",
+            operator=self._operator,
+            kept=KEPT,
+            do=f"restore the log's file from a backup; or, if the table was not put back, send the channel 'versions' "
+            f"to version {version + 1} (seek); or {ANEW}; set delta.logRetentionDuration longer than the job may stand "
+            "still",
+        )
+
 
 class Follower:
     """Reads a log forwards, one commit after the other, and notices when it is no longer the same log.
@@ -190,6 +226,8 @@ class Follower:
         self._absent: tuple[int, float] | None = None
         """The version that was not there when it was last looked for, and when that was."""
         self._opened = float("-inf")
+        self._compared = (-1, "")
+        """The last version whose file had the hash that it should have, and this hash."""
 
     def again(self) -> None:
         """Time has passed: what was read so far may have been replaced."""
@@ -209,7 +247,7 @@ class Follower:
             mark: of the commit before it, as it was when that was read; "": unknown.
 
         Raises:
-            StateError: the file is gone, or the log is another one.
+            StateError: the file is gone, or the log is another one, or that cannot be known.
             DataError: it is damaged.
             StorageError: it cannot be read.
         """
@@ -223,6 +261,8 @@ class Follower:
         # One that was read a moment ago need not be read again.
         fresh = found is not None and version - 1 in self._fresh
         there = self._held[version - 1].mark if fresh else self._log.mark(version - 1)
+        if there == mark:
+            self._compared = version - 1, mark
         if not there or (mark and there != mark):
             found = self._look(version, found, there, mark)
         if found is None:
@@ -252,7 +292,14 @@ class Follower:
             found = self._log.commit(version)
             if found is None:
                 raise self._log.lost(version)
+        if found is not None and mark and not self._has_seen(version - 1, mark):
+            raise self._log.unknown(version - 1)
         return found
+
+    def _has_seen(self, version: int, mark: str) -> bool:
+        """Whether this process has read a version's file, or compared it, before it was cleaned up."""
+        held = self._held.get(version)
+        return self._compared == (version, mark) or (held is not None and held.mark == mark)
 
 
 def not_the_commit(log: Log, version: int) -> SparkExtError:

@@ -19,12 +19,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from spark_ext.datafiles.input_file import KEPT, InputFile, resolve
-from spark_ext.datafiles.uri import shown
-from spark_ext.errors import DataError, refused
+from spark_ext.datafiles.input_file import InputFile, resolve
+from spark_ext.errors import refused
 from spark_ext.model.offsets import Json, Position, Range
-from spark_ext.schemas.arrow import arrow_schema, arrow_type
-from spark_ext.schemas.columns import conform, fits
+from spark_ext.schemas.arrow import arrow_schema
+from spark_ext.schemas.columns import conform
 from spark_ext.sources.contract import Advance, Channel, Limit
 from spark_ext.sources.delta_snapshot.channels import (
     data_of,
@@ -35,6 +34,7 @@ from spark_ext.sources.delta_snapshot.channels import (
     version_in,
     version_read,
 )
+from spark_ext.sources.delta_snapshot.checks import check_begun, check_declared
 from spark_ext.sources.delta_snapshot.commits import INSERT, Commit, Piece
 from spark_ext.sources.delta_snapshot.follow import Pieces, Place, unknown_partition
 from spark_ext.sources.delta_snapshot.following import (
@@ -48,6 +48,7 @@ from spark_ext.sources.delta_snapshot.following import (
     require_feed,
 )
 from spark_ext.sources.delta_snapshot.log import Log
+from spark_ext.sources.delta_snapshot.names import ColumnNames
 from spark_ext.sources.delta_snapshot.options import DeltaSnapshotOptions
 from spark_ext.sources.delta_snapshot.version import TableVersion, keep_masks, mask_of, renamed, version_of
 from spark_ext.sources.files.parquet import ParquetFormat
@@ -74,6 +75,8 @@ class DeltaSnapshot(StagedSource):
         self._formats: dict[int | None, ParquetFormat] = {}
         self._table = ""
         """Id of the table, once its version is chosen."""
+        self._mark = ""
+        """Hash of the commit of that version, if what comes after it is read; "": unknown."""
         self._stage: dict[str, Any] | None = None
         """What is remembered of the stage, in the planner."""
         self._resumed = False
@@ -85,7 +88,7 @@ class DeltaSnapshot(StagedSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Sent to executors without what only planning needs."""
-        left = ("_following", "_now", "_pieces")
+        left = ("_following", "_names", "_pieces")
         return {name: value for name, value in self.__dict__.items() if name not in left} | {"_following": None}
 
     @classmethod
@@ -172,7 +175,7 @@ class DeltaSnapshot(StagedSource):
         self._last = here.get("version")
 
     def _stage_of(self, number: int) -> Json:
-        return {"number": number, "version": self._pinned, "table": self._table}
+        return {"number": number, "version": self._pinned, "table": self._table, "mark": self._mark}
 
     def enter(self, stage: Json) -> None:
         """Continue with the snapshot, or with what comes after it.
@@ -189,6 +192,7 @@ class DeltaSnapshot(StagedSource):
                 kept="everything read so far; nothing new was read",
             )
         self._stage, self._pinned, self._table = stage, stage["version"], stage["table"]
+        self._mark = stage.get("mark", "")  # none, if an older version has stored it
 
     # -- planning -------------------------------------------------------------------------------------------
 
@@ -231,11 +235,13 @@ class DeltaSnapshot(StagedSource):
         Raises:
             ConfigurationError: the table cannot be followed from there.
             DataError: the source's version is no longer in the log, or is that of another table.
-            StateError: the table is another one than that which was followed.
+            StateError: the table is another one than that which was followed, or was put back.
         """
         if self._is_following:
             # An AvailableNow run asks before it knows where it is.
-            return [self._followed.channel(self._known, self._pinned, self._declared) if self._resumed else _UNKNOWN]
+            if not self._resumed:
+                return [_UNKNOWN]
+            return [self._followed.channel(self._known, self._pinned, self._declared, self._table, self._mark)]
         options = self.options
         if self._pinned is None:
             newest = self._followed.newest if options.follow and options.timestamp is None else None
@@ -247,6 +253,8 @@ class DeltaSnapshot(StagedSource):
         if self.options.changes:
             require_feed(table, self._operator)
         self._pinned, self._table = table.version, table.metadata.id
+        if options.follow:
+            self._mark = self._log.same(table.version, self._mark)
         self._check_columns(table.schema)
         names = dict(zip(table.schema.names, table.physical.names, strict=True))
         at = self._log.at(table.version) if self.options.changes else None
@@ -255,7 +263,7 @@ class DeltaSnapshot(StagedSource):
             data = data_of(file, names, table.mapped) | ({"at": at} if self.options.changes else {})
             channels.append(Channel(id_of(table.version, file.path), 0, data))
             self._rows[channels[-1].id] = file.rows
-        self._check_begun(table.version, channels)
+        check_begun(self._begun, table.version, channels, options.path, self._operator)
         for channel in channels[:1]:
             self._format(channel).footers.announce(self._file(one) for one in channels)
         return channels
@@ -278,32 +286,9 @@ class DeltaSnapshot(StagedSource):
         """Behind the version that was the newest one when the run began that ends with it, or when its planner did."""
         return self._followed.latest() if channel.id == CHANNEL else None
 
-    def _check_begun(self, version: int, channels: Sequence[Channel]) -> None:
-        """Refuse another table under the same path: its version has other files than those that were read."""
-        held = {channel.id: channel.data for channel in channels}
-        for name, data in self._begun.items():
-            if name not in held or (data is not None and data["size"] != held[name]["size"]):
-                raise DataError(
-                    f"version {version} of '{shown(self.options.path)}' is not the one that this source has begun: it "
-                    f"does not have the file '{path_in(name)}'; the table was replaced by another one",
-                    operator=self._operator,
-                    kept=KEPT,
-                    do="restore the table, or start the source with a new uid to read the table that is there now",
-                )
-
     def _check_columns(self, held: StructType) -> None:
-        """Refuse a declared schema that does not match the table."""
-        if self.options.changes:
-            held = StructType([*held, *COLUMNS])
-        for field in self.declared or ():
-            there = held[field.name] if field.name in held.names else None
-            if there is None or not fits(arrow_type(there.dataType), arrow_type(field.dataType)):
-                found = f"has the type {there.dataType.simpleString()}" if there is not None else "is not in the table"
-                raise refused(
-                    f"column '{field.name}' is declared as {field.dataType.simpleString()}, but {found}",
-                    self._operator,
-                    f"remove .schema(...), or declare columns of the table: {held.simpleString()}",
-                )
+        readable = StructType([*held, *COLUMNS]) if self.options.changes else held
+        check_declared(self.declared, readable, self._operator)
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
         """Advance by the footers of data files; deleted rows count against a row limit."""
@@ -352,15 +337,15 @@ class DeltaSnapshot(StagedSource):
         """
         if channel.id == CHANNEL:
             batches = self._pieces.read(Place.of(start), Place.of(end))
-            table = self._now if channel.data["mapping"] == "name" else None
+            tables = self._names.of(Place.of(end).names) if channel.data["mapping"] == "name" else ()
         else:
             version, file = version_read(channel), self._file(channel)
             keep = self._keep(version, file) if channel.data.get("deleted") else None
             batches = self._format(channel).read(file, start, end, keep)
-            table = version_of(self._uri, version) if channel.data.get("mapped") else None
-        if table is not None:
+            tables = (version_of(self._uri, version),) if channel.data.get("mapped") else ()
+        if tables:
             wanted = arrow_schema(self._declared)
-            held = arrow_schema(in_table(table, self._declared))
+            held = arrow_schema(in_table(self._declared, *tables))
             batches = (conform(renamed(batch, held), wanted, {}) for batch in batches)
         yield from (batch for batch in batches if batch.num_rows)
 
@@ -398,8 +383,8 @@ class DeltaSnapshot(StagedSource):
     def _format(self, channel: Channel) -> ParquetFormat:
         version = version_read(channel) if channel.data.get("mapped") else None
         if version not in self._formats:
-            table = None if version is None else version_of(self._uri, version)
-            self._formats[version] = format_for(table, self._declared)
+            tables = () if version is None else (version_of(self._uri, version),)
+            self._formats[version] = format_for(self._declared, *tables)
         return self._formats[version]
 
     @property
@@ -413,15 +398,17 @@ class DeltaSnapshot(StagedSource):
         return Log(*self._place, self.options.path, self._operator)
 
     @cached_property
-    def _now(self) -> TableVersion:
-        """The table as it is when this process first needs to know."""
-        return self._load(None)
+    def _names(self) -> ColumnNames:
+        return ColumnNames(
+            lambda version, pinned: self._load(version, pinned=pinned), self._log, lambda: self._declared
+        )
 
     @cached_property
     def _pieces(self) -> Pieces:
-        def format_() -> ParquetFormat:
+        def format_(names: int | None) -> ParquetFormat:
             # The names in data files do not change, whatever a column is called later.
-            return format_for(self._now if self._now.mapped else None, self._declared)
+            known = names is not None or self._names.now.mapped
+            return format_for(self._declared, *(self._names.of(names) if known else ()))
 
         return Pieces(self._log, self.options.changes, self._piece, format_, self._keep)
 
@@ -434,7 +421,7 @@ class DeltaSnapshot(StagedSource):
             constants |= {CHANGE: piece.change} if piece.change is not None else {}
         belongs = f"it is of version {commit.version}"
         file = self._input(piece.file.path, piece.file.size or 0, constants, belongs)
-        if piece.file.partition is None and self._now.partitioned:
+        if piece.file.partition is None and self._names.now.partitioned:
             raise unknown_partition(file, commit.version)
         return file if piece.file.size is not None else file.as_it_is()
 

@@ -238,6 +238,34 @@ def struct_of(fields: Mapping[str, Any]) -> StructType:
     return StructType.fromJson(_plain(fields, physical=False))
 
 
+def physical_names(fields: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
+    """The names in data files of all fields of a schema as it is in a log, nested ones included, by where they are.
+
+    Args:
+        fields: the schema as JSON.
+    """
+    return dict(_names_in(fields, ()))
+
+
+def _names_in(node: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(node, list):
+        for item in node:
+            yield from _names_in(item, path)
+    elif isinstance(node, dict):
+        if "name" in node:
+            path = (*path, node["name"])
+            yield path, _physical(node)
+        for key in ("fields", "type", "elementType"):
+            yield from _names_in(node.get(key), path)
+        for key in ("keyType", "valueType"):
+            yield from _names_in(node.get(key), (*path, key))
+
+
+def _physical(field: Mapping[str, Any]) -> str:
+    name: str = field.get("metadata", {}).get("delta.columnMapping.physicalName") or field["name"]
+    return name
+
+
 def _plain(node: Any, *, physical: bool) -> Any:
     """A schema's JSON without metadata, optionally with physical names."""
     if isinstance(node, list):
@@ -246,8 +274,7 @@ def _plain(node: Any, *, physical: bool) -> Any:
         return node
     out = {key: _plain(value, physical=physical) for key, value in node.items() if key != "metadata"}
     if "name" in node:
-        name = node.get("metadata", {}).get("delta.columnMapping.physicalName")
-        out |= {"name": name if physical and name else node["name"], "metadata": {}}
+        out |= {"name": _physical(node) if physical else node["name"], "metadata": {}}
     return out
 
 

@@ -203,6 +203,19 @@ def test_floats_have_no_statistics_inside_the_file() -> None:
     assert {column.path_in_schema for column in columns if column.statistics} == {"i", "s.a", "last"}
 
 
+def test_a_column_with_a_dot_does_not_give_a_float_inside_a_struct_statistics() -> None:
+    """Parquet's writer is given names, and both have the same."""
+    inner = spark.StructType([spark.StructField("b", spark.DoubleType())])
+    schema = spark.StructType([spark.StructField("a", inner), spark.StructField("a.b", spark.IntegerType())])
+    with tempfile.TemporaryDirectory() as folder:
+        files = DataFileWriter(Location(folder), schema, Layout(), TASK)
+        files.add(pa.RecordBatch.from_pylist([{"a": {"b": math.nan}, "a.b": 1}], schema=arrow_schema(schema)))
+        (file,) = files.finish()
+        group = pq.ParquetFile(f"{folder}/{file.path}").metadata.row_group(0)
+    assert group.column(0).physical_type == "DOUBLE"
+    assert not group.column(0).is_stats_set
+
+
 def test_nan_inside_a_struct_takes_the_bound_away() -> None:
     values = [{"s": {"a": 1, "list": None, "t": {"f": value}}, "m": None, "last": 1} for value in (1.0, math.nan)]
     (file,) = write(NESTED, values)

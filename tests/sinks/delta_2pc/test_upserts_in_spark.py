@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,3 +79,9 @@ def test_a_table_of_sparks_with_deletion_vectors_and_change_data(spark: SparkSes
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1)
     kinds = sorted(row._change_type for row in feed.load(f"{tmp_path}/t").where("v != 'old'").collect())
     assert kinds == ["insert", "update_postimage"]
+    spark.sql(f"DELETE FROM {place} WHERE id = 7")
+    for file in (tmp_path / "t").glob("*.*"):
+        os.utime(file, (1, 1))
+    run(second.sink().location, Optimize(1, vacuum_after=168 * 3_600_000), 2**43)
+    spark.catalog.refreshByPath(f"{tmp_path}/t")
+    assert {row.id for row in spark.table(place).collect()} == found.keys() - {7}, "its deletion vector is still there"

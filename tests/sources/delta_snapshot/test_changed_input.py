@@ -202,6 +202,21 @@ def test_a_date_is_widened_to_a_timestamp_without_a_zone(tmp_path: Path) -> None
     assert batch["id"].to_pylist() == [datetime(2024, 2, 3), None]
 
 
+def test_a_field_of_a_struct_whose_case_differs_in_a_file_is_not_null(tmp_path: Path) -> None:
+    """As in a table that was made of Parquet files. Formerly: it was taken for one that was added later."""
+    write_deltalake(tmp_path, pa.table({"id": [1], "s": pa.array([{"field": 7}])}))
+
+    def named(action: dict[str, Any]) -> None:
+        if "metaData" in action:
+            action["metaData"]["schemaString"] = action["metaData"]["schemaString"].replace('"field"', '"Field"')
+
+    edited(tmp_path, tmp_path, named)
+    made = source(tmp_path)
+    (channel,) = made.discover()
+    with pytest.raises(DataError, match="column 's' has the type struct<field: int64> where struct<Field: int64>"):
+        list(made.read(channel, 0, 1))
+
+
 @pytest.mark.parametrize(
     "uri",
     [

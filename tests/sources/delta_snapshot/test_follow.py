@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StateError, UnsupportedTableError
 from spark_ext.schemas.ddl import columns
+from spark_ext.sources.delta_snapshot.commits import mark_of
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.hybrid.source import Hybrid
 from spark_ext.testing.source_kit import SourceRun, drive
@@ -135,7 +137,12 @@ def test_the_snapshot_is_read_before_what_comes_later(tmp_path: Path) -> None:
     assert later(run) == []
     assert read(run) == [90, 91]
     assert set(run.trace.batches) == {*run.trace.finished, "versions"}
-    assert run.offset.stage == {"number": 1, "version": 2, "table": DeltaTable(tmp_path).metadata().id}
+    assert run.offset.stage == {
+        "number": 1,
+        "version": 2,
+        "table": DeltaTable(tmp_path).metadata().id,
+        "mark": mark_of((tmp_path / f"_delta_log/{2:020}.json").read_text()),
+    }
     assert not run.offset.ended
 
 
@@ -245,6 +252,24 @@ def test_partition_values_and_columns_that_were_added_before(tmp_path: Path) -> 
     run = started(tmp_path, starting_version="0")
     read(run)
     assert run.trace.all_rows().to_pylist() == [{"id": 1, "k": "a b", "x": None}, {"id": 2, "k": None, "x": 1.5}]
+
+
+@pytest.mark.parametrize("kind", ["string", "binary", "date"])
+@pytest.mark.parametrize("text", [None, ""])
+def test_an_empty_partition_value_is_null_as_in_a_snapshot(tmp_path: Path, kind: str, text: str | None) -> None:
+    """Some writers have the empty text for null, as Delta's protocol allows."""
+    types = {"string": pa.string(), "binary": pa.binary(), "date": pa.date32()}
+    rows = pa.table({"id": [1], "k": pa.nulls(1, types[kind])})
+    write_deltalake(tmp_path, rows, partition_by=["k"])
+    (log,) = (tmp_path / "_delta_log").glob("*.json")
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["partitionValues"] = {"k": text}
+    log.write_text("\n".join(map(json.dumps, actions)))
+    for run in (started(tmp_path, starting_version="0"), started(tmp_path)):
+        read(run)
+        assert run.trace.all_rows().to_pylist() == [{"id": 1, "k": None}]
 
 
 def test_compaction_adds_no_rows(tmp_path: Path) -> None:
@@ -359,6 +384,38 @@ def test_a_log_that_was_cleaned_up_to_where_it_is_read_is_followed(tmp_path: Pat
     assert read(run) == [3]
 
 
+def test_a_log_that_was_cleaned_of_the_last_version_that_was_read_is_not_followed_unseen(tmp_path: Path) -> None:
+    """Formerly: its hash was not compared. Whether another commit had its number is unknown after a start."""
+    for n in range(2):
+        append(tmp_path, n, 1)
+    run = started(tmp_path, starting_version="0")
+    assert read(run) == [0, 1]
+    append(tmp_path, 2, 1)
+    checkpointed(tmp_path, 2)
+    run.restart()
+    error = refused(run, StateError, "version 1 of .* has been read, and its file is no longer in the table's log")
+    assert "version 2 (seek)" in error.do
+    run.seek("versions", 2)
+    assert read(run) == [2]
+    append(tmp_path, 3, 1)
+    assert read(run) == [3]
+
+
+@pytest.mark.parametrize("compared", [False, True])
+def test_a_log_that_is_cleaned_of_what_this_process_has_seen_is_followed(tmp_path: Path, compared: bool) -> None:
+    """As by the writer of the next version, where the last one is older than the log's retention."""
+    for n in range(2):
+        append(tmp_path, n, 1)
+    run = started(tmp_path, starting_version="0")
+    assert run.epoch()
+    if compared:
+        run.restart()
+        assert read(run) == []
+    append(tmp_path, 2, 1)
+    checkpointed(tmp_path, 2)
+    assert read(run) == [2]
+
+
 def test_a_start_that_is_not_in_the_log_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     for n in range(4):
         append(tmp_path, n, 1)
@@ -432,6 +489,76 @@ def test_a_snapshot_of_another_table_is_not_continued(tmp_path: Path) -> None:
         append(table, n, 5)
     run.restart()
     refused(run, StateError, "not the table that this source has begun with")
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_versions_of_another_table_do_not_follow_a_snapshot(tmp_path: Path, epochs: int) -> None:
+    """Formerly: after the epoch in which the snapshot has ended, before the one in which the versions begin."""
+    table = tmp_path / "t"
+    append(table, 0, 5)
+    run = SourceRun(DeltaSnapshot, options(table))
+    for _ in range(epochs):
+        run.epoch()
+    assert run.offset.stage["number"] == epochs - 1 and not run.offset.running
+    shutil.rmtree(table)
+    for n in range(3):
+        append(table, n, 5)
+    run.restart()
+    refused(run, StateError, "not the table that this source has begun with")
+
+
+def put_back(table: Path, log: Path, first: int) -> None:
+    """Restore the log of an older state, to which others then add; the data files stay."""
+    shutil.rmtree(table / "_delta_log")
+    shutil.copytree(log, table / "_delta_log")
+    for n in range(3):
+        append(table, first + n, 1)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("restart", [False, True])
+def test_other_versions_of_the_same_table_do_not_follow_a_snapshot(tmp_path: Path, epochs: int, restart: bool) -> None:
+    """Formerly: as many versions of it were never read, between the snapshot and the first one that comes later."""
+    table, log = tmp_path / "t", tmp_path / "log"
+    append(table, 0, 5)
+    shutil.copytree(table / "_delta_log", log)
+    append(table, 10, 1)
+    append(table, 20, 1)
+    run = started(table)
+    for _ in range(epochs):
+        run.epoch()
+    assert run.offset.stage["number"] == epochs - 1 and not run.offset.running
+    put_back(table, log, 70)
+    if restart:
+        run.restart()
+    refused(run, StateError, "version 2 of .* has been read, and another commit has its number now")
+    assert later(run) == []
+
+
+def test_a_snapshot_is_not_continued_in_another_version_of_its_number(tmp_path: Path) -> None:
+    """Its files may all be there, as those of the version that was put in its place."""
+    append(tmp_path, 0, 5)
+    append(tmp_path, 5, 5)
+    run = SourceRun(DeltaSnapshot, options(tmp_path, version="0"), limits=[{"max_rows_per_epoch": "2", "readers": "1"}])
+    run.epoch()
+    edit(tmp_path, 0, lambda actions: actions[-1].update(later=1))
+    run.restart()
+    refused(run, StateError, "version 0 of .* has been read, and another commit has its number now")
+
+
+def test_a_snapshot_of_an_older_release_is_followed(tmp_path: Path) -> None:
+    """What its offset does not know of the version is taken from the log: while it is read, or when it has ended."""
+    for epochs in (1, 2):
+        table = tmp_path / str(epochs)
+        append(table, 0, 5)
+        run = started(table)
+        for _ in range(epochs):
+            run.epoch()
+        stage = {name: value for name, value in run.offset.stage.items() if name != "mark"}
+        run.offset = replace(run.offset, stage=stage)
+        append(table, 10, 1)
+        run.restart()
+        assert read(run) == [10]
 
 
 def test_a_vacuumed_file_and_a_damaged_commit_are_named(tmp_path: Path) -> None:

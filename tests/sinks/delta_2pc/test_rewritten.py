@@ -1,0 +1,168 @@
+"""Files that delta-rs makes, in merges and compactions: what the log says of them holds, and keys are found in them."""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import types as spark
+
+from spark_ext.delta.optimize import Optimize, run
+from spark_ext.delta.rewritten import bounds_hold
+from spark_ext.errors import ConfigurationError
+from tests.sinks.delta_2pc.delta_kit import Driver, ddl, table
+
+LARGE = 10**37
+NAN = math.nan
+
+
+def _keyed(kind: spark.DataType) -> spark.StructType:
+    return spark.StructType([spark.StructField("k", kind), spark.StructField("v", spark.LongType())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (spark.DecimalType(38, 0), [LARGE, LARGE + 1, -LARGE - 1]),
+        (spark.DecimalType(18, 3), [Decimal("123456789012345.678"), Decimal("999999999999999.999")]),
+        (spark.DecimalType(16, 0), [10**16 - 1, 10**16 - 3]),
+        (spark.DecimalType(15, 15), [Decimal("0.999999999999999"), Decimal("-0.100000000000001")]),
+        (spark.DecimalType(15, 0), [10**15 - 1, 1 - 10**15]),
+    ],
+)
+def test_decimal_keys_are_found_whatever_their_number_of_digits(
+    tmp_path: Path, kind: spark.DecimalType, keys: list[int | Decimal]
+) -> None:
+    """Each row in a file of its own, which a merge has made; then one file, which others have compacted."""
+    driver = Driver(tmp_path / "t", _keyed(kind), options={"mode": "upsert", "key": "k"})
+    rows = [{"k": Decimal(key), "v": 0} for key in keys]
+    for epoch, row in enumerate([*rows, *rows]):
+        driver.run(epoch, [{**row, "v": epoch}])
+    assert sorted(table(tmp_path / "t").column("v").to_pylist()) == list(range(len(rows), 2 * len(rows)))
+    DeltaTable(tmp_path / "t").optimize.compact()
+    driver.run(9, [{**row, "v": 9} for row in rows])
+    assert table(tmp_path / "t").column("v").to_pylist() == [9] * len(rows)
+
+
+def test_a_decimal_key_is_found_in_a_file_of_delta_rs(tmp_path: Path) -> None:
+    """The bounds that it has noted are those of the greatest integer of 64 bits."""
+    schema = pa.schema([("k", pa.decimal128(38, 0)), ("v", pa.int64())])
+    write_deltalake(tmp_path / "t", pa.Table.from_pylist([{"k": Decimal(LARGE), "v": 1}], schema=schema))
+    Driver(tmp_path / "t", _keyed(spark.DecimalType(38, 0)), options={"mode": "upsert", "key": "k"}).run(
+        0, [{"k": Decimal(LARGE), "v": 2}]
+    )
+    assert table(tmp_path / "t").to_pylist() == [{"k": Decimal(LARGE), "v": 2}]
+
+
+FIELDS = (("d", spark.DecimalType(38, 2)), ("e", spark.DecimalType(15, 2)), ("f", spark.DoubleType()))
+INNER = spark.StructType([spark.StructField(name, kind) for name, kind in FIELDS])
+FLAT = spark.StructType([spark.StructField("id", spark.LongType()), *INNER.fields])
+NESTED = spark.StructType([spark.StructField("id", spark.LongType()), spark.StructField("s", INNER)])
+
+
+@pytest.mark.parametrize("schema", [FLAT, NESTED])
+@pytest.mark.parametrize("how", ["merge", "compact", "z-order"])
+def test_values_are_within_the_bounds_that_readers_find(tmp_path: Path, schema: spark.StructType, how: str) -> None:
+    driver = Driver(tmp_path / "t", schema, options={"mode": "upsert", "key": "id"} if how == "merge" else {})
+    for epoch in range(5):
+        inner = {"d": Decimal(LARGE // 100 + epoch), "e": Decimal("-0.07"), "f": NAN if epoch == 2 else 1.0}
+        rows = [{"id": number, **(inner if schema is FLAT else {"s": inner})} for number in (2 * epoch, 2 * epoch + 1)]
+        driver.run(epoch, rows)
+    if how != "merge":
+        run(driver.sink().location, Optimize(1, z_order_by=("id",) if how == "z-order" else ()), 2**42)
+        assert len(DeltaTable(tmp_path / "t").file_uris()) == 1
+    seen = set()
+    for add in _added(tmp_path / "t"):
+        stats = json.loads(add["stats"], parse_float=Decimal)
+        low, high = stats["minValues"], stats["maxValues"]
+        with pq.ParquetFile(tmp_path / "t" / add["path"]) as file:
+            rows = file.read().to_pylist()
+            for column in range(file.metadata.num_columns):
+                chunk = file.metadata.row_group(0).column(column)
+                assert not chunk.path_in_schema.endswith("f") or chunk.statistics is None
+        for row in rows:
+            for name, value in (row if schema is FLAT else row["s"]).items():
+                least, greatest = ((it if schema is FLAT else it.get("s", {})).get(name) for it in (low, high))
+                assert least is None or least <= value, name
+                assert greatest is None or value <= greatest, name
+        seen |= low.keys()
+    assert seen == ({"id", "e"} if schema is FLAT else {"id"}), "those that hold are noted"
+
+
+def _added(path: Path) -> list[dict[str, Any]]:
+    """The actions for the live files that delta-rs has made."""
+    live = {Path(uri).name for uri in DeltaTable(path).file_uris()}
+    logs = sorted((path / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    found = [action["add"] for action in actions if "add" in action and action["add"]["path"] in live]
+    assert {one["path"] for one in found} == live
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "holds"),
+    [
+        (spark.DecimalType(15, 3), True),
+        (spark.DecimalType(16, 0), False),
+        (spark.FloatType(), False),
+        (spark.StringType(), True),
+        (spark.StructType([spark.StructField("s", INNER)]), False),
+        (spark.ArrayType(spark.DoubleType()), True),
+    ],
+)
+def test_types_whose_bounds_hold(kind: spark.DataType, holds: bool) -> None:
+    """Arrays have no bounds."""
+    assert bounds_hold(kind) is holds
+
+
+@pytest.mark.parametrize(
+    "around", [lambda inner: inner, spark.ArrayType, lambda inner: spark.MapType(spark.StringType(), inner)]
+)
+def test_a_column_with_fewer_fields_than_that_of_the_table_is_refused(tmp_path: Path, around: Any) -> None:
+    """An append leaves the field null; delta-rs does not merge such a column, and said so with each epoch."""
+
+    def keyed(*names: str) -> spark.StructType:
+        inner = spark.StructType([spark.StructField(name, spark.LongType()) for name in names])
+        return spark.StructType([spark.StructField("id", spark.LongType()), spark.StructField("s", around(inner))])
+
+    Driver(tmp_path / "t", keyed("a", "b")).claim()
+    fewer = Driver(tmp_path / "t", keyed("b"), uid="other", options={"mode": "upsert", "key": "id"})
+    with pytest.raises(ConfigurationError, match=r"field 's\.(element\.|value\.)?a' of the table is not in the query"):
+        fewer.sink().validate(fewer.schema)
+    Driver(tmp_path / "t", keyed("b"), uid="appends").sink().validate(keyed("b"))
+    other = Driver(tmp_path / "t", keyed("b", "a"), uid="other", options={"mode": "upsert", "key": "id"})
+    other.sink().validate(other.schema)
+
+
+@pytest.mark.parametrize("options", [{"mode": "upsert", "key": "id"}, {"optimize_interval": "1 h"}])
+@pytest.mark.parametrize(
+    ("kind", "message"), [("decimal", r"decimal\(12,2\), and .* makes -1.25 into"), ("timestamp", "loses the zone")]
+)
+def test_partitions_whose_values_would_be_changed_are_refused(
+    tmp_path: Path, options: dict[str, str], kind: str, message: str
+) -> None:
+    schema = ddl(f"id long, p {kind}")
+    driver = Driver(tmp_path / "t", schema, options={**options, "partition_by": "p"})
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        driver.sink().validate(schema)
+    assert "'p'" in str(refused.value) and not (tmp_path / "t").exists()
+    Driver(tmp_path / "t", schema, options={"partition_by": "p"}).sink().validate(schema)
+    Driver(tmp_path / "t", schema, options=options).sink().validate(schema)
+
+
+def test_delta_rs_still_makes_such_a_table_unreadable(tmp_path: Path) -> None:
+    """Why the partitions are refused. If this fails, they may be allowed."""
+    driver = Driver(tmp_path / "t", ddl("id long, p decimal"), options={"partition_by": "p"})
+    for epoch in range(2):
+        driver.run(epoch, [{"id": epoch, "p": Decimal("-1.25")}])
+    with pytest.raises(Exception, match=r"-1\.-25"):
+        DeltaTable(tmp_path / "t").optimize.compact()
+    with pytest.raises(Exception, match=r"-1\.-25"):
+        DeltaTable(tmp_path / "t")
