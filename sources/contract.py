@@ -209,6 +209,11 @@ class ChannelSource(Connector):
     def discover(self) -> Iterable[Channel]:
         """All channels that exist now, in the order in which they should be started.
 
+        Those that have not been started are discovered again by the next planner. If channels do not end
+        (`channels_end`), neither a pause nor a rate limit keeps one from being started: it is in the next epoch's
+        offset, without rows. A small `max_rows_per_epoch` may. So if they have to begin together, return no rows for a
+        new channel when there is a limit.
+
         Channels that have finished may be among them: they are left out by their ids.
         """
 

@@ -157,8 +157,36 @@ class DataGen(ChannelSource):
     def _paced(self) -> bool:
         return self.options.rows_per_second is not None
 
+    def check_cutover(self, partition: int, *, time: bool | None) -> None:
+        """A cutover names the channel and its row number.
+
+        Raises:
+            ConfigurationError: it is another one.
+        """
+        if partition != 1:
+            raise refused(
+                "the source datagen begins after a row number of each channel, and cannot begin "
+                + ("after a time" if time else "after anything else"),
+                f"source '{self.options.uid}'",
+                "give the stage before it a seam of two columns, such as 'channel:seq'",
+            )
+
     def follow(self, cutover: Cutover) -> None:
-        """Begin after a row number (`seq`) of each channel."""
+        """Begin after a row number (`seq`) of each channel.
+
+        Raises:
+            ConfigurationError: the cutover has none, or names another channel.
+        """
+        if cutover.time is not None:
+            self.check_cutover(0, time=True)
+        known = {str(number) for number in range(self._channels)}
+        if unknown := sorted(cutover.offsets.keys() - known):
+            raise refused(
+                f"the stage before it has ended at row {cutover.offsets[unknown[0]]} of channel '{unknown[0]}', which "
+                "there is not",
+                f"source '{self.options.uid}'",
+                "give the stage before it a seam that names the channel and its row number, such as 'channel:seq'",
+            )
         self._after = cutover.offsets
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:

@@ -3,8 +3,9 @@
 A *stage* is a bounded part of a source that ends before the next part begins, and a *cutover* is where one stage ended,
 as the next one has to know it. Both are part of the source's offset, so a replay or a restart sees the same ones.
 
-A source that can begin at a cutover has a method `follow` (`FollowingSource`). A source that is made of stages derives
-from `StagedSource`.
+A source that can begin at a cutover has a method `follow` (`FollowingSource`). If it cannot begin at each, it has
+`check_cutover` (`SelectiveSource`); if what it reads has ids, `ids` and `expect` (`IdentifiedSource`). A source that is
+made of stages derives from `StagedSource`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,46 @@ class FollowingSource(Protocol):
 
         By offsets: begin at the offset after the one given; a partition that is not named begins where it would
         without a cutover. By time: begin with the first row that is later.
+
+        Raises:
+            ConfigurationError: it cannot begin there.
+        """
+
+
+@runtime_checkable
+class SelectiveSource(Protocol):
+    """A source that can begin where another one ended, at some kinds of cutovers only."""
+
+    def check_cutover(self, partition: int, *, time: bool | None) -> None:
+        """Refuse a kind of cutover, when the stages are defined.
+
+        Args:
+            partition: how many columns name a partition; 0: there is one column, of offsets or times.
+            time: whether this one is of times; None: not known yet.
+
+        Raises:
+            ConfigurationError: the source cannot begin there; says at which it can.
+        """
+
+
+@runtime_checkable
+class IdentifiedSource(Protocol):
+    """A source that reads what can be deleted and created again under the same name, and knows one from the other."""
+
+    def ids(self) -> Mapping[str, str]:
+        """By name, the ids of what it would read now.
+
+        Called while the stage before it is read: in its first epoch, and when its cutover names something further.
+
+        Raises:
+            StorageError: they cannot be looked up.
+        """
+
+    def expect(self, ids: Mapping[str, str]) -> None:
+        """Refuse, in `discover`, to begin with anything else under these names. Called before `resume`, in each run.
+
+        Args:
+            ids: as `ids` returned them when each was there first.
         """
 
 

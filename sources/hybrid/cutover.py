@@ -80,6 +80,11 @@ def _greatest(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return found.rename_columns([*partition, last] if found.column_names[-1] == f"{last}_max" else [last, *partition])
 
 
+def is_time(kind: DataType) -> bool:
+    """Whether a column of this type is one of times."""
+    return isinstance(kind, _TIMES)
+
+
 def _kind(kind: DataType) -> str:
     return kind.simpleString()
 

@@ -27,7 +27,7 @@ from spark_ext.model.offsets import Json, Position, Range
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.hybrid.cutover import extended
 from spark_ext.sources.hybrid.stages import HybridOptions, Stage, rename
-from spark_ext.sources.staged import Cutover, FollowingSource, StagedSource
+from spark_ext.sources.staged import Cutover, FollowingSource, IdentifiedSource, SelectiveSource, StagedSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,8 +62,12 @@ class Hybrid(StagedSource):
         for before, after in pairwise(self._stages):
             if before.cutover and not isinstance(after.source, FollowingSource):
                 raise self._cannot_follow(after)
+            if before.cutover and isinstance(after.source, SelectiveSource):
+                after.source.check_cutover(len(before.cutover) - 1, time=None)
         self._at = 0
         self._opened = False
+        self._continued = False
+        """Whether the stage had been begun before this planner was started."""
         self._acknowledged = 0
 
     def _cannot_follow(self, stage: Stage) -> ConfigurationError:
@@ -83,8 +87,12 @@ class Hybrid(StagedSource):
         """Of the first stage; all stages must have the same columns.
 
         Raises:
-            ConfigurationError: a stage has other columns; names the stage, the column and both types.
+            ConfigurationError: a stage has other columns; names the stage, the column and both types. Or a stage cannot
+                begin where the one before it ends.
         """
+        for before, after in pairwise(self._stages):
+            if before.cutover and isinstance(after.source, SelectiveSource):
+                after.source.check_cutover(len(before.cutover) - 1, time=before.cutover_by_time)
         first, *others = self._stages
         wanted = first.schema()
         for stage in others:
@@ -130,27 +138,63 @@ class Hybrid(StagedSource):
         return self._stages[-1].source.bounded
 
     def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
-        """Where this stage would end now: the cutover so far, and what this epoch adds to it."""
+        """Where this stage would end now: the cutover so far, and what this epoch adds to it.
+
+        Offsets are those of one topic. So its id is kept with them, as it was when the stage before it began.
+        """
         here = self._stage
+        self._check_seam(stage)
         if not here.cutover:
             return stage
         kept = stage or {"number": self._at, "name": here.name, "begin": None}
-        seen = Cutover(**kept["seen"]) if "seen" in kept else Cutover()
+        before = Cutover(**kept["seen"]) if "seen" in kept else Cutover()
         self._prepared(here)
         if self.options.on_bad_row == "quarantine":
             here.cutover_reader._collect = passed_over
+        seen = before
         for piece in pieces:
             channel = Channel(_inner(piece.channel), None, piece.data)
             seen = extended(seen, here.cutover_reader.read(channel, piece.start, piece.end), here.cutover)
-        return {**kept, "seen": asdict(seen)}
+        following = self._prepared(self._stages[self._at + 1])
+        if isinstance(following, IdentifiedSource) and ("ids" not in kept or seen.offsets.keys() - before.offsets):
+            # Of what has come since, such as a topic that a pattern matches; the ids of others stay as they were.
+            kept = {**kept, "ids": {**following.ids(), **kept.get("ids", {})}}
+        return {**kept, "seam": list(here.cutover), "seen": asdict(seen)}
+
+    def _check_seam(self, stage: Json) -> None:
+        """Refuse another `seam` than the one with which the stage began.
+
+        Raises:
+            ConfigurationError: it was changed, added or removed.
+        """
+        here, begun = self._stage, stage or {}
+        if "seam" in begun:
+            same = begun["seam"] == list(here.cutover)
+        elif "seen" in begun:  # of an older version, which has not stored the columns
+            same = bool(here.cutover)
+        else:
+            same = not here.cutover or not self._continued
+        if not same:
+            then = "with the seam '" + ":".join(begun["seam"]) + "'" if "seam" in begun else "with another seam"
+            raise ConfigurationError(
+                f"stage '{here.name}' began {then if begun else 'without a seam'}, and now has "
+                + (f"'{':'.join(here.cutover)}'" if here.cutover else "none")
+                + ": the next stage could not begin where it ends",
+                operator=f"source '{self.options.uid}'",
+                kept="everything committed so far; nothing was read",
+                do=f"restore the option '{here.name}.seam'",
+            )
 
     def next_stage(self, stage: Json) -> Json:
-        """The next stage's number and name, and the cutover at which it begins."""
+        """The next stage's number and name, the cutover at which it begins, and the ids of what it begins with."""
         reach(FailPoint.HYBRID_BEFORE_SWITCH)
+        self._check_seam(stage)
+        before = (stage or {}) if self._stage.cutover else {}
         return {
             "number": self._at + 1,
             "name": self._stages[self._at + 1].name,
-            "begin": (stage or {}).get("seen") if self._stage.cutover else None,
+            "begin": before.get("seen"),
+            **({"expected": before["ids"]} if "ids" in before else {}),
         }
 
     def enter(self, stage: Json) -> None:
@@ -168,11 +212,14 @@ class Hybrid(StagedSource):
                 do=f"restore the names in 'stages' as they were when '{stage['name']}' began",
             )
         self._at = number
+        self._continued = False
         if stage["begin"] is not None:
             current = self._current
             if not isinstance(current, FollowingSource):
                 raise self._cannot_follow(self._stage)
             current.follow(Cutover(**stage["begin"]))
+            if isinstance(current, IdentifiedSource):
+                current.expect(stage.get("expected", {}))
         if self._opened:
             # In the run in which it begins; in a later one the planner calls `resume` next.
             self._current.resume((), frozenset())
@@ -196,7 +243,9 @@ class Hybrid(StagedSource):
                     do="restore the order of the names in 'stages' with which the source was first started",
                 )
         mine = [Channel(_inner(one.id), one.begin, one.data) for one in known if _stage_name(one.id) == name]
-        self._current.resume(mine, frozenset(_inner(id) for id in finished if _stage_name(id) == name))
+        done = frozenset(_inner(id) for id in finished if _stage_name(id) == name)
+        self._continued = bool(mine or done)
+        self._current.resume(mine, done)
 
     def discover(self) -> Iterable[Channel]:
         """The channels of the stage that is being read."""

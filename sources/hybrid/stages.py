@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from spark_ext.errors import ConfigurationError
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import ChannelSource, SourceOptions
-from spark_ext.sources.hybrid.cutover import check_columns
+from spark_ext.sources.hybrid.cutover import check_columns, is_time
 from spark_ext.sources.staged import StagedSource
 from spark_ext.spark import formats
 
@@ -181,6 +181,15 @@ class Stage:
         return StructType(
             [StructField(name, whole[column].dataType, whole[column].nullable) for name, column in self.select.items()]
         )
+
+    @property
+    def cutover_by_time(self) -> bool:
+        """Whether the last column of its cutover is of times.
+
+        Raises:
+            ConfigurationError: a column does not exist, or has the wrong type.
+        """
+        return is_time(check_columns(self._whole(), self.cutover, self._who)[-1].dataType)
 
     @cached_property
     def cutover_reader(self) -> ChannelSource:

@@ -82,7 +82,9 @@ def _none(schema: pa.Schema) -> pa.RecordBatch:
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
-    columns = [batch.column(field.name).cast(field.type) for field in schema]
+    from spark_ext.schemas.casts import cast
+
+    columns = [cast(batch.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -339,9 +339,6 @@ class Planner:
                         continue
                     break
                 channel = self._pending.popleft()
-                if channel.id in paused:
-                    aside.append(channel)
-                    continue
                 state = Running(channel.begin, channel.data, channel.begin, new=True)
                 among = unserved + min(free, len(self._pending) + 1)
             else:
@@ -353,12 +350,19 @@ class Planner:
             if upto is not None and state.at == upto and not fresh:
                 # A new one gets into the offset even so: the next run must not choose where it begins again.
                 continue
-            allowed = budget.allowed(channel, state.at, among, upto)
+            # Those that have been started are not served while they are paused.
+            rests = channel.id in paused
+            allowed = None if rests else budget.allowed(channel, state.at, among, upto)
             if allowed is None:
-                if fresh:
+                if fresh and self._source.channels_end:
                     aside.append(channel)
                     # A limit of the source holds for all that wait behind it, too; one of the channel does not.
-                    at_once = at_once if self._rates.limits(channel.id) else len(running)
+                    at_once = at_once if rests or self._rates.limits(channel.id) else len(running)
+                elif fresh:
+                    # Left out, it would be discovered again by the next planner, which decides anew where it begins.
+                    running[channel.id] = state
+                    self._taken.append((channel, 0))
+                    moved = True
                 continue
             step = self._source.advance(channel, state.at, allowed.limit)
             if step.end == state.at and not step.finished and not fresh:

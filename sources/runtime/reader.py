@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -20,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.collector import Collector, Destination
-from spark_ext.bad_rows.names import default_table, key_of
+from spark_ext.bad_rows.names import default_table, key_of, rules_of
 from spark_ext.control import current, levels
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
@@ -81,6 +82,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle = Idle()
         self._asked: tuple[dict[str, Any], SourceOffset] | None = None
         """Where the last epoch was asked to begin: an idle query asks again and again."""
+        self._planned: dict[str, Any] | None = None
+        """The end of the epoch that this process has planned last."""
         self._latest: dict[str, Any] | None = None
         """What is reported of the source; it changes with each epoch."""
         self._live: LiveLag | None = None
@@ -182,10 +185,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end is offset:
             return start
         self._idle.epoch()
+        self._planned = end.to_json()
         reach(FailPoint.SOURCE_PLANNED)
         if end.barrier > offset.barrier:
             reach(FailPoint.SOURCE_STAMPED)
-        return end.to_json()
+        return self._planned
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What is reported in Spark's progress events: how many channels wait to be started, and the lag in rows."""
@@ -200,7 +204,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planner.enter(finish)
             pieces = ranges(begin, finish)
             shares = shares_of(planner.configuration(finish), self._uid, pieces)
-            return assign(self._source, pieces, planner.readers, shares, self._destination(finish))
+            destination = self._destination(finish)
+            if destination is not None and pieces and end != self._planned:
+                destination.read_again()
+            return assign(self._source, pieces, planner.readers, shares, destination)
 
     def _destination(self, end: SourceOffset) -> Destination | None:
         """Where the tasks of the epoch that ends there leave bad rows."""
@@ -217,7 +224,12 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             key_of(end),
             registration.incarnation,
             options.max_bad_rows,
+            self._rules,
         )
+
+    @cached_property
+    def _rules(self) -> str:
+        return rules_of(self._source.options.public(), self._schema.json())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a task's ranges on an executor, each batch in exactly the declared schema."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +277,9 @@ def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
 # -- refused ----------------------------------------------------------------------------------------------------------
 
 
+TOPICS = {"live.format": "kafka_range", "live.bootstrap_servers": "127.0.0.1:1"}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -288,11 +293,19 @@ def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
         ({"live.rows_off": "1"}, "no option 'rows_off'; did you mean 'rows_of'"),
         ({"live.seam": "channel:seq"}, "the last stage has a 'seam'"),
         ({"history.select": "a as"}, "does not choose a column"),
+        ({"history.seam": "seq"}, "after a row number of each channel, and cannot begin after anything else"),
+        ({"history.seam": "tag:channel:seq"}, "cannot begin after anything else"),
+        ({**TOPICS, "live.topics": "a,b", "history.seam": "channel:seq"}, "a partition without its topic says nothing"),
+        ({**TOPICS, "live.pattern": "a.*", "history.seam": "channel:seq"}, "a partition without its topic"),
+        ({**TOPICS, "live.topics": "a", "history.seam": "a:b:channel:seq"}, "3 columns cannot name a topic and its"),
     ],
 )
 def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    world = LogWorld(tmp_path / "in")
+    if TOPICS.items() <= options.items():
+        del world.given["live.rows_of"]
     with pytest.raises(ConfigurationError, match=message):
-        LogWorld(tmp_path / "in").source(**options)
+        world.source(**options)
 
 
 @pytest.mark.parametrize(
@@ -308,11 +321,26 @@ def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str]
         ({"history.seam": "channel:nothing"}, "option 'seam': there is no column 'nothing'"),
         ({"history.seam": "channel:tag"}, "column 'tag' cannot be an offset: it is string"),
         ({"history.seam": "value:seq"}, "column 'value' cannot name a partition: it is double"),
+        ({**TOPICS, "live.topics": "a", "history.seam": "seq"}, "an offset without its partition says nothing"),
     ],
 )
 def test_columns_that_do_not_agree_are_refused_at_load(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    world = LogWorld(tmp_path / "in")
+    if TOPICS.items() <= options.items():
+        del world.given["live.rows_of"]
     with pytest.raises(ConfigurationError, match=message):
-        LogWorld(tmp_path / "in").source(**options).schema()
+        world.source(**options).schema()
+
+
+def test_a_cutover_that_datagen_cannot_begin_at_is_refused() -> None:
+    """Formerly: it began at its first row, in silence, and rows of the history came twice."""
+    for cutover, what in (
+        (Cutover({"": 9}), "ended at row 9 of channel ''"),
+        (Cutover({"0": 5, "3": 4}), "ended at row 4 of channel '3', which there is not"),
+        (Cutover(time=5), "cannot begin after a time"),
+    ):
+        with pytest.raises(ConfigurationError, match=what):
+            DataGen({"uid": "in", "rows_of": "10,10"}).follow(cutover)
 
 
 def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp_path: Path) -> None:
@@ -334,6 +362,68 @@ def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp
     del both["live.rows_of"]
     with pytest.raises(ConfigurationError, match="the source files cannot begin where another one ended"):
         drive(Hybrid, {**both, "history.seam": "channel:seq"}, rng=random.Random(1))
+
+
+def test_the_ids_of_what_follows_are_those_when_each_was_there_first(tmp_path: Path) -> None:
+    """Formerly: what had come after the first epoch of the stage before it had none."""
+    asked = tmp_path / "asked"
+
+    class Identified(DataGen):
+        @classmethod
+        def name(cls) -> str:
+            return "identified"
+
+        def ids(self) -> dict[str, str]:
+            with asked.open("a") as out:
+                out.write(".")
+            now = asked.stat().st_size
+            return {"first": str(now), **({"later": str(now)} if now > 1 else {})}
+
+        def expect(self, ids: Mapping[str, str]) -> None:
+            assert ids == {"first": "1", "later": "2"}
+            asked.with_name("expected").touch()
+
+    formats.add(Identified)
+    world = LogWorld(tmp_path / "in", **{"live.format": "identified"})
+    run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "1"}])
+    while run.epoch():
+        pass
+    assert asked.with_name("expected").exists()
+    assert asked.stat().st_size == 3, "not in each epoch, but whenever there is a channel more"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "what"),
+    [
+        ("channel:seq", "tag:seq", "began with the seam 'channel:seq', and now has 'tag:seq'"),
+        ("channel:seq", "", "began with the seam 'channel:seq', and now has none"),
+        ("", "channel:seq", "began without a seam, and now has 'channel:seq'"),
+    ],
+)
+def test_another_seam_than_the_stage_began_with_is_refused(tmp_path: Path, first: str, then: str, what: str) -> None:
+    """Formerly: rows that had been read before the change came again after the cutover."""
+    world = LogWorld(tmp_path / "in")
+    world.given["history.seam"] = first
+    run = SourceRun(lambda given: world.source(**given), {}, limits=[world.small])
+    assert run.epoch()
+    world.given["history.seam"] = then
+    run.restart(world.small)
+    with pytest.raises(ConfigurationError, match=what):
+        run.epoch()
+
+
+def test_an_offset_of_an_older_version_has_no_columns_of_the_seam_and_is_continued(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path / "in")
+    run = SourceRun(lambda given: world.source(**given), {}, limits=[world.small])
+    assert run.epoch() and run.epoch()
+    older = {name: value for name, value in run.offset.stage.items() if name != "seam"}
+    assert older != run.offset.stage and "seen" in older
+    run.offset = replace(run.offset, stage=older)
+    run.restart(world.small)
+    while run.epoch():
+        pass
+    found = sorted((row["channel"], row["seq"]) for row in run.trace.all_rows().to_pylist())
+    assert found == [(row["channel"], row["seq"]) for row in log()]
 
 
 def test_secrets_of_a_stage_are_not_shown() -> None:

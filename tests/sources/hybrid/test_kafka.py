@@ -9,7 +9,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.sources.hybrid.source import Hybrid
+from spark_ext.sources.kafka_range.bounds import TopicPartition, after, among
+from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.testing.source_kit import SourceRun, drive
 from tests.servers.kafka import Broker
 
@@ -93,3 +96,69 @@ def test_the_live_side_continues_and_takes_new_partitions(kafka: Broker, tmp_pat
         pass
     assert found(run.trace.all_rows()) == everything(kafka, topic)
     assert not run.offset.ended
+
+
+@pytest.mark.parametrize("restart", [True, False], ids=["restart", "same planner"])
+@pytest.mark.parametrize("by", ["topics", "pattern"])
+def test_a_topic_created_anew_while_the_history_is_read_is_refused(
+    kafka: Broker, tmp_path: Path, by: str, restart: bool
+) -> None:
+    """Formerly: its first messages, to which the offsets of the history reach, were left out in silence."""
+    topic = filled(kafka)
+    given = options(kafka, topic, lake(kafka, topic, tmp_path, 9), **{"live.ending": "none"})
+    given |= {f"live.{by}": given.pop("live.topics")}
+    run = SourceRun(Hybrid, given, limits=[{"max_rows_per_epoch": "5"}])
+    assert run.epoch() and run.epoch()
+    kafka.delete(topic)
+    kafka.make(topic, partitions=4)
+    for partition in range(4):
+        kafka.send_in_transaction(topic, [f"new-{n}" for n in range(20)], partition)
+    if restart:
+        run.restart()
+    with pytest.raises(DataError, match=f"topic '{topic}' was deleted and created anew") as refused:
+        while run.epoch():
+            pass
+    assert "a new uid" in refused.value.do
+    assert run.trace.all_rows().num_rows == 9 + 9 + 5  # the history, and nothing else
+
+
+@pytest.mark.parametrize(
+    ("offsets", "places", "then"),
+    [
+        ({"t:0": 4, "t:1": 6}, [("t", 0), ("t", 1), ("t", 2)], {("t", 0): 5, ("t", 1): 7}),
+        ({"0": 4}, [("t", 0), ("t", 1)], {("t", 0): 5}),
+        ({"t:0": 4, "not.read:9": 3}, [("t", 0)], {("t", 0): 5}),
+        ({"0": 4}, [("t", 0), ("u", 0)], "partitions without their topic, and there are 2 topics"),
+        ({"t:5": 4}, [("t", 0)], "ended at offset 4 of partition 5 of topic 't', which does not exist"),
+        ({"5": 4}, [("t", 0)], "ended at offset 4 of partition 5 of topic 't', which does not exist"),
+        ({"": 4}, [("t", 0)], "ended at offset 4 of '', which is no partition"),
+        ({"t:x": 4}, [("t", 0)], "ended at offset 4 of 't:x', which is no partition"),
+    ],
+)
+def test_where_partitions_continue(
+    offsets: dict[str, int], places: list[TopicPartition], then: dict[TopicPartition, int] | str
+) -> None:
+    """Formerly: one partition's offset was taken for that partition of each topic."""
+    if isinstance(then, dict):
+        assert among(after(offsets, "who"), places, "who") == then
+        return
+    with pytest.raises(ConfigurationError, match=then):
+        among(after(offsets, "who"), places, "who")
+
+
+def test_only_topics_that_are_still_read_are_expected() -> None:
+    given = {"uid": "in", "bootstrap_servers": "127.0.0.1:1"}
+    for options in ({"topics": "b,c"}, {"pattern": "[bc]"}):
+        made = KafkaRange({**given, **options})
+        made.expect({"a": "1", "b": "2"})
+        made.resume((), frozenset())
+        assert made._brokers.ids == {"b": "2"}
+
+
+def test_an_offset_of_an_older_version_passes_the_cutover(kafka: Broker, tmp_path: Path) -> None:
+    """It holds where the stage begins, and no ids."""
+    topic = filled(kafka)
+    live = Hybrid(options(kafka, topic, lake(kafka, topic, tmp_path, 9)))
+    live.enter({"number": 1, "name": "live", "begin": {"offsets": {f"{topic}:0": 9}, "time": None}})
+    live.resume((), frozenset())
+    assert {one.id: one.begin for one in live.discover()}[f"live/{topic}-0"] == 10

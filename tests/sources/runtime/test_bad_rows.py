@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.buffer import METADATA
@@ -107,7 +110,24 @@ def test_they_belong_in_the_table_that_the_source_names(job: Path) -> None:
     expected = Destination(
         str(job / "state"), str(job / "checkpoint"), "s", "/elsewhere", 1, key_of(END), incarnation=1, most=7
     )
-    assert task.bad_rows == expected
+    assert task.bad_rows is not None and replace(task.bad_rows, rules="") == expected
+
+
+def test_a_start_that_reads_an_epoch_again_leaves_a_note(job: Path) -> None:
+    def notes() -> list[str]:
+        return sorted(path.name for path in Path(pending_folder(str(job / "state"), "s")).rglob("again-*"))
+
+    reader = ChannelReader(odd(on_bad_row="quarantine"), DDL)
+    end = reader.latestOffset(START.to_json(), ReadAllAvailable())
+    FakeQuery(job / "other").plan(SourceOffset.from_json(end))
+    [task] = reader.partitions(START.to_json(), json.loads(json.dumps(end)))
+    assert notes() == [], "it has planned the epoch itself"
+    assert isinstance(task, ReadTask) and task.bad_rows is not None
+    tasks(odd(on_bad_row="quarantine"))
+    tasks(odd(on_bad_row="quarantine", max_bad_rows=3, readers=2))
+    assert notes() == [f"again-{task.bad_rows.rules}"], "what is allowed does not decide what is bad"
+    tasks(odd())
+    assert len(notes()) == 1
 
 
 def test_a_relative_path_is_that_of_the_users_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
