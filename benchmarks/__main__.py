@@ -38,6 +38,7 @@ NAMES = (
     "files_to_delta",
     "short_lived",
     "bad_rows",
+    "bad_rows_epochs",
     "recovery",
     "sustained",
     "postgres",

@@ -89,6 +89,11 @@ def committed_at(checkpoint: Path, epoch: int) -> float:
     return commit_file(checkpoint, epoch).stat().st_mtime_ns / 1e9
 
 
+def mean_epoch(checkpoint: Path, first: int, last: int) -> float:
+    """Mean time from commit to commit over some epochs, s; it begins with the commit of the epoch before the first."""
+    return (committed_at(checkpoint, last) - committed_at(checkpoint, first - 1)) / (last - first + 1)
+
+
 def start(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
     """Start a query, as any user of Spark would."""
     return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import spark_ext as sx
 from benchmarks._figures import Sample
 from benchmarks._operators import steps
-from benchmarks._spark import committed_at, workplace
+from benchmarks._spark import mean_epoch, workplace
 from spark_ext.metrics import endpoint
 from tests.servers.ports import free_ports
 
@@ -67,9 +67,7 @@ def periods(
             job.await_termination()
             endpoint.close_all()
             checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
-            # The epoch before the first one that counts: the time begins with its commit.
-            taken = committed_at(checkpoint, epochs + WARM - 1) - committed_at(checkpoint, WARM - 1)
-            return 1000 * taken / epochs
+            return 1000 * mean_epoch(checkpoint, WARM, epochs + WARM - 1)
 
     for side in sides:
         run(side)

@@ -116,8 +116,8 @@ def _sinks(rounds: int) -> list[Figure]:
         samples = {side: Sample.of(rates[sink, side], "M rows/s") for side in ("fail", "quarantine")}
         figures.append(
             Figure(
-                "bad_rows",
                 f"bad_rows_{sink.partition('_')[0]}",
+                "bad_rows",
                 f"rows per second of CPU of a task of {sink} without bad rows: collecting them / failing on them",
                 _ratio(rates[sink, "quarantine"], rates[sink, "fail"]),
                 Aim(">=", 0.98),

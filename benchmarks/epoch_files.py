@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
-from benchmarks._spark import committed_at, session, workplace
+from benchmarks._spark import mean_epoch, session, workplace
 from spark_ext.spark import jvm
 
 if TYPE_CHECKING:
@@ -74,4 +74,4 @@ def _ms(spark: SparkSession, kind: str, side: str) -> float:
         sx.Job(spark, "bench", state=folder / "state").add("q", writer).run(progress=False)
         checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
         # The epoch before the first one that counts: the time begins with its commit.
-        return 1000 * (committed_at(checkpoint, last) - committed_at(checkpoint, WARM - 1)) / (last - WARM + 1)
+        return 1000 * mean_epoch(checkpoint, WARM, last)

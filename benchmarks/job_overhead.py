@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
-from benchmarks._spark import commit_file, committed_at, session, start, until, workplace
+from benchmarks._spark import commit_file, mean_epoch, session, start, until, workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,8 +87,7 @@ def _seconds(spark: SparkSession, side: str, size: dict[str, int], warm: int) ->
         writer = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table"))
         last = size["steps"] - 1
         checkpoint = (_job if side == "job" else _plain)(spark, writer, folder, last)
-        # The epoch before the first one that counts: the time begins with its commit.
-        return (committed_at(checkpoint, last) - committed_at(checkpoint, warm - 1)) / (last - warm + 1)
+        return mean_epoch(checkpoint, warm, last)
 
 
 def _plain(spark: Any, writer: DataStreamWriter, folder: Path, last: int) -> Path:

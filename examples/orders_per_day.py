@@ -3,7 +3,8 @@
 The same file runs on a laptop, by spark-submit and in a container; what differs is in the environment:
 
     python examples/orders_per_day.py                                        # makes its input, in out/orders
-    INPUT=s3://bucket/orders OUTPUT=s3://bucket/per_day STATE=s3://bucket/state spark-ext run examples/orders_per_day.py
+    export INPUT=s3://bucket/orders OUTPUT=s3://bucket/per_day STATE=s3://bucket/state
+    spark-ext run --storage s3 examples/orders_per_day.py
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def make_input(folder: Path, days: int = 6, orders: int = 1000) -> None:
 def main() -> None:
     if "INPUT" not in os.environ and not (OUT / "input").exists():
         make_input(OUT / "input")
-    print(job(sx.session("orders-per-day")).run(progress=False))
+    in_store = os.environ.get("STATE", "").startswith("s3://")
+    spark = sx.session("orders-per-day", storage="s3" if in_store else None)
+    print(job(spark).run(progress=False))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from spark_ext import cli
 from spark_ext.cli import main
+from spark_ext.errors import (
+    ConfigurationError,
+    JobFailedError,
+    JobRunningError,
+    SparkExtError,
+    StateError,
+    StorageError,
+    TransientError,
+)
 from spark_ext.ledger import Ledger, LedgerWriter, heartbeat, start_incarnation
 from spark_ext.ledger.schema import (
     CheckpointRow,
@@ -149,6 +159,7 @@ def test_status_as_json(state: Path) -> None:
         "epochs": 3,
         "rows": 300,
         "bad_rows": 0,
+        "late_rows": 0,
         "lag_rows": 0,
         "lag_at": None,
         "watermark": None,
@@ -338,6 +349,33 @@ def test_version_and_usage() -> None:
     assert done.stdout.startswith("spark-ext 0.")
     assert spark_ext("status").returncode == 2
     assert spark_ext("status", "x", "--storage", "nonsense").returncode == 2
+    wrong = spark_ext("run", __file__, "--storage", "s3", "--storage", "nonsense")
+    assert wrong.returncode == 2 and "'nonsense' is not s3 or KEY=VALUE" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (ConfigurationError("wrong"), 2),
+        (StateError("damaged"), 2),
+        (StorageError("no answer"), 8),
+        (TransientError("the server is starting"), 8),
+        (JobFailedError("failed"), 1),
+        (JobRunningError("another run"), 9),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, Exception) else None,
+)
+def test_a_scheduler_can_tell_what_may_be_repeated(
+    monkeypatch: pytest.MonkeyPatch, problem: SparkExtError, code: int
+) -> None:
+    """Formerly: what could not be reached at a start looked like a configuration that cannot work."""
+
+    def fails() -> None:
+        raise problem
+
+    monkeypatch.setattr(cli, "app", fails)
+    done = spark_ext("run", "job.py")
+    assert done.returncode == code and problem.what in done.stderr
 
 
 def test_a_wide_table_is_not_cut_off_in_a_pipe() -> None:

@@ -129,7 +129,7 @@ def prepare(python: str, kind: str, known: Mapping[str, Any], also: Sequence[str
     """
     numbers = version_of(python) or (0, 0)
     home = ROOT / ".venv" / "matrix" / f"{numbers[0]}.{numbers[1]}-{kind}"
-    constraints = home.with_suffix(".txt")
+    constraints = home.with_name(f"{home.name}.txt")  # a version has a dot of its own
     home.parent.mkdir(parents=True, exist_ok=True)
     constraints.write_text("\n".join(oldest(known) if kind == "oldest" else []) + "\n", encoding="utf-8")
     inside = home / "bin" / "python"

@@ -8,9 +8,10 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from spark_ext.bad_rows.names import EpochName, PendingFile, chosen, key_of, range_name
+from spark_ext.bad_rows.names import Again, EpochName, PendingFile, chosen, key_of, range_name, rules_of
 from spark_ext.model.offsets import Running, SourceOffset
 
+OLD, NEW = "0" * 16, "1" * 16
 EPOCH = EpochName(3, 1, key_of(SourceOffset("s", 1)))
 END = SourceOffset("s", 1, {"a": Running(10, {"size": 3}), "b": Running([1, 2])})
 
@@ -49,10 +50,49 @@ def test_a_start_that_has_read_everything_counts_wherever_it_comes(
     assert len({file.incarnation for file in counted}) == 1
 
 
-@given(st.integers(0, 10**12), st.integers(0, 99), st.integers(0, 99), st.integers(1, 10**9))
-def test_a_name_is_read_back(number: int, lineage: int, incarnation: int, rows: int) -> None:
-    file = PendingFile(EpochName(number, lineage, key_of(END)), incarnation, range_name("c", 1, [2]), rows)
-    assert PendingFile.parse(file.name) == file
+@given(
+    st.frozensets(st.integers(0, 99)),
+    starts,
+    st.lists(st.tuples(st.frozensets(st.integers(0, 99)), st.frozensets(st.integers(0, 5))), max_size=3),
+)
+def test_by_other_rules_only_what_later_starts_find_counts(
+    bad: frozenset[int],
+    before: list[tuple[list[int], frozenset[int]]],
+    wrong: list[tuple[frozenset[int], frozenset[int]]],
+) -> None:
+    """Formerly: the start that had found the most counted, although its rows were good by the time of the commit."""
+    found = [replace(file, rules=OLD) for start, one in enumerate(wrong) for file in files(one[0], [50], start, one[1])]
+    again = [Again(EPOCH, start, OLD) for start, _ in enumerate(wrong) if start]
+    begin = len(wrong)
+    for start, (cuts, without) in enumerate([*before, ([20, 40], frozenset[int]())], begin):
+        found += [replace(file, rules=NEW) for file in files(bad, list(cuts), start, without)]
+        again += [Again(EPOCH, start, NEW)] if start else []
+    counted = chosen(found, again).get(EPOCH, ())
+    assert sum(file.rows for file in counted) == len(bad) and {file.rules for file in counted} <= {NEW}
+
+
+def test_files_of_an_older_version_count_as_before() -> None:
+    low, high = (PendingFile(EPOCH, start, range_name("c", start, 9), rows) for start, rows in ((1, 5), (2, 3)))
+    assert chosen([low, high]) == {EPOCH: (low,)}
+    assert chosen([low, replace(high, rules=NEW)]) == {EPOCH: (replace(high, rules=NEW),)}
+
+
+def test_rules_are_the_options_that_decide() -> None:
+    given = {"uid": "s", "path": "/in", "timestamp_format": "yyyy", "max_bad_rows": 2}
+    same = rules_of({**given, "uid": "t", "max_bad_rows": None, "readers": 3}, "n bigint")
+    assert rules_of(given, "n bigint") == same
+    assert len({same, rules_of({**given, "timestamp_format": "yy"}, "n bigint"), rules_of(given, "n int")}) == 3
+
+
+@given(
+    st.integers(0, 10**12), st.integers(0, 99), st.integers(0, 99), st.integers(1, 10**9), st.sampled_from(["", NEW])
+)
+def test_a_name_is_read_back(number: int, lineage: int, incarnation: int, rows: int, rules: str) -> None:
+    epoch = EpochName(number, lineage, key_of(END))
+    file = PendingFile(epoch, incarnation, range_name("c", 1, [2]), rows, rules)
+    assert PendingFile.parse(file.name) == file and Again.parse(file.name) is None
+    note = Again(epoch, incarnation, NEW)
+    assert Again.parse(note.name) == note and PendingFile.parse(note.name) is None
 
 
 def test_other_files_are_none() -> None:

@@ -41,10 +41,13 @@ class World:
         where = default_table(self.state)
         return Destination(self.state, str(self.checkpoint), "s", where, 1, key_of(end), incarnation, most)
 
-    def read(self, epoch: int, low: int, high: int, incarnation: int = 1, *, known: bool = True) -> None:
+    def read(
+        self, epoch: int, low: int, high: int, incarnation: int = 1, *, known: bool = True, rules: str = ""
+    ) -> None:
         """A task reads a range, in which every third row is bad."""
         number = epoch if known else None
-        collector = Collector(self.destination(epoch, incarnation), Range("c", None, low, high), lambda: number)
+        destination = replace(self.destination(epoch, incarnation), rules=rules)
+        collector = Collector(destination, Range("c", None, low, high), lambda: number)
         for n in range(low, high):
             if n % 3 == 0:
                 collector.add(BadRow({"n": n}, "a multiple of 3", str(n)))
@@ -102,6 +105,21 @@ def test_each_row_has_all_that_is_known_of_it(world: World) -> None:
         "replaced_in": None,
         "role": "source",
     }
+
+
+@pytest.mark.parametrize("bad_now", [True, False])
+def test_rules_that_were_corrected_before_the_commit_are_those_that_count(world: World, bad_now: bool) -> None:
+    """Formerly: rows that were good by then came into the table too, and those that were bad were lost."""
+    world.plan(10)
+    world.read(0, 0, 7)  # the start that stops, as more than the limit are bad
+    replace(world.destination(0, 2), rules="1" * 16).read_again()
+    if bad_now:
+        world.read(0, 9, 10, 2, rules="1" * 16)
+    world.spark.commit_planned()
+    moved = world.settler().settle("s")
+    assert [one.rows for one in moved] == [1] * bad_now
+    assert world.rows() == [(0, 9)] * bad_now and not world.files()
+    assert not world.settler().waiting("s")
 
 
 def test_a_range_without_bad_rows_leaves_nothing(world: World) -> None:

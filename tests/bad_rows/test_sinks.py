@@ -6,6 +6,8 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +20,9 @@ from spark_ext.bad_rows.restored import BadRowsOfJob
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.bad_rows.settle import Moved, Settler
 from spark_ext.bad_rows.table import SCHEMA, Owner
-from spark_ext.errors import DataError
+from spark_ext.errors import DataError, StateError
+from spark_ext.queries.bad_rows import BadRowsWatch
+from spark_ext.settings import JobSettings
 
 QUERY_ID = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
 
@@ -148,6 +152,65 @@ def test_rows_that_come_after_keeping_are_kept_too(world: World) -> None:
     world.commit(0)
     world.settle()
     assert world.rows() == [(0, "a"), (0, "b")]
+
+
+@pytest.mark.parametrize("refused", [[], ["r"]], ids=["none refused", "one refused"])
+def test_rows_of_an_earlier_decision_count_in_place_of_those_of_the_tasks(world: World, refused: list[str]) -> None:
+    """The tasks of a later attempt have found others; what the target refuses comes on top."""
+    _, decided = world.attempt(0, ["a", "b"])
+    later = CommitRows(world.place(0), world.left(0, "b", "x"))
+    for _ in range(2):  # the target fails after the first one
+        later.begin()
+        later.adopt(decided)
+        for name in refused:
+            later.add(BadRow(None, "refused", name))
+        mark = later.keep()
+        assert (mark == decided) is (not refused) and later.count == 2 + len(refused)
+    later.decide(mark, 2, 9)
+    world.commit(0)
+    world.settle()
+    assert world.rows() == [(0, name) for name in ("a", "b", *refused)] and world.waiting() == []
+
+
+def test_an_earlier_decision_without_bad_rows_has_none(world: World) -> None:
+    """Those of the tasks are in what was decided."""
+    later = CommitRows(world.place(0), world.left(0, "x"))
+    later.begin()
+    later.adopt(None)
+    assert (later.keep(), later.count) == (None, 0)
+    later.decide(None, 0, 9)
+    world.commit(0)
+    world.settle()
+    assert world.rows() == []
+    later.begin()
+    assert later.count == 1, "an attempt that finds no decision"
+
+
+def test_rows_of_an_earlier_decision_that_are_gone_are_missed(world: World) -> None:
+    _, decided = world.attempt(0, ["a"])
+    later = CommitRows(world.place(0), [])
+    later.begin()
+    shutil.rmtree(sinks_folder(world.state, QUERY_ID))
+    with pytest.raises(StateError, match="the bad rows that it has kept are gone"):
+        later.adopt(decided)
+
+
+def test_a_query_without_the_option_moves_those_of_an_epoch_that_it_repeats(world: World) -> None:
+    """An earlier start has left them; at the first look the epoch is not committed yet."""
+    rows, mark = world.attempt(1, ["a"])
+    context: Any = SimpleNamespace(job="j", job_id="id", state=world.state, settings=JobSettings())
+    query: Any = SimpleNamespace(uid="q", sources=(), sink=None)
+    watch = BadRowsWatch(query, context, 1, str(world.checkpoint))
+    world.commit(0)
+    assert watch.due(0, 0.0)
+    watch.move()
+    watch.moved(None, 0, 0.0)
+    rows.decide(mark, 1, 1)
+    world.commit(1)
+    assert watch.due(1, 1.0)
+    watch.move()
+    assert world.rows() == [(1, "a")]
+    assert not watch.due(2, 2.0) and watch.settled(2)
 
 
 def test_much_is_left_in_a_file_which_goes_with_the_epoch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,20 @@ No cluster is there to apply them to; `docs/kubernetes.md` says how they were ch
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from examples import orders_per_day
 from spark_ext.commands.output import REFUSED, RUNNING
+from spark_ext.spark import object_stores
+from tests.servers.object_store import Bucket
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "kubernetes"
@@ -63,6 +69,33 @@ def test_the_names_of_the_manifests_belong_together(parts: dict[str, dict[str, A
     assert "STOPSIGNAL SIGINT" in DOCKERFILE
 
 
+@pytest.mark.slow(40, "a driver with a session of its own, with the jars of S3")
+def test_the_command_of_the_manifest_runs_with_its_state_in_a_store(
+    parts: dict[str, dict[str, Any]], bucket: Bucket, tmp_path: Path
+) -> None:
+    """Formerly: it was refused, because its session had no file system for S3."""
+    (driver,) = parts["Job"]["spec"]["template"]["spec"]["containers"]
+    orders_per_day.make_input(tmp_path / "input", days=2, orders=10)
+    program = str(ROOT / "examples" / "orders_per_day.py")
+    command = [program if word == "/opt/job/job.py" else word for word in driver["command"]]
+    places = {"INPUT": str(tmp_path / "input"), "OUTPUT": f"{bucket.uri}/per_day", "STATE": f"{bucket.uri}/state"}
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_ext", *command[1:]],
+        env={**os.environ, **bucket.environment, **places, "PYTHONPATH": str(ROOT), "SPARK_MASTER": "local[2]"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "FINISHED" in done.stdout and bucket.keys("per_day/_delta_log/") and bucket.keys("state/ledger/")
+
+
 def test_the_manifests_of_the_page_are_yaml() -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    assert [yaml.safe_load(block)["kind"] for block in blocks] == ["SparkApplication"]
+    (found,) = map(yaml.safe_load, blocks)
+    assert found["kind"] == "SparkApplication"
+    delta, *s3 = found["spec"]["deps"]["packages"]
+    assert delta in (ROOT / "docs" / "spark-submit.md").read_text(encoding="utf-8")
+    assert ",".join(s3) == object_stores.s3_coordinates()
+    assert found["spec"]["deps"]["excludePackages"] == [object_stores.EXCLUDED]

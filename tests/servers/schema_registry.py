@@ -85,6 +85,11 @@ class SchemaRegistry(Client):
         self._server.server_close()
         self._thread.join()
 
+    def delete(self, subject: str) -> None:
+        """Delete a subject permanently: its next version is its first."""
+        with self._lock:
+            del self._subjects[subject]
+
     def login(self) -> dict[str, str]:
         """Headers."""
         return {"Authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}

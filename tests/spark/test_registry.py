@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,6 +116,27 @@ def test_what_a_cleaner_has_deleted_is_written_again_until_it_is_withdrawn(tmp_p
     mine.withdraw()
     mine.keep()
     assert registry.lookup("s", place) is None
+
+
+def test_what_killed_drivers_have_left_goes_with_the_next_start(tmp_path: Path) -> None:
+    """Formerly: each driver that was killed left its registrations in the temporary folder."""
+    names = [f"spark-ext-{digit * 32}" for digit in "0123"]
+    abandoned, young, linked, frozen = (tmp_path / name for name in names)
+    others = tmp_path / "spark-ext-stacks-0-abc", tmp_path / "spark-ext-mine", tmp_path / "elsewhere"
+    entries = [registration(uid="late")]
+    for place in (abandoned, young, frozen, *others):
+        registry.publish(entries, place)
+    linked.symlink_to(others[-1], target_is_directory=True)
+    old = time.time() - registry.ABANDONED_AFTER - 60
+    for place in (abandoned, frozen, *others):
+        os.utime(place / "late.json", (old, old))
+        os.utime(place, (old, old))
+    registry.publish([registration()], tmp_path / f"spark-ext-{'f' * 32}")
+    assert not abandoned.exists() and not frozen.exists()
+    for place in (young, linked, *others):
+        assert registry.lookup("late", place) == entries[0]
+    registry.keep(entries, frozen)
+    assert registry.lookup("late", frozen) == entries[0], "a driver that continues after a day"
 
 
 def test_what_was_withdrawn_is_not_published_again(tmp_path: Path) -> None:

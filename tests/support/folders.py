@@ -14,7 +14,8 @@ def folder_snapshot(folder: Path) -> Callable[[], object]:
     shutil.copytree(folder, copy)
 
     def put_back() -> None:
-        shutil.rmtree(folder)
-        shutil.copytree(copy, folder)
+        # Spark's maintenance may be writing snapshots of state there: they do no harm, whichever there are.
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(copy, folder, dirs_exist_ok=True)
 
     return put_back

@@ -47,7 +47,7 @@ class NumbersOptions(SourceOptions):
     """Rows per channel, comma-separated."""
     log: str = ""
     live: bool = False
-    """If set, the source is unbounded: channels never end, and grow by `rate` rows per second."""
+    """If set, the source is unbounded: channels never end, begin with a row, and grow by `rate` rows per second."""
     rate: int = 100
     gate: str = ""
     """While this file does not exist, only the first epoch is planned."""
@@ -79,8 +79,10 @@ class Numbers(ChannelSource):
 
     def discover(self) -> Iterator[Channel]:
         record(self.options.log, "discover", uid=self.options.uid)
+        # A live channel has its first row at once: a query that is seen to wait for data counts as RUNNING.
+        data = {"since": time.time() - 1 / self.options.rate} if self.options.live else None
         for index, _ in enumerate(self.options.counts.split(",")):
-            yield Channel(str(index), 0, {"since": time.time()} if self.options.live else None)
+            yield Channel(str(index), 0, data)
 
     def advance(self, channel: Channel, start: Any, limit: Limit) -> Advance:
         upto = None

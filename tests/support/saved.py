@@ -63,6 +63,11 @@ def first_rows(frame: DataFrame, *keys: str) -> DataFrame:
     return watermarked(frame).dropDuplicatesWithinWatermark(list(keys))
 
 
+def of_snapshot(file: Path) -> bool:
+    """Whether a file is of a snapshot of state: Spark's maintenance writes them when it likes, also after the query."""
+    return file.parent.name == "SSTs" or ".zip" in file.name
+
+
 @dataclass(frozen=True)
 class Chain:
     """The job over a folder, in which its state directory and output are."""
@@ -106,15 +111,12 @@ class Chain:
         return delta_numbers(place) if DeltaTable.is_deltatable(str(place)) else []
 
     def content(self) -> dict[str, str]:
-        """Every file in the folder but the ledger's, and a hash of its content.
-
-        Snapshots of state are left out: Spark's maintenance writes them when it likes, also when no query runs.
-        """
+        """Every file in the folder but the ledger's and snapshots of state, and a hash of its content."""
         ledger = self.folder / "state" / "ledger"
         files = [
             file
             for file in self.folder.rglob("*")
-            if file.is_file() and ledger not in file.parents and file.parent.name != "SSTs" and ".zip" not in file.name
+            if file.is_file() and ledger not in file.parents and not of_snapshot(file)
         ]
         return {str(file.relative_to(self.folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
