@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_a_state_begins_after_the_one_before_it_also_if_it_was_noticed_late(
     rows.state("q", "SCHEDULING", since=first_look)
     rows.state("other", "SCHEDULING", since=first_look)
     until(lambda: len(writer.ledger.rows) == 3, "the rows", 10)
-    running, waiting, other = writer.ledger.rows
+    running, waiting, other = list[Any](writer.ledger.rows)
     assert running.since < waiting.since < running.since + timedelta(seconds=1) and other.since == first_look
 
 
