@@ -152,6 +152,7 @@ def test_u7_a_bound_on_what_is_in_flight_slows_the_producer(lab: JobHarness) -> 
     assert 100 <= max(in_flight) <= 100 + 20
 
 
+@pytest.mark.extended
 def test_x5_two_kinds_in_one_job_and_a_consumer_before_its_producer(lab: JobHarness) -> None:
     """The second exchange is read from the start; the query that writes it is built when another one has finished."""
     job = sx.Job(lab.spark, "kinds", state=lab.folder / "state")

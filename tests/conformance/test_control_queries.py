@@ -219,7 +219,7 @@ def unmoved(spark: SparkSession, folder: Path, how: str) -> Job:
     return made.add("q", writer.trigger(availableNow=True) if how == "available_now" else writer)
 
 
-@pytest.mark.extended_but("[hourly]", "[available_now]")  # planners in all of these are in the default run
+@pytest.mark.extended_but("[hourly]")  # planners in all of these are in the default run
 @pytest.mark.slow(10, "a query of each kind")
 @pytest.mark.parametrize("how", ["idle", "paused", "hourly", "available_now"])
 def test_e12_an_event_makes_an_epoch(spark: SparkSession, tmp_path: Path, how: str) -> None:

@@ -95,6 +95,7 @@ def test_f11_without_a_second_marker_the_finished_source_would_hold_the_watermar
     assert streams.rows() == [(hour(0), 1), (hour(10), 10)]
 
 
+@pytest.mark.extended_but("[flush]")
 @pytest.mark.parametrize("step", [(1, False), (1, True)], ids=["marker", "flush"])
 def test_f11_a_crash_in_either_epoch_of_the_end_is_repeated(streams: Streams, step: tuple[int, bool]) -> None:
     """Its commit is lost after the sink's: the epoch is replayed, the end passes again, nothing is lost or doubled."""
@@ -199,6 +200,7 @@ def test_f17_windows_of_far_future_rows_come_out_at_the_end(streams: Streams, fa
     assert set(streams.state_rows()) == {0}
 
 
+@pytest.mark.extended_but("[one watermark each]")
 @pytest.mark.parametrize("form", ["one watermark over both", "one watermark each"])
 def test_f17_a_bounded_and_a_live_source_lose_no_live_row(streams: Streams, form: str) -> None:
     """The bounded one ends first; live rows that come later are in time."""
@@ -218,6 +220,7 @@ def test_f17_a_bounded_and_a_live_source_lose_no_live_row(streams: Streams, form
     assert streams.rows() == [(hour(0), 111)]
 
 
+@pytest.mark.extended_but("[false]")
 @pytest.mark.parametrize("no_data", ["true", "false"])
 def test_f18_available_now_does_not_end_before_the_marker(streams: Streams, no_data: str) -> None:
     """1,000 rows in windows of ten: all of them, in one run."""
@@ -228,6 +231,7 @@ def test_f18_available_now_does_not_end_before_the_marker(streams: Streams, no_d
     assert streams.markers("a~end")[-1] == (1, True)
 
 
+@pytest.mark.extended_but("[false]")
 @pytest.mark.parametrize("no_data", ["true", "false"])
 def test_f18_a_query_stopped_half_way_is_not_finished(streams: Streams, no_data: str) -> None:
     """No marker, no last window; the next run continues to the end."""

@@ -76,6 +76,7 @@ def test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues
     assert lab.numbers() == expected(100)
 
 
+@pytest.mark.extended
 def test_i1_a_rename_that_was_cut_short_is_finished_by_the_next_start(
     lab: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

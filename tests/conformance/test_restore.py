@@ -138,6 +138,7 @@ def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_
     assert lab.numbers() == expected(5, 400)
 
 
+@pytest.mark.extended
 def test_r12_two_sources_swapped_between_runs_are_refused(lab: JobHarness) -> None:
     """Spark matches sources by position, so without the uid in the offset each would continue where the other stood."""
     gate = lab.folder / "gate"
@@ -166,6 +167,7 @@ def test_r12_one_uid_twice_in_a_plan_is_refused(lab: JobHarness) -> None:
         lab.add(job, lab.source("once", counts="10"), query="other", out="other")
 
 
+@pytest.mark.extended
 def test_p8_fully_partly_and_on_restore_are_three_things(lab: JobHarness) -> None:
     """As a checkpoint records them, for the sources of a job of three queries over two runs."""
     gate = lab.folder / "gate"

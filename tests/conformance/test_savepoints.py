@@ -163,6 +163,7 @@ def test_r10_a_sink_that_cannot_be_rolled_back_refuses_unless_duplicates_are_acc
     assert sum(written.values()) == 65 + 45, "what came after the savepoint, twice"
 
 
+@pytest.mark.extended
 def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarness) -> None:
     """By a savepoint and by a rescale; the job continues. For a restore, see the histories in `tests/jobs`."""
     lab.spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
@@ -317,6 +318,7 @@ def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(la
     assert state_partitions(str(lab.checkpoint()), log.newest_commit() or 0) == 5
 
 
+@pytest.mark.extended
 @pytest.mark.slow(20, "runs five linked queries, and one of them again")
 def test_u8_an_input_that_ends_has_delivered_the_barrier(lab: JobHarness) -> None:
     """Of four inputs of 100 rows one has ended before the checkpoint, and one ends while it is under way.

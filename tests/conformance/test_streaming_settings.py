@@ -121,6 +121,7 @@ def stopped_and_continued(lab: JobHarness) -> None:
     assert sorted(counts) == [30, 30, 60, 60]
 
 
+@pytest.mark.extended_but("[offsetLog.formatVersion]", "[queryEvolution.enableSourceEvolution]")
 @pytest.mark.slow(15, "two starts of a stateful query; the first one also starts the Python workers")
 @pytest.mark.parametrize("name", RISKY)
 def test_a_risky_setting_gives_the_right_rows(lab: JobHarness, name: str) -> None:

@@ -110,13 +110,15 @@ def sleeping(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_a_slow_function_is_user_code(lab: Lab) -> None:
     result = lab.job(lab.source().mapInArrow(sleeping, "n bigint")).run(progress=False)
     parts = lab.parts()
-    assert max(parts, key=lambda part: parts[part]) == "user_code"
+    # Also where each write takes long, on a busy disk: the commit is compared with nothing.
+    assert max(parts.keys() - {"commit"}, key=lambda part: parts[part]) == "user_code"
     assert parts["user_code"] > parts["reading"] > 0 == parts["state"]
     query = result.query("q")
     assert query.parts_ms == in_order(lab.epochs()[-1].parts_ms)
     shown = page(FactsReader(Ledger(str(lab.folder / "state"))).look(), result.ended)
     (row,) = top_rows(shown)
-    assert row["parts_ms"] == lab.epochs()[-1].parts_ms and mostly(row["parts_ms"]).startswith("user code ")
+    assert row["parts_ms"] == lab.epochs()[-1].parts_ms
+    assert mostly({**row["parts_ms"], "commit": 0}).startswith("user code ")
 
 
 def in_order(parts: Any) -> dict[str, int]:
@@ -128,7 +130,7 @@ def test_a_slow_source_is_reading_also_where_a_function_waits_for_it(lab: Lab) -
     frame = lab.source(wait=0.3).mapInArrow(lambda batches: batches, "n bigint")
     lab.job(frame).run(progress=False)
     parts = lab.parts()
-    assert max(parts, key=lambda part: parts[part]) == "reading"
+    assert max(parts.keys() - {"commit"}, key=lambda part: parts[part]) == "reading"
     assert parts["reading"] > parts["user_code"]
 
 

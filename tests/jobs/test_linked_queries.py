@@ -120,6 +120,7 @@ def test_a_drain_ends_the_roots_and_everything_that_they_have_written_arrives(la
     assert len(lab.numbers()) == 2 * written, "not where the drain found them"
 
 
+@pytest.mark.extended
 def test_a_query_behind_another_is_built_when_that_has_finished(lab: JobHarness) -> None:
     """Its table is not there before. Nothing of it counts until then; a second run reads nothing."""
 
@@ -146,6 +147,7 @@ def test_a_query_behind_another_is_built_when_that_has_finished(lab: JobHarness)
     assert job().run(progress=False).rows == 0
 
 
+@pytest.mark.extended
 def test_a_query_behind_one_that_has_another_name_continues(lab: JobHarness) -> None:
     """The one has finished and is renamed; the other one has begun. After a start, and after a restore."""
     gate = lab.folder / "gate"
@@ -201,6 +203,7 @@ def test_a_reset_takes_those_behind_with_it_or_is_refused(lab: JobHarness) -> No
     assert lab.numbers() == sorted(both(40, 25) * 2), "beside the earlier output"
 
 
+@pytest.mark.extended
 def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> None:
     """Rows that it has not read are kept; one that comes too late for released rows is refused by name."""
 

@@ -88,6 +88,7 @@ def stamped(folder: Path, epoch: int, query: str = "q") -> Mapping[str, Any]:
     return stamps.configuration(checkpoint, source_offsets(logged).values()).user(query)
 
 
+@pytest.mark.extended
 @pytest.mark.slow(12, "a query is started three times")
 def test_a_query_with_a_channel_source_changes_between_two_epochs(lab: JobHarness) -> None:
     lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "100000")  # the offsets of all epochs are compared

@@ -148,6 +148,7 @@ def test_a_query_whose_rescale_was_interrupted_is_known_to_a_restore(chain: Chai
     assert delta_numbers(chain.folder / "out" / "later") == []
 
 
+@pytest.mark.extended
 @pytest.mark.slow(15, "restores a new job once per step, and runs it")
 def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain, broken: Break) -> None:
     """With another number of state partitions. What its table had received is in the first one."""

@@ -235,6 +235,7 @@ def test_a_report_needs_no_server_and_has_all_views(page: Any, state: str, tmp_p
     assert page.get_by_role("button", name="Pause").count() == 0
 
 
+@pytest.mark.extended_but("[dark]", "[phone]")
 @pytest.mark.slow(15, "axe-core looks at each of eight views")
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_serious_and_no_view_is_wider_than_the_window(
