@@ -167,7 +167,6 @@ def test_r12_one_uid_twice_in_a_plan_is_refused(lab: JobHarness) -> None:
         lab.add(job, lab.source("once", counts="10"), query="other", out="other")
 
 
-@pytest.mark.extended
 def test_p8_fully_partly_and_on_restore_are_three_things(lab: JobHarness) -> None:
     """As a checkpoint records them, for the sources of a job of three queries over two runs."""
     gate = lab.folder / "gate"
