@@ -211,14 +211,13 @@ class EpochWriter(DataSourceStreamArrowWriter):
             outcome = self._sink.commit(self._schema, epoch, prepared)
         finally:
             self._sink.collect_bad_rows(None)
-        key = self._identity.checkpoint, self._identity.start
         if outcome is CommitOutcome.COMMITTED:
             mark = rows.kept
-            bad, all_given = _so_far.get(key, (0, 0))
-            _so_far[key] = bad + rows.count, all_given + given
+            bad, all_given = _so_far.get(self._start, (0, 0))
+            _so_far[self._start] = bad + rows.count, all_given + given
         else:
             mark = self._sink.kept_bad_rows(epoch)
-        rows.decide(mark, *_so_far.get(key, (0, 0)))
+        rows.decide(mark, *_so_far.get(self._start, (0, 0)))
         return outcome
 
     def _failing(self, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
@@ -229,8 +228,13 @@ class EpochWriter(DataSourceStreamArrowWriter):
             mark = self._sink.kept_bad_rows(epoch)
             if mark is not None:
                 place = bad_rows_place(self._sink.options, mine, epoch.query_id, epoch.number)
-                CommitRows(place, ()).decide(mark, *_so_far.get((mine.checkpoint, mine.start), (0, 0)))
+                CommitRows(place, ()).decide(mark, *_so_far.get(self._start, (0, 0)))
         return outcome
+
+    @property
+    def _start(self) -> tuple[str, int]:
+        """The key of `_so_far`."""
+        return self._identity.checkpoint, self._identity.start
 
     def _with_retries(
         self, epoch: Epoch, prepared: Sequence[Any], rows: CommitRows | None = None, given: int = 0

@@ -18,6 +18,14 @@ from spark_ext.testing.every_type import EVERY_TYPE
 from spark_ext.testing.sink_driver import Row, SinkTarget
 from tests.servers.postgres import PASSWORD, Database
 
+WAYS: dict[str, dict[str, str]] = {
+    "staged": {},
+    "inline": {"inline_size": "1m"},
+    "prepared": {"prepared": "true"},
+    "upsert": {"mode": "upsert", "key": "id"},
+}
+"""The options by which rows come into the table."""
+
 LEFT = """
 SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE nspname = 'spark_ext' AND relkind = 'r' AND relname LIKE 's\\_%'

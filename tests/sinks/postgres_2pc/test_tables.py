@@ -14,14 +14,8 @@ from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, Epoch, Task
 from spark_ext.testing.sink_driver import Driver, numbered
 from tests.servers.postgres import Database
-from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget
 
-WAYS: dict[str, dict[str, str]] = {
-    "staged": {},
-    "inline": {"inline_size": "1m"},
-    "prepared": {"prepared": "true"},
-    "upsert": {"mode": "upsert", "key": "id"},
-}
 POLICY = (
     "CREATE TABLE out (id bigint, name text)",
     "ALTER TABLE out ENABLE ROW LEVEL SECURITY",

@@ -17,7 +17,7 @@ from spark_ext.sinks.postgres_2pc.record import Identity
 from spark_ext.testing.children import Child, frozen, was_fenced
 from spark_ext.testing.sink_driver import Driver, SinkTarget, numbered
 from tests.servers.postgres import PASSWORD, Database
-from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget
 from tests.support.waiting import until
 
 
@@ -172,14 +172,6 @@ def cut_at_commit(database: Database, *, arrives: bool) -> Iterator[Cut]:
     cut = Cut(database.server.port, arrives=arrives)
     yield cut
     cut.close()
-
-
-WAYS: dict[str, dict[str, str]] = {
-    "staged": {},
-    "inline": {"inline_size": "1m"},
-    "prepared": {"prepared": "true"},
-    "upsert": {"mode": "upsert", "key": "id"},
-}
 
 
 @pytest.mark.parametrize("arrives", [True, False])

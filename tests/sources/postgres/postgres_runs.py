@@ -9,6 +9,15 @@ from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database
 
+INCREMENTS: dict[str, dict[str, str]] = {
+    "xmin": {"incremental": "xmin"},
+    "column": {"incremental": "column", "incremental_column": "id"},
+}
+"""The options by which a table is continued."""
+
+WAYS: dict[str, dict[str, str]] = {"bounded": {}, **INCREMENTS}
+"""The options by which a table is read."""
+
 
 def options(database: Database, **more: str) -> dict[str, str]:
     return {"uid": "pg", "dsn": database.dsn, "table": "t", "poll_interval": "0", **more}

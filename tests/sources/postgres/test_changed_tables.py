@@ -15,7 +15,7 @@ from spark_ext.sources.postgres.relation import look_up
 from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database
-from tests.sources.postgres.postgres_runs import ids, options, table, to_rest
+from tests.sources.postgres.postgres_runs import WAYS, ids, options, table, to_rest
 
 __all__ = ["table"]  # a fixture
 
@@ -32,11 +32,6 @@ SWAP = (
     "ALTER TABLE t ADD PRIMARY KEY (id)",
 )
 REFILL = "INSERT INTO t (id, word) SELECT n, 'new' FROM generate_series(1, 40) n"
-WAYS: dict[str, dict[str, str]] = {
-    "bounded": {},
-    "xmin": {"incremental": "xmin"},
-    "column": {"incremental": "column", "incremental_column": "id"},
-}
 EACH = [pytest.param(way, marks=pytest.mark.extended) if way == "xmin" else way for way in WAYS]
 
 

@@ -12,11 +12,9 @@ from spark_ext.sources.contract import Channel
 from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database
-from tests.sources.postgres.postgres_runs import ids, options, run, table, to_end_with_replays, to_rest
+from tests.sources.postgres.postgres_runs import WAYS, ids, options, run, table, to_end_with_replays, to_rest
 
 __all__ = ["table"]  # a fixture
-
-WAYS: list[dict[str, Any]] = [{}, {"incremental": "xmin"}, {"incremental": "column", "incremental_column": "id"}]
 
 
 def resumed(found: SourceRun, database: Database, **more: str) -> Postgres:
@@ -71,7 +69,7 @@ def test_columns_of_a_query(table: Database) -> None:
 # -- where -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["bounded", "xmin", "column"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_only_rows_of_the_condition_are_read(table: Database, way: dict[str, Any]) -> None:
     condition = "id % 3 = 1 OR word LIKE '%2' -- with a percent sign, and a comment"
     found = run(table, limit=2, rows_per_channel="5", where=condition, **way)
@@ -95,7 +93,7 @@ def test_a_condition_that_no_row_has_ends_the_source(table: Database) -> None:
     assert found.offset.ended and found.trace.all_rows().num_rows == 0
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["bounded", "xmin", "column"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("where", ["id > 2", None])
 def test_another_condition_in_a_later_run_is_refused(table: Database, way: dict[str, Any], where: str | None) -> None:
     """Rows of the new one that the ranges read so far did not have would be left out."""

@@ -11,12 +11,7 @@ from spark_ext.errors import ReplayError
 from spark_ext.sources.postgres.source import INCREMENT, Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import USER, Database
-from tests.sources.postgres.postgres_runs import ids, options, to_rest
-
-WAYS: dict[str, dict[str, str]] = {
-    "xmin": {"incremental": "xmin"},
-    "column": {"incremental": "column", "incremental_column": "id"},
-}
+from tests.sources.postgres.postgres_runs import INCREMENTS, ids, options, to_rest
 
 TABLE = (
     "CREATE TABLE t (id bigint, day int, word text, PRIMARY KEY (day, id)) PARTITION BY LIST (day)",
@@ -47,7 +42,7 @@ def at(found: SourceRun) -> dict[str, Any]:
 def read(database: Database, way: str, **more: str) -> SourceRun:
     """Its rows are read, and some that were added."""
     database.run(*TABLE)
-    given = {**options(database, key="day,id", **more), **WAYS[way]}
+    given = {**options(database, key="day,id", **more), **INCREMENTS[way]}
     found = SourceRun(Postgres, given, limits=[{"readers": "2"}])
     to_rest(found)
     database.run("INSERT INTO t VALUES (21, 1, 'more')")
@@ -56,7 +51,7 @@ def read(database: Database, way: str, **more: str) -> SourceRun:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", INCREMENTS)
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_partition_with_rows_that_were_passed_is_refused_when_it_is_attached(
     database: Database, way: str, restart: bool
@@ -89,7 +84,7 @@ def test_a_partition_with_rows_that_were_passed_is_refused_when_it_is_attached(
     assert len(ids(found)) == len(before) + 6
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", INCREMENTS)
 @pytest.mark.parametrize("restart", [False, True])
 def test_new_partitions_with_new_rows_are_read(database: Database, way: str, restart: bool) -> None:
     """Empty when they come, filled and attached between two polls, or in one transaction; and some go."""
@@ -131,10 +126,10 @@ def test_a_partition_that_is_attached_while_an_older_transaction_is_open_is_read
     assert ids(found)[21:] == [*range(30, 35), 40, 99]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", INCREMENTS)
 def test_a_partition_that_comes_while_the_ranges_are_read_is_refused_after_them(database: Database, way: str) -> None:
     database.run(*TABLE)
-    given = {**options(database, rows_per_channel="4", key="day,id"), **WAYS[way]}
+    given = {**options(database, rows_per_channel="4", key="day,id"), **INCREMENTS[way]}
     found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "4", "readers": "1"}], lag=0)
     database.run(*loaded(0, 10, 14))
     while len(ids(found)) < 8:
@@ -163,7 +158,7 @@ def test_conditions_and_privileges_of_the_table_hold_for_its_partitions(database
         to_rest(found)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", INCREMENTS)
 def test_positions_of_an_older_release_are_continued(database: Database, way: str) -> None:
     """What is not known is not compared; from the next step on it is known."""
     found = read(database, way)
