@@ -1,10 +1,11 @@
-"""Casts that never change a value: those of Arrow, with decimals that are checked for their size."""
+"""Casts that keep values, rounded at most: those of Arrow, with decimals and floats that are checked for their size."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
@@ -18,6 +19,7 @@ def cast(values: Values, kind: pa.DataType) -> Values:
 
     Arrow brings a decimal of 128 bits to another scale without noticing that it overflows: 4447143252387525393675 as
     decimal(38,18) is 23472482415325368651.13. With 256 bits there is room, and what does not fit afterwards is noticed.
+    It also makes infinity of a double that is too large for a float, which is noticed here.
 
     Raises:
         pa.ArrowInvalid: a value does not fit.
@@ -26,9 +28,16 @@ def cast(values: Values, kind: pa.DataType) -> Values:
     if values.type == kind:
         return values
     wide = widened(kind)
-    if wide == kind or types.is_dictionary(values.type):
-        return values.cast(kind)
-    return values.cast(wide).cast(kind)
+    as_wide = values if wide == kind or types.is_dictionary(values.type) else values.cast(wide)
+    found = as_wide.cast(kind)
+    if isinstance(values, pa.ChunkedArray):  # the result may be in other chunks
+        begin = 0
+        for chunk in values.chunks:
+            _check_floats(chunk, pa.concat_arrays(found.slice(begin, len(chunk)).chunks))
+            begin += len(chunk)
+    else:
+        _check_floats(values, found)
+    return found
 
 
 def widened(kind: pa.DataType) -> pa.DataType:
@@ -43,3 +52,29 @@ def widened(kind: pa.DataType) -> pa.DataType:
     if types.is_list(kind):
         return pa.list_(kind.value_field.with_type(widened(kind.value_type)))
     return kind
+
+
+def _check_floats(before: pa.Array, after: pa.Array) -> None:
+    """Refuse a double that has become an infinite float, at any depth."""
+    if before.type == after.type or types.is_null(before.type) or types.is_dictionary(before.type):
+        return
+    if types.is_struct(after.type):
+        for old, new in zip(before.flatten(), after.flatten(), strict=True):
+            _check_floats(old, new)
+    elif types.is_map(after.type):
+        for part in ("keys", "items"):
+            _check_floats(_inside(before, part), _inside(after, part))
+    elif types.is_list(after.type):
+        _check_floats(before.flatten(), after.flatten())
+    elif types.is_floating(before.type) and types.is_floating(after.type):
+        lost = pc.and_(pc.is_inf(after), pc.is_finite(before))
+        if pc.any(lost).as_py():
+            value = before.filter(lost)[0].as_py()
+            raise pa.ArrowInvalid(f"{value!r} is too large for the type {after.type}")
+
+
+def _inside(maps: pa.MapArray, part: str) -> pa.Array:
+    """The keys or the items of maps, without those before and after a slice."""
+    whole: pa.Array = getattr(maps, part)
+    ends = maps.offsets
+    return whole.slice(ends[0].as_py(), ends[-1].as_py() - ends[0].as_py())

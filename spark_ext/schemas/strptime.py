@@ -1,7 +1,7 @@
 """Texts as timestamps by a pattern, with days that their month has.
 
-The C library, by which Arrow parses, takes the 30th of February for the 2nd of March, and passes over what it does not
-convert, such as the name of a time zone.
+The C library, by which Arrow parses, takes the 30th of February for the 2nd of March and the 366th day of any year as
+one, and passes over what it does not convert, such as the name of a time zone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,16 @@ _NONE = {
     "V": "numbers of weeks are not converted",
 }
 """Why directives are refused that the C library passes over, or that depend on the machine."""
+
+_TEXTS = {
+    "Y": r"\d{1,4}",
+    "j": r"\d{1,3}",
+    "n": r"\s*",
+    "t": r"\s*",
+    "%": "%",
+    **dict.fromkeys("CydeHIklmMSUWwu", r"\d{1,2}"),
+}
+"""What the texts of directives look like; all others have some characters."""
 
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -52,6 +62,7 @@ def parsed(texts: pa.Array, pattern: str) -> pa.Array:
     few = texts.filter(odd)
     if len(few):
         _check_days(few, found.filter(odd), pattern)
+        _check_days_of_years(few, found.filter(odd), pattern)
     return found
 
 
@@ -75,3 +86,31 @@ def _without_day(pattern: str) -> str | None:
     whole = _DIRECTIVE.sub(lambda one: _WHOLE.get(one[2], one[0]), pattern)
     out = _DIRECTIVE.sub(lambda one: "%M" if one[2] in "de" else one[0], whole)
     return None if out == whole else out
+
+
+def _check_days_of_years(texts: pa.Array, found: pa.Array, pattern: str) -> None:
+    """Refuse the 366th day of a year, unless it came out as the 31st of December; a zone may move it by a day."""
+    form = _day_of_year(pattern)
+    if form is None:
+        return
+    last = pc.equal(pc.struct_field(pc.extract_regex(texts, form), "day"), "366")
+    possible = [365, 366, 1] if has_zone(pattern) else [366]
+    bad = texts.filter(pc.and_(last, pc.invert(pc.is_in(pc.day_of_year(found), pa.array(possible)))))
+    if len(bad):
+        raise pa.ArrowInvalid(f"'{bad[0]}' is a day that its year does not have")
+
+
+def _day_of_year(pattern: str) -> str | None:
+    """A regular expression for texts of the pattern, whose group `day` is the day of the year; None: it has none."""
+    parts, at = [], 0
+    for one in _DIRECTIVE.finditer(pattern):
+        text = _TEXTS.get(one[2], ".+?")
+        parts += [_literal(pattern[at : one.start()]), f"(?P<day>{text})" if one[2] == "j" else text]
+        at = one.end()
+    if not any(part.startswith("(?P<day>") for part in parts):
+        return None
+    return "^" + "".join([*parts, _literal(pattern[at:])]) + r"\s*$"
+
+
+def _literal(text: str) -> str:
+    return "".join(r"\s*" if one.isspace() else re.escape(one) for one in text)

@@ -1,8 +1,10 @@
-"""Decimals of any size are cast to their value, or refused; Arrow alone gives other values."""
+"""Decimals and floats of any size are cast to their value, or refused; Arrow alone gives other values."""
 
 from __future__ import annotations
 
+import math
 from decimal import Context, Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -39,6 +41,34 @@ def test_a_decimal_is_checked_at_any_depth(nested: object) -> None:
     values = [[Decimal(LARGE)]] if nested is pa.list_ else [{"a": Decimal(LARGE)}]
     with pytest.raises(pa.ArrowInvalid, match="precision 38"):
         cast(pa.array(values, nested(pa.decimal128(38, 0))), nested(KIND))
+
+
+def nested_in(shape: str, number: float, inner: pa.DataType) -> tuple[Any, pa.DataType]:
+    return {
+        "plain": (number, inner),
+        "list": ([1.0, number], pa.list_(inner)),
+        "struct": ({"a": number}, pa.struct([("a", inner)])),
+        "map": ([("k", number)], pa.map_(pa.string(), inner)),
+        "deep": ([{"a": [("k", number)]}], pa.list_(pa.struct([("a", pa.map_(pa.string(), inner))]))),
+    }[shape]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("shape", ["plain", "list", "struct", "map", "deep"])
+def test_a_double_is_not_made_infinite(shape: str, chunked: bool) -> None:
+    def values(numbers: list[float | None]) -> pa.Array | pa.ChunkedArray:
+        kind = nested_in(shape, 0.0, pa.float64())[1]
+        found = pa.array([None if one is None else nested_in(shape, one, pa.float64())[0] for one in numbers], kind)
+        return pa.chunked_array([found[:1], found[1:]], kind) if chunked else found
+
+    kind = nested_in(shape, 0.0, pa.float32())[1]
+    assert cast(values([0.5, None, math.inf, -math.inf]), kind).to_pylist() == [
+        None if one is None else nested_in(shape, one, pa.float32())[0] for one in (0.5, None, math.inf, -math.inf)
+    ]
+    with pytest.raises(pa.ArrowInvalid, match=r"-1e\+39 is too large for the type float"):
+        cast(values([0.5, None, -1e39]), kind)
+    if not chunked:  # what is outside of a slice does not count
+        assert len(cast(values([1e39, None, 0.5, 1e39])[1:3], kind)) == 2
 
 
 def test_a_number_of_postgres_is_not_read_as_another_one() -> None:
