@@ -4,8 +4,8 @@ The rows are read by the reader of a task, in this process, in pairs of which ei
 is the median of the ratios of the pairs' CPU times, which other load on the machine changes least. What a file costs in
 which one line in ten thousand is bad is measured beside it. Likewise for tasks of sinks: `delta_2pc` looks for nulls,
 `files_2pc` and `http_2pc` for times and texts that JSON does not have, `kafka_2pc` at what it checks anyway; none of
-these tasks reaches a server. A task of `postgres_2pc` copies into a staging table of a private server, each part behind a
-savepoint if bad rows are collected: its rates are by the clock, as the server works too.
+these tasks reaches a server. A task of `postgres_2pc` copies into a staging table of a private server, if bad rows are
+collected each part behind a savepoint: its rates are by the clock, as the server works too.
 """
 
 from __future__ import annotations
