@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,15 +128,18 @@ def _exchange_hops(spark: SparkSession) -> list[Hop]:
         log = ArrowMaster(folder / "state" / "exchanges" / "hop", "hop").log
         last = log.look().last
         brought = {number: entry.epoch for number in range(last + 1) if (entry := log.entry(number)) and entry.rows}
-        read = [(epoch, _entry_read(second, epoch)) for epoch in SparkLog(str(second)).commits()]
+        found = ((epoch, _entry_read(second, epoch)) for epoch in SparkLog(str(second)).commits())
+        read = [(epoch, entry) for epoch, entry in found if entry is not None]
         hops = _hops(first, second, {epoch: number + 1 for number, epoch in brought.items()}, read, begin)
         job.stop()
         return hops
 
 
-def _entry_read(checkpoint: Path, epoch: int) -> int:
+def _entry_read(checkpoint: Path, epoch: int) -> int | None:
+    """None: Spark, which keeps the newest hundred epochs, has removed its offsets meanwhile, and next its commit."""
     logged = SparkLog(str(checkpoint)).offsets(epoch)
-    assert logged is not None
+    if logged is None:
+        return None
     return min((state.at[0] for state in source_offsets(logged)["hop-in"].running.values()), default=0)
 
 
@@ -222,18 +226,19 @@ def _hops(first: Path, second: Path, written: dict[int, int], read: list[tuple[i
         first: checkpoint of the query that writes.
         second: of the one that reads.
         written: by epoch of the first, how many entries or versions there are after it.
-        read: epochs of the second, and how many entries or versions each has read in full; ascending.
+        read: epochs of the second, and how many entries or versions each has read in full; ascending. What the first
+            of them has read may have been read by an earlier one, of which Spark has removed the offsets.
         begin: earlier epochs do not count.
     """
     found = []
     for epoch, end in written.items():
         at = SparkLog(str(first)).committed_at(epoch)
-        by = next((number for number, upto in read if upto >= end), None)
+        by = next((number for (_, before), (number, upto) in pairwise(read) if before < end <= upto), None)
         oldest = _oldest(first, epoch)
         if at is not None and at >= begin and by is not None and oldest is not None:
             seen = SparkLog(str(second)).committed_at(by)
-            assert seen is not None
-            found.append(Hop(1000 * (seen - at), 1000 * (seen - oldest)))
+            if seen is not None:
+                found.append(Hop(1000 * (seen - at), 1000 * (seen - oldest)))
     return found
 
 
