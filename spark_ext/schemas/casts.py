@@ -58,19 +58,25 @@ def _check_floats(before: pa.Array, after: pa.Array) -> None:
     """Refuse a double that has become an infinite float, at any depth."""
     if before.type == after.type or types.is_null(before.type) or types.is_dictionary(before.type):
         return
-    if types.is_struct(after.type):
-        for old, new in zip(before.flatten(), after.flatten(), strict=True):
-            _check_floats(old, new)
-    elif types.is_map(after.type):
+    if types.is_struct(after.type) and types.is_struct(before.type):
+        parts = dict(zip([field.name for field in before.type], before.flatten(), strict=True))
+        for field, new in zip(after.type, after.flatten(), strict=True):
+            if field.name in parts:  # one that is missing is null
+                _check_floats(parts[field.name], new)
+    elif types.is_map(after.type) and types.is_map(before.type):
         for part in ("keys", "items"):
             _check_floats(_inside(before, part), _inside(after, part))
-    elif types.is_list(after.type):
+    elif types.is_list(after.type) and _is_any_list(before.type):
         _check_floats(before.flatten(), after.flatten())
     elif types.is_floating(before.type) and types.is_floating(after.type):
         lost = pc.and_(pc.is_inf(after), pc.is_finite(before))
         if pc.any(lost).as_py():
             value = before.filter(lost)[0].as_py()
             raise pa.ArrowInvalid(f"{value!r} is too large for the type {after.type}")
+
+
+def _is_any_list(kind: pa.DataType) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _inside(maps: pa.MapArray, part: str) -> pa.Array:

@@ -67,8 +67,20 @@ def test_a_double_is_not_made_infinite(shape: str, chunked: bool) -> None:
     ]
     with pytest.raises(pa.ArrowInvalid, match=r"-1e\+39 is too large for the type float"):
         cast(values([0.5, None, -1e39]), kind)
+    if shape == "list":
+        for kinds in (pa.large_list(pa.float64()), pa.list_(pa.float64(), 2)):
+            with pytest.raises(pa.ArrowInvalid, match=r"-1e\+39 is too large for the type float"):
+                cast(values([0.5, None, -1e39]).cast(kinds), kind)
     if not chunked:  # what is outside of a slice does not count
         assert len(cast(values([1e39, None, 0.5, 1e39])[1:3], kind)) == 2
+
+
+def test_fields_of_structs_are_those_of_the_same_name() -> None:
+    wanted = pa.struct([("a", pa.float32()), ("new", pa.string()), ("b", pa.float32())])
+    given = pa.array([{"b": 2.0, "a": 1.0}], pa.struct([("b", pa.float64()), ("a", pa.float32())]))
+    assert cast(given, wanted).to_pylist() == [{"a": 1.0, "new": None, "b": 2.0}]
+    with pytest.raises(pa.ArrowInvalid, match=r"1e\+39 is too large for the type float"):
+        cast(pa.array([{"b": 1e39, "a": 1.0}], given.type), wanted)
 
 
 def test_a_number_of_postgres_is_not_read_as_another_one() -> None:
