@@ -32,7 +32,7 @@ def cast(values: Values, kind: pa.DataType) -> Values:
     found = as_wide.cast(kind)
     if isinstance(values, pa.ChunkedArray):  # the result may be in other chunks
         begin = 0
-        for chunk in values.chunks:
+        for chunk in filter(len, values.chunks):
             _check_floats(chunk, pa.concat_arrays(found.slice(begin, len(chunk)).chunks))
             begin += len(chunk)
     else:

@@ -25,12 +25,12 @@ _NONE = {
 """Why directives are refused that the C library passes over, or that depend on the machine."""
 
 _TEXTS = {
-    "Y": r"\d{1,4}",
-    "j": r"\d{1,3}",
+    "Y": r"\s*\d{1,4}",
+    "j": r"\s*\d{1,3}",
     "n": r"\s*",
     "t": r"\s*",
     "%": "%",
-    **dict.fromkeys("CydeHIklmMSUWwu", r"\d{1,2}"),
+    **dict.fromkeys("CydeHIklmMSUWwu", r"\s*\d{1,2}"),
 }
 """What the texts of directives look like; all others have some characters."""
 
@@ -93,7 +93,7 @@ def _check_days_of_years(texts: pa.Array, found: pa.Array, pattern: str) -> None
     form = _day_of_year(pattern)
     if form is None:
         return
-    last = pc.equal(pc.struct_field(pc.extract_regex(texts, form), "day"), "366")
+    last = pc.equal(pc.utf8_ltrim_whitespace(pc.struct_field(pc.extract_regex(texts, form), "day")), "366")
     possible = [365, 366, 1] if has_zone(pattern) else [366]
     bad = texts.filter(pc.and_(last, pc.invert(pc.is_in(pc.day_of_year(found), pa.array(possible)))))
     if len(bad):
@@ -102,14 +102,14 @@ def _check_days_of_years(texts: pa.Array, found: pa.Array, pattern: str) -> None
 
 def _day_of_year(pattern: str) -> str | None:
     """A regular expression for texts of the pattern, whose group `day` is the day of the year; None: it has none."""
-    parts, at = [], 0
+    parts, at, named = [], 0, False
     for one in _DIRECTIVE.finditer(pattern):
         text = _TEXTS.get(one[2], ".+?")
-        parts += [_literal(pattern[at : one.start()]), f"(?P<day>{text})" if one[2] == "j" else text]
+        if one[2] == "j" and not named:
+            text, named = f"(?P<day>{text})", True
+        parts += [_literal(pattern[at : one.start()]), text]
         at = one.end()
-    if not any(part.startswith("(?P<day>") for part in parts):
-        return None
-    return "^" + "".join([*parts, _literal(pattern[at:])]) + r"\s*$"
+    return "^" + "".join([*parts, _literal(pattern[at:])]) + r"\s*$" if named else None
 
 
 def _literal(text: str) -> str:

@@ -75,6 +75,13 @@ def test_a_double_is_not_made_infinite(shape: str, chunked: bool) -> None:
         assert len(cast(values([1e39, None, 0.5, 1e39])[1:3], kind)) == 2
 
 
+@pytest.mark.parametrize("full", [[], [0.5, None]])
+def test_chunks_may_be_empty(full: list[float | None]) -> None:
+    empty = pa.array([], pa.float64())
+    assert cast(pa.chunked_array([empty, pa.array(full, pa.float64()), empty]), pa.float32()).to_pylist() == full
+    assert cast(pa.chunked_array([], pa.float64()), pa.float32()).to_pylist() == []
+
+
 def test_fields_of_structs_are_those_of_the_same_name() -> None:
     wanted = pa.struct([("a", pa.float32()), ("new", pa.string()), ("b", pa.float32())])
     given = pa.array([{"b": 2.0, "a": 1.0}], pa.struct([("b", pa.float64()), ("a", pa.float32())]))

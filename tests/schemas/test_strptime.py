@@ -85,6 +85,14 @@ def test_a_day_of_a_year_is_that_of_the_text_or_refused(pattern: str, year: int,
     assert found.to_pylist() == [None, wanted.replace(tzinfo=timezone.utc)]
 
 
+@pytest.mark.parametrize(
+    ("text", "pattern"), [("2023- 366", "%Y-%j"), (" 2023\t366 ", " %Y %j "), ("2023-366 366", "%Y-%j %j")]
+)
+def test_spaces_hide_no_day(text: str, pattern: str) -> None:
+    with pytest.raises(pa.ArrowInvalid, match="a day that its year does not have"):
+        parsed(pa.array([text]), pattern)
+
+
 def test_numbers_that_are_no_days_of_years_are_not_taken_for_them() -> None:
     found = parsed(pa.array(["2366-001 366", "2366-032 366"]), "%Y-%j 366").cast(pa.timestamp("us"))
     assert found.to_pylist() == [datetime(2366, 1, 1), datetime(2366, 2, 1)]
