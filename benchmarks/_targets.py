@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tests.servers.postgres import PostgresServer
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,18 @@ def database(_: Path) -> Iterator[dict[str, str]]:
     server = PostgresServer()
     try:
         yield {**server.create().database().options, "table": "rows"}
+    finally:
+        server.close()
+
+
+@contextmanager
+def durable_server() -> Iterator[PostgresServer]:
+    """A private PostgreSQL with durability on, as in production."""
+    from tests.servers.postgres import PostgresServer
+
+    server = PostgresServer({"fsync": "on", "full_page_writes": "on", "max_wal_size": "8GB"})
+    try:
+        yield server.create()
     finally:
         server.close()
 

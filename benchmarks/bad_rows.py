@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import workplace
+from benchmarks._targets import durable_server
 from spark_ext.bad_rows.collector import Destination
 from spark_ext.bad_rows.names import key_of
 from spark_ext.model.commits import Claim, Task
@@ -38,7 +39,6 @@ from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
 from spark_ext.sinks.runtime.writer import write_task
 from spark_ext.sources.files.source import Files
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
-from tests.servers.postgres import PostgresServer
 
 T = TypeVar("T")
 
@@ -128,8 +128,7 @@ def _sinks(rounds: int) -> list[Figure]:
 def _postgres(pairs: int) -> Figure:
     """Rows per second of a task of `postgres_2pc` that copies into a staging table."""
     rates: dict[str, list[float]] = {"fail": [], "quarantine": []}
-    server = PostgresServer({"fsync": "on", "full_page_writes": "on", "max_wal_size": "8GB"}).create()
-    try:
+    with durable_server() as server:
         for pair in range(pairs + 1):
             for side, on_bad_row in _in_turns({side: side for side in rates}, pair):
                 database = server.database()
@@ -142,8 +141,6 @@ def _postgres(pairs: int) -> Figure:
                 server.drop(database)
                 if pair:
                     rates[side].append(rate)
-    finally:
-        server.close()
     return _figure_of_sink("postgres_2pc", rates, "second")
 
 

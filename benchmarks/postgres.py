@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import run_epochs, session, workplace
+from benchmarks._targets import durable_server
 from spark_ext.spark.jars import session_jars
 from tests.servers.postgres import Database, PostgresServer
 
@@ -63,7 +64,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     jars = ":".join(map(str, session_jars(DRIVER, {})))
     # The JDBC driver's message about a stopped batch contains all of it: Spark's regex then needs a large stack.
     conf = {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": "-Xss64m"}
-    with session("postgres", conf) as spark, _server() as server:
+    with session("postgres", conf) as spark, durable_server() as server:
         for round_ in range(rounds):
             rates[COPY].append(_bare_copy(server, 1))
             rates[COPIES].append(_bare_copy(server, 2))
@@ -115,16 +116,6 @@ def _figures(rate: Mapping[str, Sample], latency: Mapping[str, Sample], rounds: 
         {"rows per epoch": SMALL_ROWS, "epochs per round": SMALL_EPOCHS - WARM, "ms": percents},
     )
     return [*throughput, commit]
-
-
-@contextmanager
-def _server() -> Iterator[PostgresServer]:
-    # With durability on, as in production.
-    server = PostgresServer({"fsync": "on", "full_page_writes": "on", "max_wal_size": "8GB"})
-    try:
-        yield server.create()
-    finally:
-        server.close()
 
 
 @contextmanager
