@@ -1,8 +1,9 @@
-# make run | pipeline | control | quick | test | test-all | test-matrix | spec | bench | chaos | histories | lint | docs | release | clean.
+# make run | pipeline | control | quick | test | slice | test-all | test-matrix | spec | bench | chaos | histories | lint | docs | release | clean.
 # Needs Python 3.10 to 3.13, Java 17+ and GNU make; installs the rest into .venv.
 
 PYTHON ?= python3
 ARGS ?=
+SLICE ?= now
 WORKERS ?= 3
 PYTHONS ?= python3.10 python3.12 python3.13
 BIN := .venv/bin
@@ -12,16 +13,18 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # Hundreds of short Python processes would each compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run pipeline control quick test test-all test-matrix spec bench chaos histories lint docs release clean python java
+.PHONY: help run pipeline control quick test slice test-all test-matrix spec bench chaos histories lint docs release clean python java
 
 help:
 	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
 	@echo "make pipeline   linked queries on the same data, and a second job from a savepoint; FRESH=1 starts over"
 	@echo "make control    a job over the same data, throttled, paused, reconfigured and drained from outside; FRESH=1 starts over"
 	@echo "make quick      the tests that need no Spark, no server and no process of their own: under a minute"
-	@echo "make test       the tests; ARGS='tests/test_x.py -k y' for some of them, WORKERS=4 on a larger machine"
-	@echo "make test-all   also those that repeat the others in further modes, formats and kills"
-	@echo "make test-matrix  the quick tests and a core of the others for each of PYTHONS, with the oldest and the newest libraries"
+	@echo "make test       the core of the tests and the slice that is on; SLICE=3 for another one, ARGS='tests/test_x.py -k y'"
+	@echo "                for some tests, WORKERS=4 on a larger machine"
+	@echo "make slice      turn on the slice whose last pass is the oldest"
+	@echo "make test-all   the core and all slices"
+	@echo "make test-matrix  the quick tests and a file of each layer for each of PYTHONS, with the oldest and the newest libraries"
 	@echo "make spec       the models of the protocols, and that each of their rules is needed: 3 to 6 minutes"
 	@echo "make bench      ratios against plain Spark, measured side by side in one run"
 	@echo "make chaos      every sink, linked queries, checkpoints, savepoints, control events and the flights job, killed at random and at each named step"
@@ -43,10 +46,13 @@ control: .venv/.test java
 # Nothing here waits for a server, so a third worker would only collect the tests once more.
 quick: WORKERS = 2
 quick: .venv/.test
-	@$(PYTEST) -m "not (spark or server or process or extended)" $(ARGS)
+	@$(PYTEST) -m "not (spark or server or process or slow)" $(ARGS)
 
 test: .venv/.test .venv/.browser java
-	@$(PYTEST) -m "not extended" $(ARGS)
+	@$(PYTEST) --slice $(SLICE) $(ARGS)
+
+slice: .venv/.test
+	@$(BIN)/python -m tests.support.slices
 
 test-all: .venv/.test .venv/.browser java
 	@$(PYTEST) $(ARGS)
@@ -78,8 +84,7 @@ lint: .venv/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
-	@$(BIN)/mypy
-	@$(BIN)/mypy tests benchmarks examples tools
+	@$(BIN)/mypy --num-workers 2
 
 release: .venv/.dev java
 	@$(BIN)/python -m tools.release

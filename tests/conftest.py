@@ -101,6 +101,8 @@ pytest.register_assert_rewrite(
 )
 
 pytest_plugins = [
+    "tests.support.slices",  # before those that import it
+    "tests.support.budget",
     "tests.support.jobs",
     "tests.support.saved",
     "tests.support.scheduling",

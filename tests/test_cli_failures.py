@@ -73,6 +73,7 @@ def found(*arguments: str) -> list[int]:
     return [int(row["what"].split()[1]) for row in json.loads(done.stdout)]
 
 
+@pytest.mark.core
 def test_l2_labels_are_combined_with_and(state: str) -> None:
     assert found(state) == [1, 2, 3, 4]
     assert found(state, "--label", "type=NETWORK") == [1, 2]

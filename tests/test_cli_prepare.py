@@ -19,7 +19,6 @@ sx.session("prepared", master="local[1]", conf=conf, short_lived=True)
 """
 
 
-@pytest.mark.extended
 @pytest.mark.process
 def test_sessions_take_their_classes_from_the_archive(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}

@@ -107,7 +107,6 @@ def test_run_to_the_end(script: Path) -> None:
     assert sorted(table["n"].to_pylist()) == [10, 12, 14, 16, 18]
 
 
-@pytest.mark.extended
 def test_run_again_without_json(script: Path) -> None:
     assert run(script).returncode == 0
     second = run(script)
@@ -118,7 +117,6 @@ def test_run_again_without_json(script: Path) -> None:
     assert "script FINISHED" in status.stdout
 
 
-@pytest.mark.extended
 def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
     done = run(script, "--function", "failing", "--no-progress")
     assert done.returncode == 1

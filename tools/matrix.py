@@ -1,4 +1,4 @@
-"""`make test-matrix`: the quick tests and a core of the others, on several Pythons, with old and new libraries.
+"""`make test-matrix`: the quick tests and a file of each layer, on several Pythons, with old and new libraries.
 
 Each Python gets an environment with the newest versions that pyproject.toml allows; the oldest of them gets a second
 one, with the oldest versions. Environments stay in `.venv/matrix`, so that a second run only updates them.
@@ -29,8 +29,8 @@ SHOWN: Final = ("pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "num
 TOOLS: Final = ("test", "dev", "docs")
 """Extras of this project's own tools, for which the newest are good."""
 
-QUICK: Final = ("-m", "not (spark or server or process or extended)")
-CORE: Final = (
+QUICK: Final = ("-m", "not (spark or server or process or slow)")
+LAYERS: Final = (
     "tests/test_async_map.py",
     "tests/test_cli_run.py",
     "tests/spark/test_failure_chain.py",
@@ -155,12 +155,12 @@ def run(python: Path, part: str, log: Path) -> Counts:
 
     Args:
         python: of the environment.
-        part: "quick" or "core".
+        part: "quick" or "layers".
         log: a file for what pytest says; the report is beside it.
     """
     report = log.with_suffix(".xml")
     report.unlink(missing_ok=True)
-    chosen = ["-n", "2", "--dist", "loadfile", *QUICK] if part == "quick" else ["-m", "not extended", *CORE]
+    chosen = ["-n", "2", "--dist", "loadfile", *QUICK] if part == "quick" else LAYERS
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with log.open("w", encoding="utf-8") as out:
         subprocess.run(
@@ -207,7 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make test-matrix", description=__doc__)
     parser.add_argument("pythons", nargs="+", help="names or paths of interpreters")
     parser.add_argument("--kinds", default="oldest,newest", help="of libraries (default: %(default)s)")
-    parser.add_argument("--parts", default="quick,core", help="of the tests (default: %(default)s)")
+    parser.add_argument("--parts", default="quick,layers", help="of the tests (default: %(default)s)")
     parser.add_argument(
         "--also", default="", help="installed over it, whatever pyproject.toml allows: 'pandas>=3 pyspark==4.2.1'"
     )

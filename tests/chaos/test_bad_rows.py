@@ -13,7 +13,7 @@ from tests.support import operators
 from tests.support.killable import dirty, running
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 STEPS: dict[str, str] = {
     # In a task: Spark's attempt fails, or all of the driver's processes are gone.

@@ -1,7 +1,4 @@
-"""The compact job under `kill -9`, and on a real cluster, writes the same tables. Short runs of `make chaos`.
-
-By default there are a few kills of each kind; with `make test-all` there are more, at more steps.
-"""
+"""The compact job under `kill -9`, and on a real cluster, writes the same tables. Short runs of `make chaos`."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ def test_a_kill_at_some_named_steps_changes_no_row(reference: Reference, tmp_pat
     assert len(report.kills) == len(steps)
 
 
-@pytest.mark.extended
 @pytest.mark.slow(50, "kills a server at each of eleven steps")
 def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) -> None:
     with OUTLETS["http_2pc"](tmp_path) as outlet:
@@ -48,7 +44,6 @@ def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) ->
     assert len(report.kills) == 3 + len(outlet.commits)
 
 
-@pytest.mark.extended
 @pytest.mark.cluster
 @pytest.mark.slow(60, "starts a cluster, and the job on it twice")
 def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference: Reference, tmp_path: Path) -> None:
@@ -67,7 +62,6 @@ def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference:
     assert len(report.kills) == 2
 
 
-@pytest.mark.extended
 @pytest.mark.slow(300, "starts the job ten times")
 def test_a_kill_at_a_named_step_changes_no_row(reference: Reference, tmp_path: Path) -> None:
     # At half of the steps of a commit the worker is killed, at the others the driver, whose JVM survives for a moment.
@@ -79,7 +73,6 @@ def test_a_kill_at_a_named_step_changes_no_row(reference: Reference, tmp_path: P
     assert len(report.kills) == len(steps)
 
 
-@pytest.mark.extended
 @pytest.mark.slow(120, "starts the job five times or more")
 def test_more_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> None:
     targets: list[Target] = ["driver", "worker", "jvm", "all"]
@@ -88,7 +81,6 @@ def test_more_random_kills_change_no_row(reference: Reference, tmp_path: Path) -
     assert len(report.kills) == 4
 
 
-@pytest.mark.extended
 @pytest.mark.slow(100, "fills a topic for a minute while the job runs and is killed")
 def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_path: Path) -> None:
     report = history.chaos(tmp_path, kills=4, seed=5)
@@ -97,7 +89,6 @@ def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_
     assert report.tables == dict.fromkeys(("table", "topic"), sum(history.EVENTS))
 
 
-@pytest.mark.extended
 @pytest.mark.slow(120, "changes a table while the job that follows it is killed")
 def test_the_changes_of_a_table_that_is_followed_stay_exact(tmp_path: Path) -> None:
     report = follow.chaos(tmp_path, kills=5, seed=3)
@@ -105,7 +96,6 @@ def test_the_changes_of_a_table_that_is_followed_stay_exact(tmp_path: Path) -> N
     assert len(report.kills) == 5
 
 
-@pytest.mark.extended
 @pytest.mark.slow(60, "starts a cluster, and the job twice: one run, and one that finds it finished")
 @pytest.mark.cluster
 def test_an_undisturbed_run_leaves_the_same_locally_and_on_a_cluster(reference: Reference, tmp_path: Path) -> None:

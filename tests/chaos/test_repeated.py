@@ -12,7 +12,6 @@ from tests.chaos.repeated import Series
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.extended
 @pytest.mark.slow(40, "starts a driver three times, and a job eight times")
 @pytest.mark.parametrize("name", list(INLETS))
 def test_each_run_reads_what_is_there_and_in_the_end_each_row_is_there_once(name: str, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def release(chain: Chain) -> None:
         (chain.folder / name).touch()
 
 
-@pytest.mark.extended_but("[turned unaligned]")
+@pytest.mark.core_for("[turned unaligned]")
 @pytest.mark.parametrize("mode", ["unaligned", "aligned", "turned unaligned"])
 @pytest.mark.slow(20, "runs two linked queries to their end twice")
 def test_u1_no_row_is_lost_or_repeated_whatever_the_mode(waiting: Chain, mode: str) -> None:
@@ -62,6 +62,7 @@ def test_u1_no_row_is_lost_or_repeated_whatever_the_mode(waiting: Chain, mode: s
     assert waiting.written() == ALL
 
 
+@pytest.mark.core
 def test_u3_one_failed_write_fails_that_checkpoint_only(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next ones are complete; of the retained ones only the newest is kept, and each has its rows in the ledger.
 
@@ -99,6 +100,7 @@ def test_u3_one_failed_write_fails_that_checkpoint_only(lab: JobHarness, monkeyp
     assert incidents == 1
 
 
+@pytest.mark.core
 def test_u6_what_an_unaligned_checkpoint_writes_does_not_grow_with_the_backlog(waiting: Chain) -> None:
     """Rows in flight are named by two numbers, and no file of theirs is written again."""
     job = waiting.job(aligned_timeout=0, checkpoint_interval="1 hour")
@@ -126,6 +128,7 @@ def test_u6_what_an_unaligned_checkpoint_writes_does_not_grow_with_the_backlog(w
     assert abs(sizes[1] - sizes[0]) <= 4, "digits"
 
 
+@pytest.mark.core
 def test_u7_a_bound_on_what_is_in_flight_slows_the_producer(lab: JobHarness) -> None:
     """Never more than the bound and one epoch lie between the queries, by what the consumer has committed."""
 
@@ -152,7 +155,7 @@ def test_u7_a_bound_on_what_is_in_flight_slows_the_producer(lab: JobHarness) -> 
     assert 100 <= max(in_flight) <= 100 + 20
 
 
-@pytest.mark.extended
+@pytest.mark.core
 def test_x5_two_kinds_in_one_job_and_a_consumer_before_its_producer(lab: JobHarness) -> None:
     """The second exchange is read from the start; the query that writes it is built when another one has finished."""
     job = sx.Job(lab.spark, "kinds", state=lab.folder / "state")

@@ -64,6 +64,7 @@ class DeltaTarget(SinkTarget):
         return entry.unlink
 
 
+@pytest.mark.core
 class TestDelta2pc(SinkContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
@@ -108,6 +109,7 @@ class TestDelta2pcUpsert(SinkContract):
         assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
 
 
+@pytest.mark.core
 class TestDelta2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:

@@ -12,6 +12,7 @@ from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.exchange.exchange_kit import ExchangeTarget
 
 
+@pytest.mark.core
 class TestExchange2pc(SinkContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
@@ -24,7 +25,6 @@ class TestExchange2pcOfDelta(SinkContract):
         return ExchangeTarget(tmp_path / "t", kind="delta")
 
 
-@pytest.mark.extended
 class TestExchange2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:

@@ -12,20 +12,19 @@ from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.sinks.files_2pc.files_target import FilesTarget
 
 
+@pytest.mark.core
 class TestFiles2pc(SinkContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
         return FilesTarget(tmp_path / "t", "parquet")
 
 
-@pytest.mark.extended
 class TestFiles2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
         return FilesTarget(tmp_path / "t", "parquet")
 
 
-@pytest.mark.extended_but("_c2_crash_before", "_c9_")
 class TestFiles2pcText(SinkContract):
     @pytest.fixture(params=["csv", "json"])
     def target(self, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:

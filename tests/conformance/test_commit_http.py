@@ -105,13 +105,13 @@ def _value(kind: T.DataType, value: Any) -> Any:
     return value
 
 
+@pytest.mark.core
 class TestHttp2pc(SinkContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[SinkTarget]:
         yield from _target(tmp_path)
 
 
-@pytest.mark.extended
 class TestHttp2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[SinkTarget]:

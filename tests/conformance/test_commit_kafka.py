@@ -20,13 +20,13 @@ def _target(kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest, patie
     return ImpatientTarget(kafka, tmp_path, patience) if "_c8_" in request.node.name else KafkaTarget(kafka, tmp_path)
 
 
+@pytest.mark.core
 class TestKafka2pc(SinkContract):
     @pytest.fixture
     def target(self, kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:
         return _target(kafka, tmp_path, request, "2 s")
 
 
-@pytest.mark.extended_but("_c3_")
 class TestKafka2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:

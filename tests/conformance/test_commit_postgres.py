@@ -14,6 +14,7 @@ from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
 
 
+@pytest.mark.core
 class TestPostgres2pcStaged(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
@@ -26,8 +27,6 @@ class PreparedTarget(PostgresTarget):
     points = (*PostgresTarget.points, "postgres.part_committed")
 
 
-# Of further modes: what they do in another way. All of it with `make test-all`.
-@pytest.mark.extended_but("_c2_crash_before", "_c5_", "_c7_", "_c8_", "_c11_")
 class TestPostgres2pcPrepared(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
@@ -40,7 +39,6 @@ class InlineTarget(PostgresTarget):
     stages = False
 
 
-@pytest.mark.extended_but("_c1_", "_c2_crash_before", "_c3_")
 class TestPostgres2pcInline(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
@@ -53,7 +51,6 @@ class StatementsTarget(PostgresTarget):
     points = (*PostgresTarget.points, "postgres.ready")
 
 
-@pytest.mark.extended_but("_c2_crash_before", "_c8_")
 class TestPostgres2pcWithStatements(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
@@ -67,7 +64,6 @@ class TestPostgres2pcWithStatements(SinkContract):
         )
 
 
-@pytest.mark.extended_but("_c2_crash_before", "_c9_nulls", "_c9_every")
 class TestPostgres2pcGerman(SinkContract):
     """With settings under which the server reads and shows values otherwise."""
 
@@ -76,7 +72,6 @@ class TestPostgres2pcGerman(SinkContract):
         return PostgresTarget(german_database)
 
 
-@pytest.mark.extended_but("_c9_nulls", "_c9_every")
 class TestPostgres2pcGermanInline(SinkContract):
     """Likewise, for rows that travel in the commit message."""
 
@@ -85,7 +80,6 @@ class TestPostgres2pcGermanInline(SinkContract):
         return InlineTarget(german_database, inline_size="64m")
 
 
-@pytest.mark.extended_but("_c2_crash_before", "_c3_", "_c9_nulls", "_c9_every")
 class TestPostgres2pcUpsert(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
@@ -111,7 +105,6 @@ class TestPostgres2pcUpsert(SinkContract):
         assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
 
 
-@pytest.mark.extended
 class TestPostgres2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:

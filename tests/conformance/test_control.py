@@ -36,6 +36,7 @@ LocalClient(sys.argv[1]).send(Request("set_config", "job", {"key": "k", "value":
 """
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("step", "there"), [(FailPoint.LEDGER_BEFORE_CONTROL_EVENTS, 0), (FailPoint.LEDGER_CONTROL_EVENTS, 1)]
 )
@@ -56,6 +57,7 @@ def test_e1_a_request_whose_acceptance_was_killed_is_accepted_once_when_repeated
     assert [one.event_id for one in before] in ([], [row.event_id])
 
 
+@pytest.mark.core
 def test_e4_what_can_never_be_obeyed_is_refused_with_a_reason_and_leaves_a_record(tmp_path: Path) -> None:
     """An unknown operator, a bad value, and a query that has finished, as a client over HTTP sees it."""
     state = State(tmp_path / "state")
@@ -79,6 +81,7 @@ def test_e4_what_can_never_be_obeyed_is_refused_with_a_reason_and_leaves_a_recor
     assert sorted(row.status for row in posts) == [202, 404, 409, 422]
 
 
+@pytest.mark.core
 @pytest.mark.slow(12, "10,000 events")
 def test_e5_a_burst_is_refused_beyond_the_limit_and_the_rest_is_obeyed_in_order(tmp_path: Path) -> None:
     """From eight threads, while a planner plans one epoch after the other; each look at the events is short."""
@@ -133,6 +136,7 @@ def test_e5_a_burst_is_refused_beyond_the_limit_and_the_rest_is_obeyed_in_order(
     assert sum(seconds for count, seconds in planned if count) < 10
 
 
+@pytest.mark.core
 def test_e8_an_event_is_deleted_only_once_its_effect_is_held_elsewhere(tmp_path: Path) -> None:
     """One that is not settled stays at any age, as does one from which the configuration in force follows."""
     state = State(tmp_path / "state")

@@ -124,10 +124,10 @@ def _at(job: Steering, channel: str) -> int:
 
 
 FEW = ("[rows.1]",)
-"""The step that is in the default run: planned but not committed."""
+"""The step that is in the core: planned but not committed."""
 
 
-@pytest.mark.extended_but(*FEW)
+@pytest.mark.core_for(*FEW)
 @pytest.mark.slow(60, "a driver of its own for each step")
 def test_e1_an_accepted_event_takes_effect_once_after_a_kill(crashed: Crashed) -> None:
     """All rows are those of the offsets, and saw what these say; each event has one final status and one epoch."""
@@ -138,7 +138,7 @@ def test_e1_an_accepted_event_takes_effect_once_after_a_kill(crashed: Crashed) -
     assert [row.idempotency_key for row in crashed.job.told.events() if row.idempotency_key] == sent
 
 
-@pytest.mark.extended_but(*FEW)
+@pytest.mark.core_for(*FEW)
 def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Crashed) -> None:
     """Whatever was sent before it was replayed."""
     for (query, epoch), text in crashed.planned.items():
@@ -151,7 +151,7 @@ def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Cr
         assert any((query, epoch) in crashed.planned for query, epoch in applied.items())
 
 
-@pytest.mark.extended_but(*FEW)
+@pytest.mark.core_for(*FEW)
 def test_e9_all_queries_obey_an_aligned_event_behind_one_cut_also_after_a_kill(crashed: Crashed) -> None:
     """Formerly: one that had passed the barrier before the kill kept the event, and the others got another barrier."""
     assert_aligned(crashed.job, crashed.over("aligned"), "both", 1)
@@ -159,13 +159,13 @@ def test_e9_all_queries_obey_an_aligned_event_behind_one_cut_also_after_a_kill(c
     assert kinds.count("align") >= kinds.count("release") >= 1
 
 
-@pytest.mark.extended_but(*FEW)
+@pytest.mark.core_for(*FEW)
 def test_e13_replayed_tasks_have_emitted_once(crashed: Crashed) -> None:
     """Each task with rows in an epoch that is a multiple of three, as `tests.support.steered` has it."""
     assert_emitted_once(crashed.job, 3)
 
 
-@pytest.mark.extended_but(*FEW)
+@pytest.mark.core_for(*FEW)
 def test_e14_a_seek_is_obeyed_once_also_after_a_kill(crashed: Crashed) -> None:
     """What is skipped is not there, what is read again is there twice, and everything else once."""
     jumps = Counter((epoch.number, name) for epoch in crashed.job.told.epochs("q") for name in epoch.jumps("in"))
@@ -227,8 +227,9 @@ def _json(raw: object) -> dict[str, object]:
     return raw if isinstance(raw, dict) else json.loads(str(raw))
 
 
+@pytest.mark.core_for("[stop]")
 @pytest.mark.slow(40, "a driver of its own, which is frozen and killed")
-@pytest.mark.parametrize("last", ["stop", pytest.param("drain", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("last", ["stop", "drain"])
 def test_e10_after_a_crash_what_stands_holds_and_requests_that_were_not_done_have_failed(
     spark: SparkSession, tmp_path: Path, last: str
 ) -> None:

@@ -78,6 +78,7 @@ def changed(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFac
     yield found
 
 
+@pytest.mark.core
 @pytest.mark.slow(20, "the job that the others look at")
 def test_e3_a_pause_keeps_the_limit_reads_nothing_and_the_query_lives(changed: Changed) -> None:
     job, (begin, end) = changed.job, changed.paused
@@ -91,6 +92,7 @@ def test_e3_a_pause_keeps_the_limit_reads_nothing_and_the_query_lives(changed: C
     assert job.told.problems() == []
 
 
+@pytest.mark.core
 def test_e4_what_cannot_be_obeyed_is_rejected_with_a_reason_and_stays_visible(changed: Changed) -> None:
     """A channel of a source is only known where the source is planned."""
     state = changed.job.client.event(changed.events["seek"].event_id)
@@ -99,6 +101,7 @@ def test_e4_what_cannot_be_obeyed_is_rejected_with_a_reason_and_stays_visible(ch
     assert not [epoch for epoch in changed.job.told.epochs("q") if epoch.jumps("in")]
 
 
+@pytest.mark.core
 def test_e6_functions_see_the_configuration_of_their_epoch(changed: Changed) -> None:
     """A key of one query alone, then one of all."""
     seen = {query: [row["config"] for row in changed.job.told.table(query)] for query in ("q", "r")}
@@ -108,6 +111,7 @@ def test_e6_functions_see_the_configuration_of_their_epoch(changed: Changed) -> 
     assert list(changed.job.told.wrong_rows("q")) == []
 
 
+@pytest.mark.core
 def test_e9_an_aligned_event_switches_both_queries_at_one_cut_and_an_immediate_one_each_at_its_next_epoch(
     changed: Changed,
 ) -> None:
@@ -124,6 +128,7 @@ def test_e9_an_aligned_event_switches_both_queries_at_one_cut_and_an_immediate_o
     assert len(last) == 1 and last[0].at >= max(step.at for step in immediate.steps if step.status == "applied")
 
 
+@pytest.mark.core
 def test_e11_with_one_of_two_sources_ended_all_tasks_of_an_epoch_see_the_same(changed: Changed) -> None:
     """The ended one looks at no event any more."""
     last = changed.job.told.epochs("q")[-1].offsets
@@ -137,6 +142,7 @@ def test_e11_with_one_of_two_sources_ended_all_tasks_of_an_epoch_see_the_same(ch
     assert any(len(tasks[epoch]) > 1 for epoch in seen)
 
 
+@pytest.mark.core
 def test_e13_each_task_has_emitted_once(changed: Changed) -> None:
     assert_emitted_once(changed.job, 3)
 
@@ -165,6 +171,7 @@ def fails(flag: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         )
 
 
+@pytest.mark.core
 @pytest.mark.slow(20, "a query is restarted twice")
 def test_e7_a_replaced_worker_and_a_query_restarted_alone_have_what_is_in_force(
     spark: SparkSession, tmp_path: Path
@@ -219,7 +226,7 @@ def unmoved(spark: SparkSession, folder: Path, how: str) -> Job:
     return made.add("q", writer.trigger(availableNow=True) if how == "available_now" else writer)
 
 
-@pytest.mark.extended_but("[hourly]")  # planners in all of these are in the default run
+@pytest.mark.core_for("[hourly]")
 @pytest.mark.slow(10, "a query of each kind")
 @pytest.mark.parametrize("how", ["idle", "paused", "hourly", "available_now"])
 def test_e12_an_event_makes_an_epoch(spark: SparkSession, tmp_path: Path, how: str) -> None:

@@ -66,6 +66,7 @@ def test_i11_nothing_in_one_query_delays_another(lab: JobHarness, monkeypatch: p
     assert [row.event for row in Ledger(str(lab.folder / "state")).jobs()] == ["started", "ended"]
 
 
+@pytest.mark.core
 def test_i11_a_coordinator_that_comes_late_takes_in_every_epoch(
     lab: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def test_i11_a_coordinator_that_comes_late_takes_in_every_epoch(
     assert [n for _, n in lab.numbers("live")] == list(range(len(lab.numbers("live"))))
 
 
+@pytest.mark.core
 def test_i12_a_stop_ends_a_job_that_waits_for_finalization(lab: JobHarness) -> None:
     """Formerly: it was started again until the time limit of finalization."""
     job = lab.job(lab.source(counts="10"), sink="patient_folder", sink_finalize_after=100_000).start()
@@ -102,6 +104,7 @@ def test_i12_a_stop_ends_a_job_that_waits_for_finalization(lab: JobHarness) -> N
     assert lab.numbers() == expected(10)
 
 
+@pytest.mark.core
 def test_i12_a_stop_during_the_start_ends_it(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, blocked = threading.Event(), threading.Event()
     claim = OperatorHooks.claim
@@ -123,6 +126,7 @@ def test_i12_a_stop_during_the_start_ends_it(lab: JobHarness, monkeypatch: pytes
     assert not lab.events("read") and not lab.spark.streams.active
 
 
+@pytest.mark.core
 def test_i12_the_ends_of_queries_with_sparks_own_sources(lab: JobHarness) -> None:
     """Formerly: an empty one ends; a drain that a crash left in force ends with the planned epoch."""
     empty = lab.folder / "empty"

@@ -47,6 +47,7 @@ def ended(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFacto
     return Ended(lab, first, history, second)
 
 
+@pytest.mark.core
 def test_f1_final_checkpoint_comes_at_once(ended: Ended) -> None:
     """All finished: the final checkpoint comes at once, whatever the interval: no test may run for an hour."""
     assert ended.first.finished
@@ -54,6 +55,7 @@ def test_f1_final_checkpoint_comes_at_once(ended: Ended) -> None:
     assert ended.lab.numbers() == expected(50, 70)
 
 
+@pytest.mark.core
 def test_f4_after_finish_only_checkpoints_and_no_rows(ended: Ended) -> None:
     """A second run reads nothing, commits nothing, and does not even look for channels."""
     assert ended.second.finished
@@ -62,6 +64,7 @@ def test_f4_after_finish_only_checkpoints_and_no_rows(ended: Ended) -> None:
     assert tuple(ended.lab.events()) == ended.history.events
 
 
+@pytest.mark.core
 def test_f7_finished_flag_is_true_after_the_end(ended: Ended) -> None:
     """In the ledger and in the job's result."""
     assert ended.first.query("q").finished
@@ -73,6 +76,7 @@ def test_no_checkpoint_is_recorded_after_the_job_has_ended(ended: Ended) -> None
     assert ended.lab.history().checkpoints == ended.history.checkpoints
 
 
+@pytest.mark.core
 def test_f10_source_learns_that_its_last_epoch_is_committed(ended: Ended) -> None:
     """The acknowledgement of the very last rows, which Spark never gives, comes after they are visible."""
     (acknowledged,) = ended.history.of("in", "committed")
@@ -82,6 +86,7 @@ def test_f10_source_learns_that_its_last_epoch_is_committed(ended: Ended) -> Non
     assert order.index("commit") < order.index("committed") < order.index("close")
 
 
+@pytest.mark.core
 def test_f3_only_a_checkpoint_that_started_after_finish_is_final(lab: JobHarness) -> None:
     """Periodic checkpoints come before the end, and flag nothing; the final one has the last epoch."""
     gate = lab.folder / "gate"
@@ -98,6 +103,7 @@ def test_f3_only_a_checkpoint_that_started_after_finish_is_final(lab: JobHarness
     assert {row.epoch for row in lab.history().finals("q")} == {result.query("q").last_epoch}
 
 
+@pytest.mark.core
 def test_f3_a_later_checkpoint_may_serve(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The final checkpoint cannot be recorded: nothing is finished. The next run's is, with no row read."""
     monkeypatch.setattr(failpoints, "_passed", Counter())
@@ -112,6 +118,7 @@ def test_f3_a_later_checkpoint_may_serve(lab: JobHarness, monkeypatch: pytest.Mo
     assert lab.numbers() == expected(30)
 
 
+@pytest.mark.core
 def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: JobHarness) -> None:
     """Stop: no end of input, the next run continues. Drain: end of input, then the final checkpoint."""
     job = lab.job(lab.source(counts="1", live="true", rate=200)).start()
@@ -149,6 +156,7 @@ def test_f9_operators_that_require_finalization_are_waited_for(lab: JobHarness) 
     assert lab.numbers() == expected(100)
 
 
+@pytest.mark.core
 def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_continues(lab: JobHarness) -> None:
     """Never FINISHED nor closed; and resumed."""
     with pytest.raises(JobFailedError, match="not finalized") as failure:
@@ -164,6 +172,7 @@ def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_continues(l
     assert lab.numbers() == expected(100)
 
 
+@pytest.mark.core
 def test_f13_a_failed_query_emits_no_end_of_input(lab: JobHarness) -> None:
     """A query stopped by an exception; without the fault the next run continues to the end."""
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20}
@@ -176,6 +185,7 @@ def test_f13_a_failed_query_emits_no_end_of_input(lab: JobHarness) -> None:
     assert lab.numbers() == expected(100)
 
 
+@pytest.mark.core
 def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) -> None:
     """The job says so with the first failure, whatever the others do."""
     job = lab.job(lab.source("bad", counts="100", fail_at=0), query="bad", out="bad", restart_attempts=0)

@@ -35,6 +35,7 @@ def hourly(df: DataFrame) -> DataFrame:
     return df.groupBy(F.window("ts", "1 hour")).agg(F.sum("n").alias("n")).select("window.start", "n")
 
 
+@pytest.mark.core
 def test_f2_exactly_one_end_of_input_after_the_last_row(streams: Streams) -> None:
     """Per input and run one marker, in an epoch after the one with the last row; each plan is in another test."""
     streams.put("a", [(h, "x", h) for h in range(10)])
@@ -53,6 +54,7 @@ def test_f2_exactly_one_end_of_input_after_the_last_row(streams: Streams) -> Non
     assert set(streams.state_rows()) == {0}
 
 
+@pytest.mark.core
 def test_f11_a_finished_source_does_not_hold_the_watermark_back_also_after_a_restart(streams: Streams) -> None:
     """A bounded source of one old row beside a live one: the live one's windows come out as its own time advances."""
     streams.put("old", [(0.5, "x", 1)])
@@ -95,7 +97,6 @@ def test_f11_without_a_second_marker_the_finished_source_would_hold_the_watermar
     assert streams.rows() == [(hour(0), 1), (hour(10), 10)]
 
 
-@pytest.mark.extended_but("[flush]")
 @pytest.mark.parametrize("step", [(1, False), (1, True)], ids=["marker", "flush"])
 def test_f11_a_crash_in_either_epoch_of_the_end_is_repeated(streams: Streams, step: tuple[int, bool]) -> None:
     """Its commit is lost after the sink's: the epoch is replayed, the end passes again, nothing is lost or doubled."""
@@ -136,7 +137,7 @@ class Alarm(StatefulProcessor):
         pass
 
 
-@pytest.mark.extended_but("availableNow")
+@pytest.mark.core_for("availableNow")
 @pytest.mark.parametrize("trigger", [NOW, None], ids=["availableNow", "trigger 0"])
 def test_f12_event_time_timers_fire_at_the_end_of_input(streams: Streams, trigger: dict[str, Any] | None) -> None:
     """Timers of `transformWithState` that are due long after the last row."""
@@ -149,6 +150,7 @@ def test_f12_event_time_timers_fire_at_the_end_of_input(streams: Streams, trigge
     assert streams.rows() == [("x", 24.5, 5), ("x", 26.5, 5), ("y", 25.5, 2)]
 
 
+@pytest.mark.core
 def test_f16_asynchronous_work_comes_out_before_the_marker(streams: Streams) -> None:
     """Slow calls under the watermark: their rows are in windows that the marker closes, none is late."""
     streams.put("a", *[[(h + part / 10, "x", h) for h in range(12)] for part in range(4)])
@@ -171,7 +173,7 @@ FAR = {
 }
 
 
-@pytest.mark.extended_but("9999-12-31")
+@pytest.mark.core_for("9999-12-31")
 @pytest.mark.parametrize("far", FAR.values(), ids=FAR)
 def test_f17_rows_with_null_or_far_future_times_pass_unharmed(streams: Streams, far: float) -> None:
     """No such row is taken for the marker or eaten with it."""
@@ -185,7 +187,6 @@ def test_f17_rows_with_null_or_far_future_times_pass_unharmed(streams: Streams, 
     assert len(streams.rows()) == 4
 
 
-@pytest.mark.extended_but("9999-12-31")
 @pytest.mark.parametrize("far", FAR.values(), ids=FAR)
 def test_f17_windows_of_far_future_rows_come_out_at_the_end(streams: Streams, far: float) -> None:
     """The marker is behind them: they leave the state as all others do."""
@@ -200,7 +201,6 @@ def test_f17_windows_of_far_future_rows_come_out_at_the_end(streams: Streams, fa
     assert set(streams.state_rows()) == {0}
 
 
-@pytest.mark.extended_but("[one watermark each]")
 @pytest.mark.parametrize("form", ["one watermark over both", "one watermark each"])
 def test_f17_a_bounded_and_a_live_source_lose_no_live_row(streams: Streams, form: str) -> None:
     """The bounded one ends first; live rows that come later are in time."""
@@ -220,7 +220,7 @@ def test_f17_a_bounded_and_a_live_source_lose_no_live_row(streams: Streams, form
     assert streams.rows() == [(hour(0), 111)]
 
 
-@pytest.mark.extended_but("[false]")
+@pytest.mark.core_for("[false]")
 @pytest.mark.parametrize("no_data", ["true", "false"])
 def test_f18_available_now_does_not_end_before_the_marker(streams: Streams, no_data: str) -> None:
     """1,000 rows in windows of ten: all of them, in one run."""
@@ -231,7 +231,7 @@ def test_f18_available_now_does_not_end_before_the_marker(streams: Streams, no_d
     assert streams.markers("a~end")[-1] == (1, True)
 
 
-@pytest.mark.extended_but("[false]")
+@pytest.mark.core_for("[false]")
 @pytest.mark.parametrize("no_data", ["true", "false"])
 def test_f18_a_query_stopped_half_way_is_not_finished(streams: Streams, no_data: str) -> None:
     """No marker, no last window; the next run continues to the end."""

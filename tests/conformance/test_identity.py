@@ -42,6 +42,7 @@ def renamed(lab: JobHarness, frame: Any, *, query: str = "r", sink: str = "q-out
     return made.add(query, writer.option("log", lab.log), **words)
 
 
+@pytest.mark.core
 @pytest.mark.slow(14, "four runs of one state, each of which has to end")
 def test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues_exactly(lab: JobHarness) -> None:
     """Formerly: a renamed query wrote everything twice. Stopped half-way, then renamed again once it has finished."""
@@ -76,7 +77,6 @@ def test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues
     assert lab.numbers() == expected(100)
 
 
-@pytest.mark.extended
 def test_i1_a_rename_that_was_cut_short_is_finished_by_the_next_start(
     lab: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +105,7 @@ def moved(lab: JobHarness, *, to_b: bool) -> Job:
     return made
 
 
+@pytest.mark.core
 def test_i2_a_source_that_moves_to_another_query_is_refused(lab: JobHarness) -> None:
     """Formerly: in its new query it did not read what it had finished in the first one. A sink uid likewise."""
     first = moved(lab, to_b=False).start()
@@ -151,6 +152,7 @@ def two_folders(lab: JobHarness) -> tuple[Path, Path]:
     return places
 
 
+@pytest.mark.core
 @pytest.mark.slow(10, "a failed run with its restarts, and the one that continues it")
 def test_i6_what_an_operator_reads_or_writes_is_part_of_who_it_is(lab: JobHarness) -> None:
     """Formerly: with another `path` files of the same names counted as read. A sink's path and uid likewise."""
@@ -183,6 +185,7 @@ def test_i6_what_an_operator_reads_or_writes_is_part_of_who_it_is(lab: JobHarnes
     assert files(lab, two).ledger.incidents().where(f"what like \"{what}%\" and type = 'definition'").count() == 1
 
 
+@pytest.mark.core
 def test_i8_a_finished_query_that_has_changed_says_so_in_one_line(
     lab: JobHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,6 +241,7 @@ def test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished(lab: JobHarness
     assert lab.numbers() == expected(100), "added again, it continues where it was"
 
 
+@pytest.mark.core
 def test_i8_a_source_that_is_added_to_an_unfinished_query_is_refused_by_name(lab: JobHarness) -> None:
     """Spark knows sources by their places, and would fail with an assertion."""
     gate = lab.folder / "gate"
@@ -249,6 +253,7 @@ def test_i8_a_source_that_is_added_to_an_unfinished_query_is_refused_by_name(lab
         lab.job(lab.source("new", **COUNTS, gate=gate)).start()
 
 
+@pytest.mark.core
 def test_i9_a_checkpoint_that_is_gone_is_refused_whichever_was_written_last(lab: JobHarness) -> None:
     """Formerly: it rested on the table of epochs alone, which is written behind. Flags or a checkpoint suffice."""
     gate = lab.folder / "gate"
@@ -271,6 +276,7 @@ def test_i9_a_checkpoint_that_is_gone_is_refused_whichever_was_written_last(lab:
     assert lab.numbers() == before
 
 
+@pytest.mark.core
 def test_i10_a_restored_lineage_keeps_flags_of_its_parent_up_to_the_cut_and_none_behind_it() -> None:
     """Lineage 2 continues lineage 1 after its fifth finish, lineage 3 lineage 2 after its eighth; 4 begins anew."""
     events = (

@@ -1,7 +1,4 @@
-"""Conformance of what can be in an object store: the contract kits, on a server with the interface of S3.
-
-By default a few tests of each; all of them with `make test-all`.
-"""
+"""Conformance of what can be in an object store: the contract kits, on a server with the interface of S3."""
 
 from __future__ import annotations
 
@@ -44,14 +41,12 @@ def in_store(object_store: ObjectStore, proxy: StoreProxy, monkeypatch: pytest.M
     return bucket
 
 
-@pytest.mark.extended_but("_c2_crash_before", "_c4_")
 class TestDelta2pcInStore(SinkContract):
     @pytest.fixture
     def target(self, in_store: Bucket, proxy: StoreProxy) -> SinkTarget:
         return DeltaInStore(in_store, proxy)
 
 
-@pytest.mark.extended_but("_c2_crash_before", "_c4_")
 class TestFiles2pcInStore(SinkContract):
     @pytest.fixture
     def target(self, in_store: Bucket, proxy: StoreProxy) -> SinkTarget:
@@ -102,14 +97,12 @@ class SnapshotWorld(SourceWorld):
         return [columns("id bigint, word bigint")]
 
 
-@pytest.mark.extended_but("_r6_", "_r1_")
 class TestFilesInStore(SourceContract):
     @pytest.fixture
     def world(self, in_store: Bucket, tmp_path: Path) -> SourceWorld:
         return FilesWorld(in_store, tmp_path)
 
 
-@pytest.mark.extended_but("_r6_", "_r1_")
 class TestDeltaSnapshotInStore(SourceContract):
     @pytest.fixture
     def world(self, in_store: Bucket) -> SourceWorld:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from spark_ext.spark.spark_home import home_without_zip
 
 BARE_IMPORT = """
@@ -84,6 +86,7 @@ def run(program: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.core
 def test_l7_with_everything_off_no_thread_no_file(tmp_path: Path) -> None:
     """Registering leaves nothing behind; a query without a job makes its table and checkpoint, and no ledger."""
     line = next(text for text in run(PLAIN_QUERY, tmp_path).splitlines() if text.startswith("FACTS "))
@@ -97,6 +100,7 @@ def test_l7_with_everything_off_no_thread_no_file(tmp_path: Path) -> None:
     assert tables == {"out"}, "one table, the query's own"
 
 
+@pytest.mark.core
 def test_l7_the_import_alone_starts_no_thread(tmp_path: Path) -> None:
     """Neither of Python's nor of a library's own."""
     facts = json.loads(run(BARE_IMPORT, tmp_path))

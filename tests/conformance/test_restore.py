@@ -19,6 +19,7 @@ from tests.support.killable import kill, mixed, running
 from tests.support.waiting import until
 
 
+@pytest.mark.core
 def test_r1_f15_what_has_finished_is_not_read_again_after_a_kill(lab: JobHarness) -> None:
     """A finished query beside one with a finished source of 10,000 rows and a live one; killed 20 checkpoints later."""
     ledger = Ledger(str(lab.folder / "state"))
@@ -56,6 +57,7 @@ def test_r1_f15_what_has_finished_is_not_read_again_after_a_kill(lab: JobHarness
     assert sorted(n for _, n in lab.numbers()) == sorted([*range(10_000), *range(live)])
 
 
+@pytest.mark.core
 def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: JobHarness) -> None:
     """It finished in an epoch that the sink has committed and Spark has not: read again, once in the output."""
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 60}
@@ -72,6 +74,7 @@ def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: JobH
     assert lab.numbers() == expected(100)
 
 
+@pytest.mark.core
 def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab: JobHarness) -> None:
     """On restart of a finished query none of its operators is touched."""
     assert lab.job(lab.source(counts="10")).run(progress=False).finished
@@ -81,7 +84,7 @@ def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab:
     assert lab.events("open", "end_of_input", "close", "claim", "final_checkpoint") == before
 
 
-@pytest.mark.extended_but("[5]")
+@pytest.mark.core_for("[5]")
 @pytest.mark.parametrize("readers", [5, 1, 2])
 def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: JobHarness, readers: int) -> None:
     """4 channels with 2 finished continue with 5 readers, with 1 and with 2."""
@@ -98,6 +101,7 @@ def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: JobHar
     assert lab.numbers() == expected(20, 20, 400, 400)
 
 
+@pytest.mark.core
 def test_r7_finished_flags_survive_without_channel_state(lab: JobHarness) -> None:
     """Once the ledger has a flag the offset holds nothing of the channel, and it is still not read again."""
     counts = "10,10,400"
@@ -123,6 +127,7 @@ def _confirmed(log: SparkLog) -> int:
     return 0 if logged is None else logged.sources[0].get("confirmed", 0)
 
 
+@pytest.mark.core
 def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_finished(lab: JobHarness) -> None:
     """No periodic checkpoint was ever taken."""
     gate = lab.folder / "gate"
@@ -138,7 +143,7 @@ def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_
     assert lab.numbers() == expected(5, 400)
 
 
-@pytest.mark.extended
+@pytest.mark.core
 def test_r12_two_sources_swapped_between_runs_are_refused(lab: JobHarness) -> None:
     """Spark matches sources by position, so without the uid in the offset each would continue where the other stood."""
     gate = lab.folder / "gate"
@@ -157,6 +162,7 @@ def test_r12_two_sources_swapped_between_runs_are_refused(lab: JobHarness) -> No
     assert lab.numbers() == before
 
 
+@pytest.mark.core
 def test_r12_one_uid_twice_in_a_plan_is_refused(lab: JobHarness) -> None:
     """A self-join, and two operators of one uid in two queries."""
     stream = lab.source("twice", counts="10")
@@ -167,6 +173,7 @@ def test_r12_one_uid_twice_in_a_plan_is_refused(lab: JobHarness) -> None:
         lab.add(job, lab.source("once", counts="10"), query="other", out="other")
 
 
+@pytest.mark.core
 def test_p8_fully_partly_and_on_restore_are_three_things(lab: JobHarness) -> None:
     """As a checkpoint records them, for the sources of a job of three queries over two runs."""
     gate = lab.folder / "gate"

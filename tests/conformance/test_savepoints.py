@@ -30,6 +30,7 @@ from tests.support.saved import Chain, first_rows, held, watermarked
 from tests.support.waiting import until
 
 
+@pytest.mark.core
 def test_r4_r5_a_finished_query_needs_its_place_and_everything_before_it(chain: Chain) -> None:
     """R5: one that has finished and is not in the job, R4: one that had not, upstream of one that had."""
     ended = chain.folder / "ended"
@@ -104,7 +105,7 @@ def as_version(version: int, newest: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.extended_but("[1]")
+@pytest.mark.core
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
 def test_r8_a_checkpoint_of_every_older_metadata_version_restores(lab: JobHarness, version: int) -> None:
     """A savepoint whose metadata have the form of the golden files."""
@@ -136,6 +137,7 @@ def test_r8_a_checkpoint_of_every_older_metadata_version_restores(lab: JobHarnes
     assert sorted(both) == expected(40, 25)
 
 
+@pytest.mark.core
 @pytest.mark.without_validators(
     validators.end_of_input_once_and_last, validators.hooks_in_order, reason="a sink that ended receives rows again"
 )
@@ -163,7 +165,7 @@ def test_r10_a_sink_that_cannot_be_rolled_back_refuses_unless_duplicates_are_acc
     assert sum(written.values()) == 65 + 45, "what came after the savepoint, twice"
 
 
-@pytest.mark.extended
+@pytest.mark.core
 def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarness) -> None:
     """By a savepoint and by a rescale; the job continues. For a restore, see the histories in `tests/jobs`."""
     lab.spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
@@ -189,7 +191,7 @@ def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarne
     assert lab.numbers() == expected(40, 40)
 
 
-@pytest.mark.extended_but("[20]")
+@pytest.mark.core_for("[20]")
 @pytest.mark.parametrize("epochs", [20, 500])
 def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(lab: JobHarness, epochs: int) -> None:
     """In place; the rows and the state of the epochs since are taken back."""
@@ -216,6 +218,7 @@ def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(
     assert delta_numbers(lab.folder / "out") == expected(count // 2, count // 2)
 
 
+@pytest.mark.core
 def test_f5_a_stop_with_a_savepoint_while_the_final_checkpoint_waits(lab: JobHarness) -> None:
     """It waits for the savepoint, from which the final checkpoint is taken later."""
 
@@ -234,6 +237,7 @@ def test_f5_a_stop_with_a_savepoint_while_the_final_checkpoint_waits(lab: JobHar
     assert other.numbers() == [], "it had read everything"
 
 
+@pytest.mark.core
 @pytest.mark.slow(25, "runs four linked queries three times")
 def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness) -> None:
     """Readers of exchanges and partitions of state; the same after a restart alone. Rows of a key keep their order."""
@@ -275,6 +279,7 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
             assert [row["n"] for row in rows] == list(range(60)), "directly, and through the chain"
 
 
+@pytest.mark.core
 @pytest.mark.slow(30, "kills a driver of its own")
 def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(lab: JobHarness) -> None:
     """A driver is killed when b has read 2,000 of the 5,000 rows of a, and q 3,000 of 4,000.
@@ -318,7 +323,7 @@ def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(la
     assert state_partitions(str(lab.checkpoint()), log.newest_commit() or 0) == 5
 
 
-@pytest.mark.extended
+@pytest.mark.core
 @pytest.mark.slow(20, "runs five linked queries, and one of them again")
 def test_u8_an_input_that_ends_has_delivered_the_barrier(lab: JobHarness) -> None:
     """Of four inputs of 100 rows one has ended before the checkpoint, and one ends while it is under way.

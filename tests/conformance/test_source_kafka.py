@@ -15,8 +15,9 @@ def topic(kafka_of_process: Broker) -> str:
     return KafkaWorld.fill(kafka_of_process)
 
 
+@pytest.mark.core_for("latest")
 class TestKafkaRange(SourceContract):
-    @pytest.fixture(params=["latest", pytest.param("none", marks=pytest.mark.extended_but("dies_at_every_step"))])
+    @pytest.fixture(params=["latest", "none"])
     def world(self, kafka: Broker, topic: str, request: pytest.FixtureRequest) -> SourceWorld:
         return KafkaWorld(kafka, topic, ending=request.param, headers="true")
 

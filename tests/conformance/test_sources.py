@@ -138,27 +138,21 @@ class DataGenWorld(SourceWorld):
         return [columns("id string"), columns("nowhere bigint")]
 
 
+@pytest.mark.core_for("parquet")
 class TestFiles(SourceContract):
-    # In the other formats only what reads in another way; all of it with `make test-all`.
-    @pytest.fixture(
-        params=[
-            "parquet",
-            pytest.param("csv", marks=pytest.mark.extended_but("_r6_")),
-            pytest.param("json", marks=pytest.mark.extended_but("_r6_")),
-            pytest.param("orc", marks=pytest.mark.extended_but("_r6_")),
-            pytest.param("avro", marks=pytest.mark.extended_but("_r6_")),
-        ]
-    )
+    @pytest.fixture(params=["parquet", "csv", "json", "orc", "avro"])
     def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:
         return FilesWorld(tmp_path / "in", request.param)
 
 
+@pytest.mark.core
 class TestFilesInSpark(SourceQueryContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:
         return FilesWorld(tmp_path / "in", "parquet")
 
 
+@pytest.mark.core
 class TestDeltaSnapshot(SourceContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:
@@ -172,12 +166,14 @@ class TestDeltaSnapshotFollowed(SourceContract):
         return world
 
 
+@pytest.mark.core
 class TestDataGen(SourceContract):
     @pytest.fixture
     def world(self) -> SourceWorld:
         return DataGenWorld()
 
 
+@pytest.mark.core
 class TestExchange(SourceContract):
     """Its channels advance together, to the same entry; they end by the seal."""
 
@@ -192,14 +188,12 @@ class TestExchangeOfDelta(SourceContract):
         return ExchangeWorld(tmp_path / "in", kind="delta")
 
 
-@pytest.mark.extended
 class TestExchangePutBack(SourceContract):
     @pytest.fixture(params=["arrow", "delta"])
     def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:
         return PutBackWorld(tmp_path / "in", kind=request.param)
 
 
-@pytest.mark.extended
 class TestExchangeInSpark(SourceQueryContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:

@@ -1,8 +1,4 @@
-"""Sinks whose target is elsewhere, with what they keep before a commit in an object store: the contract kits.
-
-By default an older incarnation that wakes up and, of Kafka, a crash at every step: that of the outbox in the store
-takes two minutes. All tests with `make test-all`.
-"""
+"""Sinks whose target is elsewhere, with what they keep before a commit in an object store: the contract kits."""
 
 from __future__ import annotations
 
@@ -72,7 +68,6 @@ def in_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return bucket
 
 
-@pytest.mark.extended_but("_c7_")
 class TestHttp2pcFromStore(SinkContract):
     @pytest.fixture
     def target(self, in_store: Bucket, tmp_path: Path) -> Iterator[SinkTarget]:
@@ -80,7 +75,6 @@ class TestHttp2pcFromStore(SinkContract):
             yield HttpFromStore(there.url, there.folder, in_store)
 
 
-@pytest.mark.extended_but("_c2_", "_c7_")
 class TestKafka2pcFromStore(SinkContract):
     @pytest.fixture
     def target(self, in_store: Bucket, kafka: Broker, tmp_path: Path) -> Any:

@@ -121,7 +121,6 @@ def stopped_and_continued(lab: JobHarness) -> None:
     assert sorted(counts) == [30, 30, 60, 60]
 
 
-@pytest.mark.extended_but("[offsetLog.formatVersion]", "[queryEvolution.enableSourceEvolution]")
 @pytest.mark.slow(15, "two starts of a stateful query; the first one also starts the Python workers")
 @pytest.mark.parametrize("name", RISKY)
 def test_a_risky_setting_gives_the_right_rows(lab: JobHarness, name: str) -> None:
@@ -144,7 +143,6 @@ def test_the_formats_of_the_offset_log_may_change_between_runs(lab: JobHarness) 
     assert sum(DeltaTable(lab.folder / "out").to_pyarrow_table()["count"].to_pylist()) == 180
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("name", FURTHER)
 def test_any_setting_gives_the_right_rows(lab: JobHarness, name: str) -> None:
     lab.spark.conf.set(PREFIX + name, FURTHER[name])

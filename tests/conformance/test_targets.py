@@ -51,6 +51,7 @@ def refused(job: Job, match: str) -> SparkExtError:
     return failure.value
 
 
+@pytest.mark.core
 def test_i3_a_job_whose_temporary_folder_is_cleaned_continues_exactly(lab: JobHarness) -> None:
     """Formerly: It continued without a fence, and without its finished flags."""
     job = into_table(lab).start()
@@ -70,6 +71,7 @@ def test_i3_a_job_whose_temporary_folder_is_cleaned_continues_exactly(lab: JobHa
     assert all(len(row.offsets) and row.offsets[0]["lineage"] == 1 for row in ledger.table(EpochRow).rows())
 
 
+@pytest.mark.core
 @pytest.mark.slow(14, "four starts of a job, and the session's first query")
 def test_i4_state_put_back_from_a_backup_is_refused(lab: JobHarness) -> None:
     """Formerly: epochs that the table knew were taken for done, whatever they held."""
@@ -83,6 +85,7 @@ def test_i4_state_put_back_from_a_backup_is_refused(lab: JobHarness) -> None:
     assert ids(lab) == list(range(100))
 
 
+@pytest.mark.core
 def test_i7_a_table_deleted_while_the_job_is_stopped_is_refused_and_reset_is_the_way_out(lab: JobHarness) -> None:
     """Formerly: the table was created again in silence, without its first rows."""
     half_read(lab)

@@ -89,7 +89,6 @@ spark.stop()
 """
 
 
-@pytest.mark.extended
 @pytest.mark.cluster
 @pytest.mark.slow(45, "starts a cluster with two Workers, kills an executor, and repeats tasks")
 def test_e6_e7_and_e13_on_two_workers(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from tests.servers.object_store import KEY, SECRET, Bucket
 from tests.support import pages
 
 
-@pytest.mark.extended
 @pytest.mark.slow(30, "a Spark session of its own, with the jars of S3")
 def test_the_example_runs_as_printed(bucket: Bucket, tmp_path: Path) -> None:
     (example,) = pages.python_blocks("object-stores")

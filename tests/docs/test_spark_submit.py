@@ -35,7 +35,6 @@ def command(first: str, place: Path, master: str) -> str:
 
 
 @pytest.mark.cluster
-@pytest.mark.extended
 @pytest.mark.slow(90, "starts a cluster, and two drivers one after the other")
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
     make_input = load_function(ROOT / "examples" / "orders_per_day.py", "make_input")

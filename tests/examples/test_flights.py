@@ -1,7 +1,4 @@
-"""The flights example: its preparation of the data, and the whole of it, run on two weeks of its data.
-
-As `make run` does it, in a process of its own and on the whole year, it is run by `make test-all`.
-"""
+"""The flights example: its preparation of the data, and the whole of it, run on two weeks of its data."""
 
 from __future__ import annotations
 
@@ -140,7 +137,6 @@ def test_two_weeks_and_then_nothing(
     assert not list(out.iterdir())
 
 
-@pytest.mark.extended
 @pytest.mark.slow(100, "336,776 rows through three queries")
 @pytest.mark.timeout(1800)
 def test_the_whole_year_and_then_nothing(example: ModuleType, data: Path, tmp_path: Path) -> None:

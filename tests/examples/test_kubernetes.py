@@ -69,7 +69,6 @@ def test_the_names_of_the_manifests_belong_together(parts: dict[str, dict[str, A
     assert "STOPSIGNAL SIGINT" in DOCKERFILE
 
 
-@pytest.mark.extended
 @pytest.mark.slow(40, "a driver with a session of its own, with the jars of S3")
 def test_the_command_of_the_manifest_runs_with_its_state_in_a_store(
     parts: dict[str, dict[str, Any]], bucket: Bucket, tmp_path: Path

@@ -51,13 +51,11 @@ def test_a_failure_is_judged_as_its_record(spark: SparkSession, name: str) -> No
     assert found.type_is_right and found.origin_is_right and found.decision_is_right and found.line_is_right
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("name", [case.name for case in CASES.values() if case.where == "local"])
 def test_every_local_failure_is_judged_as_its_record(spark: SparkSession, name: str) -> None:
     same(CASES[name], made(spark, CASES[name]))
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("name", [case.name for case in CASES.values() if case.where != "local"])
 def test_every_failure_of_a_driver_of_its_own_is_judged_as_its_record(name: str) -> None:
     same(CASES[name], made_apart(CASES[name]))

@@ -60,7 +60,6 @@ def test_a_finished_target_stays_as_it_is(tmp_path: Path) -> None:
     assert world.problems == ["out: changed after it had finished"]
 
 
-@pytest.mark.extended
 def test_three_histories(tmp_path: Path) -> None:
     garage = Garage(tmp_path)
     try:

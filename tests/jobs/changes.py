@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from deltalake import DeltaTable
 
 import spark_ext as sx
@@ -115,7 +114,6 @@ class Change:
     rows: Callable[[Lab], list[int]] = Lab.rows
     """Where the rows are that continue or begin anew."""
     expected: Sequence[int] = tuple(ALL)
-    marks: Sequence[Any] = field(default=())
 
 
 def kept_elsewhere(lab: Lab) -> Job:
@@ -204,8 +202,6 @@ def twice(lab: Lab) -> list[int]:
     return sorted(set(lab.rows()))
 
 
-EXTENDED: Final = (pytest.mark.extended,)
-
 CHANGES: Final = (
     Change("nothing", lambda lab: lab.job(), "continues", "stays"),
     Change("query-renamed", lambda lab: lab.job(query="renamed"), "refused", "refused", "renamed_from='copy'"),
@@ -238,7 +234,7 @@ CHANGES: Final = (
         "has not finished, and is no longer in the job",
     ),
     Change("query-removed", lambda lab: lab.job(query="").remove("copy"), "left out", "left out"),
-    Change("adds-reordered", lambda lab: lab.job(last_first=True), "continues", "stays", marks=EXTENDED),
+    Change("adds-reordered", lambda lab: lab.job(last_first=True), "continues", "stays"),
     Change(
         "sources-reordered",
         lambda lab: lab.job(lab.generated().union(lab.files())),
@@ -261,7 +257,6 @@ CHANGES: Final = (
         "refused",
         "warns",
         "option 'seed' of source 'rows' was '0', and is '7'",
-        marks=EXTENDED,
     ),
     Change(
         "source-tuned",
@@ -274,7 +269,6 @@ CHANGES: Final = (
         lambda lab: lab.job(lab.files(pattern="*.parquet").union(lab.generated())),
         "continues",
         "warns",
-        marks=EXTENDED,
     ),
     Change(
         "source-uid",
@@ -333,7 +327,6 @@ CHANGES: Final = (
         lambda lab: lab.job(options={"compression": "zstd", "commit_attempts": "3"}),
         "continues",
         "stays",
-        marks=EXTENDED,
     ),
     Change(
         "column-added",
@@ -347,7 +340,6 @@ CHANGES: Final = (
         lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m"), options={"merge_schema": "true"}),
         "continues",
         "warns",
-        marks=EXTENDED,
     ),
     Change(
         "column-type",
@@ -356,9 +348,9 @@ CHANGES: Final = (
         "warns",
         "column 'n'",
     ),
-    Change("shuffle-partitions", another_setting, "continues", "stays", marks=EXTENDED),
-    Change("session-time-zone", another_time_zone, "continues", "stays", marks=EXTENDED),
-    Change("job-setting", lambda lab: lab.job(checkpoint_interval="1 s"), "continues", "stays", marks=EXTENDED),
+    Change("shuffle-partitions", another_setting, "continues", "stays"),
+    Change("session-time-zone", another_time_zone, "continues", "stays"),
+    Change("job-setting", lambda lab: lab.job(checkpoint_interval="1 s"), "continues", "stays"),
     Change("job-renamed", lambda lab: lab.job(name="k"), "refused", "refused", "belongs to job 'j', not to job 'k'"),
     Change("state-moved", moved_state, "continues", "stays"),
     Change("state-copied", copied_state, "refused", "stays", "started twice, from two copies of its state"),
@@ -374,9 +366,9 @@ CHANGES: Final = (
     Change("target-deleted", without("out"), "refused", "stays", "not the target that was claimed"),
     Change("ledger-deleted", without("state/ledger"), "refused", "refused", "no ledger"),
     Change("ledger-table-deleted", without("state/ledger/finished"), "refused", "refused", "ledger table 'finished'"),
-    Change("temporary-folders-cleaned", without_registry, "continues", "stays", marks=EXTENDED),
+    Change("temporary-folders-cleaned", without_registry, "continues", "stays"),
     Change("query-reset", after_reset, "anew", "anew", rows=twice),
-    Change("query-reset-and-renamed", freed, "anew", "anew", rows=twice, marks=EXTENDED),
+    Change("query-reset-and-renamed", freed, "anew", "anew", rows=twice),
 )
 
 

@@ -229,7 +229,6 @@ lab.job(lab.source(live="true")).run(progress=False)
 """
 
 
-@pytest.mark.extended
 def test_two_drivers_on_one_job(lab: JobHarness) -> None:
     with Tree([sys.executable, "-c", DRIVER, lab.folder], lab.folder / "first.log", {"PYTHONPATH": str(ROOT)}) as first:
         until(lambda: lab.rows() or first.poll() is not None, "rows of the first driver")

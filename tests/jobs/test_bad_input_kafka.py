@@ -99,7 +99,6 @@ def test_what_the_start_of_a_job_refuses_of_its_source(lab: JobHarness, kafka: B
 # -- refused in an epoch ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.extended_but("option]")
 @pytest.mark.parametrize(
     ("config", "given", "words"),
     [
@@ -127,7 +126,6 @@ def test_a_message_that_is_too_large(
 # -- the brokers fail -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.extended_but("[source]")
 @pytest.mark.parametrize("way", ["sink", "source"])
 def test_brokers_that_are_away(lab: JobHarness, kafka: Broker, way: str) -> None:
     """Longer than the attempts of a commit and the restarts that other failures have; the same run continues, exact."""

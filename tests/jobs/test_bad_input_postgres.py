@@ -61,7 +61,6 @@ def test_what_the_start_of_a_job_refuses(lab: JobHarness, database: Database) ->
     assert there(database) == expected(10)
 
 
-@pytest.mark.extended
 def test_a_server_without_prepared_transactions(lab: JobHarness) -> None:
     server = PostgresServer({"max_prepared_transactions": "0"})
     try:
@@ -115,12 +114,11 @@ def test_declared_columns_that_are_not_the_tables(
 # -- refused in an epoch ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.extended_but("redacted]")
 @pytest.mark.parametrize(
     ("given", "redact"),
     [
         ({"inline_size": "0"}, "false"),
-        pytest.param({"prepared": "true"}, "false", marks=pytest.mark.extended),
+        ({"prepared": "true"}, "false"),
         ({"inline_size": "1m"}, "true"),
     ],
     ids=["staged", "prepared", "inline and redacted"],
@@ -179,7 +177,6 @@ def test_a_value_that_spark_has_not(lab: JobHarness, database: Database) -> None
 # -- the server fails -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.extended
 def test_a_full_disk_of_the_server(lab: JobHarness, database: Database) -> None:
     """The run continues by itself once there is room."""
     with database.server.small_tablespace("1m") as space:
@@ -202,7 +199,6 @@ def test_a_full_disk_of_the_server(lab: JobHarness, database: Database) -> None:
             database.run("DROP TABLE out")
 
 
-@pytest.mark.extended_but("[source]")
 @pytest.mark.parametrize("way", ["sink", "source"])
 def test_a_server_that_is_away(lab: JobHarness, database: Database, way: str) -> None:
     """Longer than the attempts of a commit and the restarts that other failures have; the same run continues, exact."""

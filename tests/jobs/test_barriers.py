@@ -237,6 +237,7 @@ def test_releases_know_what_it_has_delivered_until_it_is_recorded(
     job.stop()
 
 
+@pytest.mark.core
 def test_u4_one_that_takes_too_long_is_aborted_once_and_the_next_one_may_complete(
     tmp_path: Path, notices: list[tuple[int, bool]]
 ) -> None:

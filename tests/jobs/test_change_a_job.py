@@ -21,7 +21,7 @@ import spark_ext as sx
 from spark_ext.errors import JobFailedError, SparkExtError
 from spark_ext.jobs.job import Job
 from spark_ext.spark.spark_log import SparkLog
-from tests.jobs.changes import ALL, CHANGES, EXTENDED, NEVER, Change, Lab, twice, write_files
+from tests.jobs.changes import ALL, CHANGES, NEVER, Change, Lab, twice, write_files
 from tests.support.pages import read
 from tests.support.waiting import until
 
@@ -74,30 +74,10 @@ def finish(lab: Lab) -> None:
 
 MAKE: Final[dict[str, Callable[[Lab], None]]] = {"stopped": stop, "killed": kill, "finished": finish}
 
-BY_DEFAULT: Final = {
-    ("killed", "nothing"),
-    ("killed", "query-renamed-declared"),
-    ("killed", "sink-uid"),
-    ("killed", "sink-path-accepted"),
-    ("finished", "nothing"),
-    ("finished", "query-renamed"),
-    ("finished", "query-renamed-declared"),
-    ("finished", "source-path"),
-    ("finished", "column-added"),
-    ("finished", "source-moved"),
-}
-"""Rows of killed and finished jobs that are no repetition."""
+CASES: Final = [pytest.param(state, change, id=f"{state}-{change.id}") for state in MAKE for change in CHANGES]
 
 
-def cases() -> Iterator[Any]:
-    for state in MAKE:
-        for change in CHANGES:
-            default = state == "stopped" or (state, change.id) in BY_DEFAULT
-            marks = change.marks if default else EXTENDED
-            yield pytest.param(state, change, id=f"{state}-{change.id}", marks=marks)
-
-
-@pytest.mark.parametrize(("state", "change"), list(cases()))
+@pytest.mark.parametrize(("state", "change"), CASES)
 def test_a_changed_job(
     states: Callable[[str], Lab],
     spark: SparkSession,
@@ -179,14 +159,12 @@ class TestStateful:
         assert not job.stop().finished
         return lab
 
-    @pytest.mark.extended
     def test_another_delay_of_the_watermark_continues(self, spark: SparkSession, tmp_path: Path) -> None:
         """`watermark-delay`."""
         lab = self.stopped(spark, tmp_path)
         assert self.job(lab, delay="2 seconds").run(progress=False).finished
         assert sum(lab.rows()) == 20
 
-    @pytest.mark.extended
     def test_another_aggregate_over_the_state_fails_at_once(self, spark: SparkSession, tmp_path: Path) -> None:
         """`aggregate`."""
         lab = self.stopped(spark, tmp_path)

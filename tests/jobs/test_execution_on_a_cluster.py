@@ -112,7 +112,7 @@ spark.stop()
 """
 
 
-@pytest.mark.extended
+@pytest.mark.core
 @pytest.mark.cluster
 @pytest.mark.slow(70, "starts a cluster without workers, and adds one")
 def test_l8_a_cluster_without_workers_and_what_holds_a_query_on_one(tmp_path: Path) -> None:

@@ -46,7 +46,6 @@ def finished(scenario: InStore, out: Path, *more: str, **env: str) -> int | None
 
 
 # What works without faults is in the gallery and on the page of object stores, in each run of the tests.
-@pytest.mark.extended
 @pytest.mark.slow(90, "starts a job with everything in a store twice")
 @pytest.mark.timeout(1800)
 def test_a_job_is_killed_and_its_store_falters_and_its_tables_are_those_of_pandas(

@@ -296,7 +296,6 @@ def test_a_query_that_stands_still_makes_the_latency_grow(lab: JobHarness) -> No
     assert counted["first"] == 3 and 1 <= counted["second"] <= 3
 
 
-@pytest.mark.extended
 @pytest.mark.slow(20, "runs three linked queries")
 def test_in_a_diamond_each_marker_is_as_old_as_the_logs_say(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real job: in -> (pass) -> x -> (double) -> y; x and y -> (both). Its facts are read again when it has ended."""

@@ -120,7 +120,6 @@ def test_a_drain_ends_the_roots_and_everything_that_they_have_written_arrives(la
     assert len(lab.numbers()) == 2 * written, "not where the drain found them"
 
 
-@pytest.mark.extended
 def test_a_query_behind_another_is_built_when_that_has_finished(lab: JobHarness) -> None:
     """Its table is not there before. Nothing of it counts until then; a second run reads nothing."""
 
@@ -147,7 +146,6 @@ def test_a_query_behind_another_is_built_when_that_has_finished(lab: JobHarness)
     assert job().run(progress=False).rows == 0
 
 
-@pytest.mark.extended
 def test_a_query_behind_one_that_has_another_name_continues(lab: JobHarness) -> None:
     """The one has finished and is renamed; the other one has begun. After a start, and after a restore."""
     gate = lab.folder / "gate"
@@ -203,7 +201,6 @@ def test_a_reset_takes_those_behind_with_it_or_is_refused(lab: JobHarness) -> No
     assert lab.numbers() == sorted(both(40, 25) * 2), "beside the earlier output"
 
 
-@pytest.mark.extended
 def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> None:
     """Rows that it has not read are kept; one that comes too late for released rows is refused by name."""
 
@@ -238,6 +235,7 @@ def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> N
         job("a", "c").run(progress=False)
 
 
+@pytest.mark.core
 def test_x1_p7_the_producer_has_finished_and_a_new_consumer_reads_every_row(lab: JobHarness) -> None:
     """With `keep`; also when the producer is no longer in the job."""
 
@@ -353,6 +351,7 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
     assert job(partitions=3).run(progress=False).rows == 0, "nothing of it is started"
 
 
+@pytest.mark.core
 @pytest.mark.slow(15, "takes five checkpoints of three linked queries")
 def test_f8_aligned_checkpoints_of_a_diamond_reflect_the_same_input(lab: JobHarness) -> None:
     """U1, F8: the output up to each is that of the input up to it; one that is under way at the end is completed."""

@@ -88,7 +88,6 @@ def stamped(folder: Path, epoch: int, query: str = "q") -> Mapping[str, Any]:
     return stamps.configuration(checkpoint, source_offsets(logged).values()).user(query)
 
 
-@pytest.mark.extended
 @pytest.mark.slow(12, "a query is started three times")
 def test_a_query_with_a_channel_source_changes_between_two_epochs(lab: JobHarness) -> None:
     lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "100000")  # the offsets of all epochs are compared
@@ -188,9 +187,7 @@ def _noting(build: Callable[..., Any], seen: list[dict[str, Any]]) -> Callable[.
 
 
 @pytest.mark.slow(20, "a driver is started, and killed")
-@pytest.mark.parametrize(
-    "step", [FailPoint.QUERY_STOPPED, pytest.param(FailPoint.QUERY_HELD, marks=pytest.mark.extended)]
-)
+@pytest.mark.parametrize("step", [FailPoint.QUERY_STOPPED, FailPoint.QUERY_HELD])
 def test_a_driver_is_killed_during_a_restart(lab: JobHarness, monkeypatch: pytest.MonkeyPatch, step: FailPoint) -> None:
     monkeypatch.setenv(failpoints.VARIABLE, f"{step}=kill")
     with running(rebuilding, lab.folder) as driver:
@@ -213,7 +210,6 @@ def test_a_driver_is_killed_during_a_restart(lab: JobHarness, monkeypatch: pytes
     assert {epoch: {stamped(lab.folder, epoch).get("factor", 1)} for epoch in factors} == factors
 
 
-@pytest.mark.extended
 def test_a_driver_is_killed_before_what_holds_at_a_refused_value_continues(
     lab: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,6 @@ def test_a_copy_that_was_not_put_in_its_place_never_is(lab: JobHarness, interrup
     assert lab.numbers() == expected(40, 40)
 
 
-@pytest.mark.extended
 def test_a_query_that_is_renamed_after_an_interrupted_rescale_continues(
     lab: JobHarness, interrupted: Interrupted
 ) -> None:
@@ -131,7 +130,6 @@ def test_a_query_that_is_renamed_after_an_interrupted_rescale_continues(
     assert newest is not None and state_partitions(str(lab.checkpoint("r")), newest) == 3
 
 
-@pytest.mark.extended_but("[exchange]")
 @pytest.mark.without_validators(validators.no_state_left, reason="duplicates are remembered without an end")
 @pytest.mark.parametrize("linked", [False, True], ids=["table", "exchange"])
 def test_an_older_driver_commits_nothing_once_the_copy_is_made(
@@ -203,7 +201,6 @@ def test_a_query_that_is_not_in_the_job_is_not_rescaled(lab: JobHarness) -> None
         without.rescale("q", 3)
 
 
-@pytest.mark.extended
 def test_a_query_that_was_built_late_is_no_obstacle(lab: JobHarness) -> None:
     """It has begun, and whether the job still has it is known once it is built."""
 
@@ -227,7 +224,6 @@ def test_a_query_that_was_built_late_is_no_obstacle(lab: JobHarness) -> None:
     assert newest is not None and state_partitions(str(lab.checkpoint()), newest) == 3
 
 
-@pytest.mark.extended
 def test_what_no_start_accepts_is_not_rescaled_either(lab: JobHarness) -> None:
     with pytest.raises(JobFailedError):
         job(lab, sink_lost_epoch=1, restart_attempts=0).run(progress=False)

@@ -45,7 +45,6 @@ def test_another_savepoint_after_an_interrupted_restore(chain: Chain, monkeypatc
     assert chain.job().run(progress=False).rows == 0
 
 
-@pytest.mark.extended
 @pytest.mark.slow(30, "runs a job of three queries twice")
 def test_queries_that_were_built_later_left_out_or_added_again(lab: JobHarness) -> None:
     gate = lab.folder / "gate"
@@ -91,7 +90,6 @@ def test_queries_that_were_built_later_left_out_or_added_again(lab: JobHarness) 
         job(second=False).restore(at)
 
 
-@pytest.mark.extended
 def test_a_target_that_cannot_be_put_back_is_ahead_of_the_state(
     lab: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,6 @@ def test_a_query_whose_rescale_was_interrupted_is_known_to_a_restore(chain: Chai
     assert delta_numbers(chain.folder / "out" / "later") == []
 
 
-@pytest.mark.extended
 @pytest.mark.slow(15, "restores a new job once per step, and runs it")
 def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain, broken: Break) -> None:
     """With another number of state partitions. What its table had received is in the first one."""
@@ -172,7 +171,6 @@ def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain, broke
     assert read_savepoint(str(chain.savepoint)) == at_cut
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("point", [*RESTORE, *SAVEPOINT, *RESCALE])
 def test_killed_at_each_step_and_continued_by_another_process(chain: Chain, tmp_path: Path, point: FailPoint) -> None:
     """After `kill -9` a restore has to be repeated; after any other kill the job continues at once, and exactly."""

@@ -87,6 +87,7 @@ class Stopping:
         return operators.stopped_at(self.flags, point, how)
 
 
+@pytest.mark.core
 @pytest.mark.slow(40, "a job is stopped at three points, and once by a frozen process")
 def test_l6_what_holds_a_query_is_found_by_its_stacks(spark: SparkSession, tmp_path: Path) -> None:
     # Longer than an epoch on a busy machine: what is tested is the verdict, not the time.
@@ -151,6 +152,7 @@ def test_a_stall_ends_the_job_if_the_settings_say_so(spark: SparkSession, tmp_pa
     assert "== driver's JVM ==" in stacks and "at java.base" in stacks
 
 
+@pytest.mark.core
 @pytest.mark.slow(25, "a function holds up a stop for some seconds")
 def test_l9_the_time_in_failing_belongs_to_what_holds_up_the_stop(lab: JobHarness) -> None:
     gate, begun = lab.folder / "gate", threading.Event()

@@ -82,7 +82,6 @@ def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_p
     assert tuple(row) == ("3", int(START.timestamp() * 1e6))
 
 
-@pytest.mark.extended
 def test_spark_reads_what_maintenance_left(spark: SparkSession, tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "state"))
     incarnation = start_incarnation(ledger, "j")

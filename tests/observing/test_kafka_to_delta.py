@@ -107,7 +107,6 @@ def written(folder: Path) -> int:
     return DeltaTable(str(table)).to_pyarrow_table().num_rows if (table / "_delta_log").exists() else 0
 
 
-@pytest.mark.extended
 @pytest.mark.slow(35, "a JVM of its own, with Spark's Kafka source, and a broker")
 def test_l5_kafka_to_delta_with_nothing_but_a_listener(kafka: Broker, tmp_path: Path) -> None:
     topic = kafka.topic("clicks", partitions=2)

@@ -74,6 +74,7 @@ def rows(state: Path, kind: type[R], where: Callable[[R], bool] = lambda row: Tr
     return [row for row in Ledger(str(state)).table(kind).rows() if where(row)]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("dropped", [False, True])
 def test_l5_a_query_of_somebody_else_is_recorded_whatever_events_are_dropped(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dropped: bool

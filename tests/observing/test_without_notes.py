@@ -14,7 +14,6 @@ from spark_ext.spark.py_spy import NOT_INSTALLED, PySpy
 from tests.observing import foreign_session
 
 
-@pytest.mark.extended
 @pytest.mark.process
 @pytest.mark.slow(40, "a session of its own, in which a query stalls three times")
 def test_a_stall_in_a_session_of_somebody_else_has_the_line_that_is_held(tmp_path: Path) -> None:

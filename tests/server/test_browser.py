@@ -204,6 +204,7 @@ def test_a_driver_that_has_been_silent_is_not_taken_for_one_that_runs(page: Any,
         page.locator(".trouble pre").wait_for(state="detached")
 
 
+@pytest.mark.core
 def test_hostile_names_stay_text_on_the_page_and_in_a_report(
     page: Any, server: ControlServer, state: str, tmp_path: Path
 ) -> None:
@@ -235,7 +236,6 @@ def test_a_report_needs_no_server_and_has_all_views(page: Any, state: str, tmp_p
     assert page.get_by_role("button", name="Pause").count() == 0
 
 
-@pytest.mark.extended_but("[dark]", "[phone]")
 @pytest.mark.slow(15, "axe-core looks at each of eight views")
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_serious_and_no_view_is_wider_than_the_window(

@@ -13,6 +13,7 @@ from spark_ext.sinks.runtime.identity import identity_of
 WHO = "sink 'out'"
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("form", ["{}", "file:{}", "{}/"])
 def test_i3_below_a_jobs_checkpoint_nothing_is_written_without_its_identity(tmp_path: Path, form: str) -> None:
     """Formerly: with the registry's folder gone, epochs of a job were committed without a fence."""

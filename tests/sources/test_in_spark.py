@@ -271,7 +271,6 @@ DELTA_TABLES = {
 }
 
 
-@pytest.mark.extended_but("deletion vectors")
 @pytest.mark.parametrize("feature", DELTA_TABLES)
 def test_delta_tables_of_spark_read_as_spark_reads_them(spark: SparkSession, tmp_path: Path, feature: str) -> None:
     columns, statements = DELTA_TABLES[feature]

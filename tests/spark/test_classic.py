@@ -131,7 +131,6 @@ spark.stop()
 """
 
 
-@pytest.mark.extended
 @pytest.mark.slow(60, "starts a server of Spark Connect")
 def test_a_real_client_runs_queries_but_no_jobs(tmp_path: Path) -> None:
     pytest.importorskip("grpc_status", reason="pip install 'pyspark[connect]'")

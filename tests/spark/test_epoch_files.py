@@ -94,7 +94,6 @@ def test_a_query_continues_after_epochs_that_spark_has_removed(
         assert checked == {name.name for name in mine if name.suffix in (".zip", ".changelog")}
 
 
-@pytest.mark.extended_but("transform-with-state", "two-operators")
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - {"window", "limit"}))
 def test_a_query_continues_after_an_epoch(spark: SparkSession, tmp_path: Path, name: str) -> None:
     add_files(tmp_path / "in", range(5))

@@ -58,7 +58,6 @@ except sx.errors.JobFailedError as failure:
 """
 
 
-@pytest.mark.extended
 @pytest.mark.slow(25, "a driver process of its own, whose query is started four times")
 def test_a_simple_mistake_shows_in_under_twenty_lines(tmp_path: Path) -> None:
     """Formerly: 1/0 in a UDF printed 1,376 lines, a refused option 10 to 20 frames of libraries."""

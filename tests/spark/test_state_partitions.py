@@ -31,7 +31,7 @@ def copied(spark: SparkSession, checkpoint: Path, target: Path) -> int:
     return epoch
 
 
-@pytest.mark.extended_but("window")
+@pytest.mark.core_for("[window]")
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - {"aggregation-without-keys", "limit"}))
 def test_r9_state_in_4_then_5_then_3_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
     spark.conf.set(PARTITIONS, "4")

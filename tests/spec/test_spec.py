@@ -117,7 +117,6 @@ def test_without_a_rule_a_checkpoint_or_its_restore_is_wrong(rule: str) -> None:
     assert problem == ""
 
 
-@pytest.mark.extended
 @pytest.mark.slow(60, "goes through 100,000 states and more")
 @pytest.mark.parametrize(
     "check",
@@ -130,7 +129,6 @@ def test_the_model_holds_and_each_of_its_rules_is_needed(check: Check) -> None:
     assert problem == ""
 
 
-@pytest.mark.extended
 @pytest.mark.timeout(1800)
 @pytest.mark.slow(400, "goes through three million states")
 @pytest.mark.parametrize("check", [*DEEP, *checkpoint_checks.DEEP], ids=lambda check: check.name)
@@ -212,7 +210,6 @@ def test_the_model_allows_the_trace_of_a_job_that_was_killed_and_not_without_one
     assert "the model does not allow this trace" in traces.validate(trace.without("target", lost))
 
 
-@pytest.mark.extended
 @pytest.mark.slow(60, "asks TLC for each event of a trace")
 @pytest.mark.parametrize("part", ["jobs", "target", "commits", "finals"])
 def test_a_trace_without_any_one_event_is_rejected(part: str) -> None:
@@ -223,7 +220,6 @@ def test_a_trace_without_any_one_event_is_rejected(part: str) -> None:
     assert [traces.validate(trace.without(part, place)) == "" for place in range(events)] == allowed
 
 
-@pytest.mark.extended
 @pytest.mark.slow(20, "asks TLC several times")
 def test_a_trace_that_breaks_a_rule_is_rejected() -> None:
     trace = recorded()

@@ -1,4 +1,4 @@
-"""Determines what each test needs when it is collected: sets markers automatically, and the order of the files.
+"""Determines what each test needs when it is collected, and whether it is in the core; sets the order of the files.
 
 A test is marked `spark` if it or one of its fixtures requests the Spark session, `server` if it uses something from
 `tests.servers`, and `process` if it starts a process itself. What a test uses is read from the code: the functions and
@@ -8,7 +8,7 @@ classes of the tests that it refers to, those that they refer to, and so on.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.scheduling import group
+from tests.support.slices import CORE
 
 SESSION: Final = "spark_of_process"
 """The fixture of the Spark session."""
@@ -34,8 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for name in sorted(_needs(item)):
             item.add_marker(name)
-        if any(_is_extended(item, kept.args) for kept in item.iter_markers("extended_but")):
-            item.add_marker("extended")
+        if _is_core(item):
+            item.add_marker(CORE)
     cost: dict[str, float] = {}
     for item in items:
         cost[group(_file(item))] = cost.get(group(_file(item)), 0.0) + _seconds(item)
@@ -54,8 +55,11 @@ def _seconds(item: pytest.Item) -> float:
     return next((cost for name, cost in _SECONDS.items() if item.get_closest_marker(name)), 0.02)
 
 
-def _is_extended(item: pytest.Item, kept: Iterable[str]) -> bool:
-    return not any(part in item.name for part in kept)
+def _is_core(item: pytest.Item) -> bool:
+    """Marked so, by itself or by a part of its name, or so cheap that all runs have it."""
+    if any(part in item.name for marker in item.iter_markers("core_for") for part in marker.args):
+        return True
+    return not any(item.get_closest_marker(name) for name in ("slow", *_SECONDS))
 
 
 def _needs(item: pytest.Item) -> set[str]:

@@ -55,7 +55,6 @@ def test_a_kill_that_comes_too_late_hits_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.extended
 @pytest.mark.slow(20, "starts a cluster and kills a worker")
 def test_a_cluster_starts_with_its_workers_and_leaves_nothing(tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2) as cluster:

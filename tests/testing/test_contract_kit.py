@@ -62,11 +62,6 @@ SINK_BUGS = {
 }
 
 
-# Each takes a run of the kit; the others with `make test-all`.
-SHOWN = ("does not remember the epoch", "does not look at the fence when it commits")
-
-
-@pytest.mark.extended_but(*SHOWN)
 @pytest.mark.parametrize("what", SINK_BUGS)
 def test_a_sink_that(what: str, tmp_path: Path) -> None:
     bug = SINK_BUGS[what]

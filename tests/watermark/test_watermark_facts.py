@@ -62,7 +62,6 @@ def by_hand(
     return keep(both).drop("flag")
 
 
-@pytest.mark.extended
 def test_the_form_by_hand_is_the_one_that_works(streams: Streams) -> None:
     """The other tests change one thing in it."""
     streams.put("a", HOURLY)
@@ -70,14 +69,12 @@ def test_the_form_by_hand_is_the_one_that_works(streams: Streams) -> None:
     assert streams.rows() == ALL
 
 
-@pytest.mark.extended
 def test_a_plain_flag_is_pushed_below_the_watermark_and_eats_the_marker(streams: Streams) -> None:
     streams.put("a", HOURLY)
     streams.run(hourly(by_hand(streams.read("a"), keep=lambda df: df.where("not flag"))), NOW)
     assert streams.rows() == ALL[:2]
 
 
-@pytest.mark.extended
 def test_a_flag_as_one_of_two_conjuncts_is_split_off_and_pushed_too(streams: Streams) -> None:
     streams.put("a", HOURLY)
     keep = F.expr("spark_partition_id() >= 0 and not flag")
@@ -85,7 +82,6 @@ def test_a_flag_as_one_of_two_conjuncts_is_split_off_and_pushed_too(streams: Str
     assert streams.rows() == ALL[:2]
 
 
-@pytest.mark.extended
 def test_telling_the_marker_by_its_time_loses_rows_without_one(streams: Streams) -> None:
     streams.put("a", [*HOURLY, (None, "x", 99)])
     keep = F.unix_micros("ts") < 6_000_000_000_000_000_000
@@ -93,7 +89,6 @@ def test_telling_the_marker_by_its_time_loses_rows_without_one(streams: Streams)
     assert {row[2] for row in streams.rows()} == {0, 1, 2, 3}
 
 
-@pytest.mark.extended
 def test_a_marker_of_constants_makes_a_join_drop_rows_of_the_other_side(streams: Streams) -> None:
     """In the epoch of a's marker Spark takes a's keys to be null in all of its rows, those in the state included."""
     streams.put("a", [(0.5, "x", 1)])
@@ -110,7 +105,6 @@ def test_a_marker_of_constants_makes_a_join_drop_rows_of_the_other_side(streams:
     assert found == {"constants": [(10,)], "unforeseen": [(10,), (20,)]}
 
 
-@pytest.mark.extended
 def test_an_early_marker_over_a_union_makes_every_live_row_late(streams: Streams) -> None:
     """Why all sources under one watermark have to end first, and why each source better has its own."""
     streams.put("a", HOURLY)
@@ -142,7 +136,6 @@ def test_outside_a_job_it_is_sparks_own_watermark(streams: Streams) -> None:
     assert streams.rows() == ALL[:2]
 
 
-@pytest.mark.extended
 def test_sparks_watermark_on_a_window_is_garbage(streams: Streams) -> None:
     """It reads the struct's place in the row as the time, whence 1970: `with_watermark` refuses a window."""
     streams.put("a", HOURLY)
@@ -179,7 +172,6 @@ def test_python_sinks_refuse_update_mode(streams: Streams) -> None:
         writer.outputMode("update").option("checkpointLocation", str(streams.checkpoint)).start().awaitTermination()
 
 
-@pytest.mark.extended
 def test_state_that_does_not_hold_the_event_time_never_empties(streams: Streams) -> None:
     streams.put("a", HOURLY)
     streams.run(with_watermark(streams.read("a"), "ts", "1 hour").dropDuplicates(["n"]), NOW)
@@ -187,7 +179,6 @@ def test_state_that_does_not_hold_the_event_time_never_empties(streams: Streams)
     assert streams.state_rows() == [4]
 
 
-@pytest.mark.extended
 def test_a_join_on_equality_alone_never_empties(streams: Streams) -> None:
     streams.put("a", HOURLY)
     streams.put("b", HOURLY)
@@ -228,7 +219,6 @@ class Rearmed(StatefulProcessor):
         pass
 
 
-@pytest.mark.extended
 def test_timers_set_by_timers_fire_one_generation_per_epoch(streams: Streams) -> None:
     """The end of input has one epoch for them: a chain that never ends does not hold the job."""
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")

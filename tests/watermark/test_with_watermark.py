@@ -125,14 +125,13 @@ def check(streams: Streams, shape: Shape, trigger: Mapping[str, object]) -> None
 
 
 # Deduplication, a join, and one after the other; windows are in F2's own test, sessions in the next one.
-@pytest.mark.extended_but("[distinct_within]", "[left]", "[join_then_window]")
 @pytest.mark.parametrize("name", SHAPES)
 def test_all_is_emitted_and_state_is_empty_available_now_without_no_data_batches(streams: Streams, name: str) -> None:
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     check(streams, SHAPES[name], NOW)
 
 
-@pytest.mark.extended_but("[session]")
+@pytest.mark.core_for("[session]")
 @pytest.mark.parametrize("name", ["session", "left", "chained", "distinct_by_time", "distinct_within", "full", "semi"])
 def test_all_is_emitted_and_state_is_empty_trigger_zero_with_no_data_batches(streams: Streams, name: str) -> None:
     """On Spark's default state store."""

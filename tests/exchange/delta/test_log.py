@@ -43,7 +43,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return made
 
 
-@pytest.mark.extended
 class TestByUri(ExchangeContract):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:

@@ -88,7 +88,6 @@ FILTERS = [
 ]
 
 
-@pytest.mark.extended
 def test_data_skipping_gives_what_reading_all_gives(spark: SparkSession, tmp_path: Path) -> None:
     """Many small files, each filter against a read that cannot skip."""
     schema = T.StructType([*EVERY_TYPE.fields, T.StructField("nan", T.DoubleType())])

@@ -89,7 +89,7 @@ def drive(path: Path, name: str, incarnation: int, first: int, planned: int) -> 
         print(f"epoch {number}", flush=True)
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("kills", [8, 60])
 @pytest.mark.parametrize("name", KINDS)
 def test_whatever_is_killed_the_table_is_what_pandas_says_and_has_few_files(
     tmp_path: Path, name: str, kills: int

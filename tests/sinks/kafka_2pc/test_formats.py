@@ -146,7 +146,6 @@ def test_an_incompatible_schema_is_refused_by_name(registry: SchemaRegistry) -> 
     check(options(registry, value_subject="another"))
 
 
-@pytest.mark.extended
 @pytest.mark.slow(15, "starts a real registry")
 def test_the_same_with_a_registry_that_is_not_ours(tmp_path: Path) -> None:
     with apicurio(tmp_path) as there:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 ROWS = 3000
 
 
-@pytest.mark.extended
 @pytest.mark.slow(20, "a server dies and comes back in the middle of a job")
 @pytest.mark.parametrize(
     "options",

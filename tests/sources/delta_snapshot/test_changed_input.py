@@ -165,7 +165,6 @@ def test_a_deletion_vector_that_is_gone_is_named(tmp_path: Path) -> None:
         ids(source(tmp_path))
 
 
-@pytest.mark.extended
 @pytest.mark.slow(15, "writes and clones a table with Spark")
 def test_a_shallow_clone_by_spark_and_its_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
     """Rows deleted before and after the clone are not read; a vector that is gone is named."""

@@ -247,7 +247,6 @@ def history(spark: SparkSession, path: Path, properties: str, partitioned: str) 
     spark.sql(f"merge into {name} t using {source.format(1, 0, 3)} s on t.id = s.id when not matched then insert *")
 
 
-@pytest.mark.extended_but("vectors")
 @pytest.mark.slow(60, "a table that Spark writes, and Spark's reader of its changes")
 @pytest.mark.parametrize(
     ("properties", "partitioned"),

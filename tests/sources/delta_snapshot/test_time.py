@@ -111,7 +111,6 @@ def test_as_spark_by_the_files_of_the_log(spark: SparkSession, tmp_path: Path) -
     assert {at: spark_rows_at(spark, path, at) for at in wanted} == wanted
 
 
-@pytest.mark.extended
 def test_as_spark_by_in_commit_timestamps(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
     table(spark, path, 2)
@@ -137,7 +136,6 @@ def test_as_spark_by_in_commit_timestamps(spark: SparkSession, tmp_path: Path) -
     assert {at: spark_rows_at(spark, path, at) for at in wanted} == wanted
 
 
-@pytest.mark.extended
 def test_as_spark_when_in_commit_timestamps_are_there_from_the_beginning(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
     table(spark, path, 2, enableInCommitTimestamps="true")

@@ -108,7 +108,6 @@ def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     fuzzed(tmp_path, 0, 120)
 
 
-@pytest.mark.extended
 @pytest.mark.slow(60, "20,000 damaged files")
 def test_any_damage_at_length(tmp_path: Path) -> None:
     fuzzed(tmp_path, 1000, 11_000)

@@ -112,20 +112,19 @@ class ThreeStages(SourceWorld):
         return first + second + third
 
 
+@pytest.mark.core
 class TestHybrid(SourceContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:
         return LogWorld(tmp_path / "in")
 
 
-@pytest.mark.extended_but("dies_at_every_step")
 class TestHybridOfThree(SourceContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:
         return ThreeStages(tmp_path)
 
 
-@pytest.mark.extended
 class TestHybridInSpark(SourceQueryContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:

@@ -202,7 +202,6 @@ def test_schemas_that_refer_to_others(registry: SchemaRegistry) -> None:
     _resolves_references(registry)
 
 
-@pytest.mark.extended
 @pytest.mark.slow(15, "starts a real registry")
 def test_the_same_with_a_registry_that_is_not_ours(tmp_path: Path) -> None:
     with apicurio(tmp_path) as there:

@@ -62,7 +62,7 @@ def orders(kafka: Broker, registry: SchemaRegistry) -> tuple[str, list[dict[str,
     return topic, wanted
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_histories_give_each_good_and_each_bad_record_once(kafka: Broker, registry: SchemaRegistry, seed: int) -> None:
     """Epochs of random sizes, replays, restarts, tasks that read parts; the kit compares second reads."""
     topic, wanted = orders(kafka, registry)

@@ -32,7 +32,6 @@ SWAP = (
     "ALTER TABLE t ADD PRIMARY KEY (id)",
 )
 REFILL = "INSERT INTO t (id, word) SELECT n, 'new' FROM generate_series(1, 40) n"
-EACH = [pytest.param(way, marks=pytest.mark.extended) if way == "xmin" else way for way in WAYS]
 
 
 def half_read(database: Database, **more: str) -> SourceRun:
@@ -53,7 +52,7 @@ def apart(found: SourceRun, database: Database, *statements: str) -> None:
     found.restart()
 
 
-@pytest.mark.parametrize("way", EACH)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("statements", "said"),
     [
@@ -81,7 +80,7 @@ def test_a_half_read_table_that_is_not_the_same_is_refused(
     assert ids(found) == before and "new state" in refused.value.do
 
 
-@pytest.mark.parametrize("way", EACH)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "statement",
     ["VACUUM FULL t", "ALTER TABLE t ADD more int DEFAULT 3", "ALTER TABLE t RENAME TO u; ALTER TABLE u RENAME TO t"],
@@ -168,7 +167,7 @@ def test_a_table_that_is_emptied_after_it_was_read_may_be_filled_further(table: 
     assert ids(found) == list(range(1, 22))
 
 
-@pytest.mark.parametrize("way", EACH)
+@pytest.mark.parametrize("way", WAYS)
 def test_states_without_identities_are_still_read(table: Database, way: str) -> None:
     """Of an older version: what is not known is not compared."""
     found = half_read(table, **WAYS[way])

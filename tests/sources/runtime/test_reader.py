@@ -15,6 +15,7 @@ from spark_ext.spark import registry
 from tests.sources.memory import Store, memory
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "offset", [SourceOffset("s", lineage=1), SourceOffset("s", confirmed=2, sequence=2), SourceOffset("s", control=3)]
 )

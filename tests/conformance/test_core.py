@@ -1,4 +1,4 @@
-"""`make test` shows each behaviour of `docs/conformance.md`: what is left to `make test-all` is repetition."""
+"""Every run of `make test` shows each behaviour of `docs/conformance.md`, whichever slice is on."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def default_run() -> set[tuple[str, str]]:
-    """File and name of each test of the page's files that `make test` runs."""
+def core() -> set[tuple[str, str]]:
+    """File and name of each test of the page's files that is in the core."""
     files = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::", SHOWN)))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-m", "not extended", *files],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-m", "core", *files],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         capture_output=True,
@@ -33,12 +33,12 @@ def default_run() -> set[tuple[str, str]]:
 
 
 @pytest.mark.slow(12, "collects the tests of the page in a process of its own")
-def test_no_line_is_shown_by_extended_tests_alone(default_run: set[tuple[str, str]]) -> None:
-    names = {name for _, name in default_run}
+def test_each_line_is_shown_by_the_core(core: set[tuple[str, str]]) -> None:
+    names = {name for _, name in core}
     for line, cell in ROWS.items():
         # A test of the contract kit is collected where a connector takes its suite over.
         shown = [
-            name in names if path.startswith("spark_ext/testing/") else (path, name) in default_run
+            name in names if path.startswith("spark_ext/testing/") else (path, name) in core
             for path, name in listed(cell)
         ]
-        assert any(shown), f"{line} is shown by extended tests only"
+        assert any(shown), f"no test of {line} is in the core"

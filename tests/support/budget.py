@@ -1,0 +1,99 @@
+"""What the tests cost: worker-seconds of the core by folder, beside the budget in `pyproject.toml`.
+
+A fixed loop is timed in each worker before each file. Its median against that of the time when the budget was set tells
+a slow or busy machine from tests that have become slow. Time alone never fails a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, Final
+
+import pytest
+import tomlkit
+
+from tests.support import slices
+
+OVER: Final = 1.1
+"""A folder that costs more than its budget times this is named in red."""
+
+
+def loop_ms() -> float:
+    """How long a fixed loop takes."""
+    begin = time.perf_counter()
+    sum(number * number for number in range(100_000))
+    return (time.perf_counter() - begin) * 1000
+
+
+def folder(file: str) -> str:
+    """The folder below `tests` of a test file; `tests` for the files in it."""
+    parts = file.split("/")
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
+def over(spent: Mapping[str, float], budget: Mapping[str, float], slowness: float) -> set[str]:
+    """The folders that have spent too much; one without a budget has no leave to spend more than a second."""
+    return {name for name, seconds in spent.items() if seconds > max(budget.get(name, 0) * OVER, 1) * slowness}
+
+
+class Costs:
+    """A run's worker-seconds, and how long the loop took in it."""
+
+    def __init__(self) -> None:
+        self._file = ""
+        self._loops_ms: list[float] = []
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        file = item.nodeid.partition("::")[0]
+        if file != self._file:
+            self._file = file
+            self._loops_ms.append(loop_ms())
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["loops_ms"] = self._loops_ms
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        self._loops_ms.extend(getattr(node, "workeroutput", {}).get("loops_ms", ()))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+    ) -> None:
+        """The table, and the record of a pass."""
+        core: Counter[str] = Counter()
+        rest = 0.0
+        for kind in ("passed", "failed", "skipped", "error", ""):  # "": setups and teardowns
+            for report in terminalreporter.getreports(kind):
+                if slices.CORE in report.keywords:
+                    core[folder(report.nodeid.partition("::")[0])] += report.duration
+                else:
+                    rest += report.duration
+        if not slices.is_whole(config) or not self._loops_ms:
+            return
+        if exitstatus == pytest.ExitCode.OK:
+            slices.record(config, rest)
+        _show(terminalreporter, core, rest, median(self._loops_ms))
+
+
+def _show(terminal: pytest.TerminalReporter, core: Counter[str], rest: float, loop: float) -> None:
+    project: Any = tomlkit.parse((slices.ROOT / "pyproject.toml").read_text(encoding="utf-8")).unwrap()
+    settings = project["tool"]["spark-ext-tests"]
+    budget: dict[str, float] = settings["budget"]
+    slowness = loop / settings["loop_ms"]
+    red = over(core, budget, slowness)
+    terminal.section("worker-seconds of the core", sep="-")
+    for name, seconds in core.most_common():
+        if seconds >= 1:
+            line = f"{seconds:7.0f} of {budget.get(name, 0):4} s  {name}"
+            terminal.write_line(f"{line}  over its budget" if name in red else line, red=name in red)
+    terminal.write_line(f"{core.total():7.0f} of {sum(budget.values()):4} s  in all; {rest:.0f} s for the slice")
+    terminal.write_line(f"a fixed loop took {loop:.1f} ms, {slowness:.2f} times as long as when the budget was set")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Costs(), "costs")

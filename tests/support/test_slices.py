@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from tests.support.slices import FILE, ROOT, Pass, oldest, read, slice_of, with_now, with_pass
+
+TEXT = """\
+# kept
+now = 2
+
+[[slice]]
+name = "all"
+paths = ["tests"]
+passed = {commit = "a1", date = 2026-11-02, seconds = 7}
+
+[[slice]]
+name = "jobs"
+paths = ["tests/jobs", "tests/test_*.py"]
+passed = {commit = "a2", date = 2026-11-01, seconds = 7}
+"""
+
+
+def test_each_test_file_is_in_one_slice_and_no_pattern_is_for_nothing() -> None:
+    now, slices = read(FILE.read_text(encoding="utf-8"))
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    for file in files:
+        slice_of(file, slices)
+    for one in slices:
+        for path in one.paths:
+            assert any(file.startswith(f"{path}/") or Path(file).match(path) for file in files), path
+    assert 1 <= now <= len(slices) <= 10
+
+
+@pytest.mark.parametrize(
+    ("file", "number"), [("tests/jobs/test_x.py", 2), ("tests/test_x.py", 2), ("tests/ledger/test_x.py", 1)]
+)
+def test_the_longest_match_holds(file: str, number: int) -> None:
+    assert slice_of(file, read(TEXT)[1]).number == number
+
+
+def test_a_file_of_no_slice_is_refused_by_name() -> None:
+    with pytest.raises(LookupError, match=r"tests/new/test_x\.py is in no slice"):
+        slice_of("tests/new/test_x.py", read(TEXT)[1][1:])
+
+
+def test_the_next_slice_is_the_one_whose_pass_is_the_oldest() -> None:
+    assert oldest(read(TEXT)[1]).number == 2
+    never = with_pass(TEXT, 2, Pass("a3", date(2026, 11, 3), 9)) + '[[slice]]\nname = "new"\npaths = []\n'
+    assert oldest(read(never)[1]).number == 3
+
+
+def test_a_pass_is_written_where_the_slice_is_and_nothing_else_changes() -> None:
+    text = with_pass(TEXT, 1, Pass("b2", date(2026, 11, 28), 640))
+    assert text == TEXT.replace(
+        '{commit = "a1", date = 2026-11-02, seconds = 7}', '{commit = "b2", date = 2026-11-28, seconds = 640}'
+    )
+    assert with_now(TEXT, 1) == TEXT.replace("now = 2", "now = 1")
