@@ -49,8 +49,8 @@ def test_every_library_of_this_project_has_a_lower_bound_and_the_tested_version_
         assert version is None or requirement.specifier.contains(version), f"{requirement} is tested with {version}"
 
 
-def test_the_core_is_there() -> None:
-    assert [name for name in matrix.CORE if not (ROOT / name).is_file()] == []
+def test_the_files_of_the_layers_are_there() -> None:
+    assert [name for name in matrix.LAYERS if not (ROOT / name).is_file()] == []
 
 
 def test_pythons_that_are_not_there_or_do_not_run(tmp_path: Path) -> None:
