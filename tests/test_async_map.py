@@ -228,6 +228,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(
         async_map(spark.range(1).toDF("n"), fn, "n bigint", **changes)
 
 
+@pytest.mark.core
 def test_types_survive_the_way_through_python(spark: SparkSession) -> None:
     df = spark.sql(
         "select id as n, if(id > 0, 's', null) as s, timestamp'2024-01-01 12:00:00' as t, array(id) as a, "

@@ -98,6 +98,7 @@ def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return spark_ext("run", script.name, *arguments, "--master", "local[1]", cwd=script.parent)
 
 
+@pytest.mark.core
 def test_run_to_the_end(script: Path) -> None:
     done = run(script, "--json")
     assert done.returncode == 0, done.stderr

@@ -41,6 +41,7 @@ def in_store(object_store: ObjectStore, proxy: StoreProxy, monkeypatch: pytest.M
     return bucket
 
 
+@pytest.mark.core_for("_c4_")
 class TestDelta2pcInStore(SinkContract):
     @pytest.fixture
     def target(self, in_store: Bucket, proxy: StoreProxy) -> SinkTarget:
@@ -97,6 +98,7 @@ class SnapshotWorld(SourceWorld):
         return [columns("id bigint, word bigint")]
 
 
+@pytest.mark.core_for("_r1_")
 class TestFilesInStore(SourceContract):
     @pytest.fixture
     def world(self, in_store: Bucket, tmp_path: Path) -> SourceWorld:

@@ -82,6 +82,7 @@ def test_it_is_refused_where_it_would_do_nothing(spark: SparkSession, lab: JobHa
         sx.with_control(sx.with_control(spark.readStream.format("rate").load(), uid="a"), uid="b")
 
 
+@pytest.mark.core
 def test_functions_over_sparks_own_source_see_events_and_a_drain_ends_the_query(
     spark: SparkSession, lab: JobHarness
 ) -> None:

@@ -174,6 +174,7 @@ def refused(lab: JobHarness, place: Path | None = None) -> list[tuple[str, int]]
     return sorted((row["channel"], row["n"]) for row in rows)
 
 
+@pytest.mark.core
 def test_rows_that_a_sink_refuses_go_to_the_table(lab: JobHarness) -> None:
     job = strict(lab, numbers(lab, "50,60", max_rows_per_epoch=30))
     result = job.run(progress=False)

@@ -43,6 +43,7 @@ def test_a_lack_of_memory_leaves_the_heap_and_the_query_is_restarted(lab: JobHar
     assert f"  dump: {path}\n" in spark_ext("incidents", lab.folder / "state", row.incident_id).stdout
 
 
+@pytest.mark.core
 def test_a_running_job_is_dumped_on_request_whatever_its_settings(lab: JobHarness) -> None:
     job = lab.job(lab.source(counts="1", live="true", rate=50).withColumn("m", F.udf(lambda n: n, "long")("n")))
     with pytest.raises(StateError, match="the job does not run"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
 from pyspark.sql import functions as F
 
 import spark_ext as sx
@@ -31,6 +32,7 @@ def run(lab: JobHarness, **how: str) -> JobResult:
     return job.run(until="now", progress=False, **how)  # type: ignore[arg-type]
 
 
+@pytest.mark.core
 def test_a_row_that_is_too_late_is_named_wherever_rows_are(lab: JobHarness) -> None:
     arrive(lab, "first", "08:10", "09:10", "12:10")
     first = run(lab)

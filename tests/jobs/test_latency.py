@@ -354,6 +354,7 @@ def test_in_a_diamond_each_marker_is_as_old_as_the_logs_say(lab: JobHarness, mon
     assert all(ms >= ages[key] - 20 for key, ms in found.items()), "the driver sees a commit after it was made"
 
 
+@pytest.mark.core
 @pytest.mark.slow(12, "restarts a query")
 def test_an_epoch_that_is_repeated_keeps_its_beginning(lab: JobHarness) -> None:
     flag = str(lab.folder / "failed")

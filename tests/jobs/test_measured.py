@@ -180,6 +180,7 @@ def _threads() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
+@pytest.mark.core
 @pytest.mark.slow(15, "runs the job that all tests of this file look at")
 def test_counters_add_up_to_the_rows_of_the_ledger(seen: Seen) -> None:
     epochs, incidents = seen.rows(EpochRow), seen.rows(IncidentRow)

@@ -47,6 +47,7 @@ class Hourly:
         return [event["positions"]["0"] for event in self.lab.events("committed")]
 
 
+@pytest.mark.core
 @pytest.mark.slow(30, "six runs of two queries")
 def test_run_again_and_again_it_reads_what_is_new_and_ends_when_it_is_asked_to(lab: JobHarness) -> None:
     hourly = Hourly(lab)

@@ -326,6 +326,7 @@ def test_offsets_hold_what_runs_and_no_more(spark: SparkSession, tmp_path: Path)
     assert [finish["channel"] for finish in offset["finished"]] == ["a.parquet"]
 
 
+@pytest.mark.core
 def test_a_delta_table_is_followed_while_it_is_written_to(spark: SparkSession, tmp_path: Path) -> None:
     """Its snapshot, what is committed while the query runs, and after a restart what came in between."""
     table, out = tmp_path / "table", tmp_path / "out"

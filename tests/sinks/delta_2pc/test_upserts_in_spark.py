@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DAY = datetime.datetime(2024, 1, 1)
 
 
+@pytest.mark.core
 def test_a_job_of_upserts_and_a_start_with_another_key(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
