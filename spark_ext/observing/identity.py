@@ -16,6 +16,7 @@ from itertools import count
 from typing import Final
 
 _OTHER: Final = re.compile(r"[^A-Za-z0-9._~-]")
+_HASHED: Final = re.compile(r"~[0-9a-f]{8}\Z")
 LONGEST: Final = 80
 """Characters of a name that are kept."""
 
@@ -44,11 +45,14 @@ class Assigned:
 
 
 def plain(name: str) -> str:
-    """A query's name as a uid: letters, digits and `. _ ~ -`; one that is changed ends in a part of its hash."""
+    """A query's name as a uid: letters, digits and `. _ ~ -`; one that is changed ends in a part of its hash.
+
+    A name that looks changed gets a hash of its own, or it would have the uid of the name that was changed to it.
+    """
     found = _OTHER.sub("_", name)
     if not found[:1].isalnum():
         found = f"q{found}"
-    if found == name and len(found) <= LONGEST:
+    if found == name and len(found) <= LONGEST and not _HASHED.search(name):
         return found
     return f"{found[:LONGEST]}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 

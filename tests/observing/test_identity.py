@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from datetime import datetime, timezone
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_ext.ledger.identity import Incarnation, job_row
@@ -48,9 +48,12 @@ def test_a_name_that_is_no_uid_is_made_one() -> None:
 
 
 @given(st.text(min_size=1))
-def test_every_name_becomes_a_uid(name: str) -> None:
+@example("0" * (LONGEST + 1))
+@example("shop/prices")
+def test_every_name_becomes_a_uid_that_no_other_name_becomes(name: str) -> None:
     found = plain(name)
-    assert UID.fullmatch(found) and len(found) <= LONGEST + 10 and plain(found) == found
+    assert UID.fullmatch(found) and len(found) <= LONGEST + 10
+    assert found == name or plain(found) != found, "a query that is given this uid as its name is another one"
 
 
 ID = st.sampled_from([A, B, C])
