@@ -49,8 +49,8 @@ def test_what_cannot_be_read_or_written_is_not_known(checkpoint: str, tmp_path: 
     """As after a loss of power, or with a scheme that Arrow does not know."""
     (tmp_path / "q" / NAME).write_text('{"sink"')
     assert remembered(checkpoint) is None
-    remember("s3a://bucket/q/checkpoint", MINE, START)
-    assert remembered("s3a://bucket/q/checkpoint") is None
+    remember("wasbs://bucket/q/checkpoint", MINE, START)
+    assert remembered("wasbs://bucket/q/checkpoint") is None
 
 
 def test_a_sink_gets_no_other_uid_while_its_last_epoch_may_be_repeated(checkpoint: str) -> None:
