@@ -123,8 +123,8 @@ ROOT = Path(__file__).parents[1]
 
 def reached(folder: Path) -> Iterator[str]:
     """Of each call of `reach` in a folder's modules a pattern of the names that it is given."""
-    for file in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for text in (file.read_text(encoding="utf-8") for file in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(text)) if "reach(" in text else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "reach":
                 yield pattern(node.args[0])
 
