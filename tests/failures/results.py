@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import linecache
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -69,10 +70,13 @@ def result_of(case: Case, evidence: Evidence, classifier: Classifier) -> Result:
     return Result(case, verdict, classifier.decision(verdict.labels).do)
 
 
-def recorded() -> Iterator[Result]:
+@cache
+def recorded() -> Sequence[Result]:
     """The verdict on each failure that was recorded."""
     classifier = Classifier()
-    for case in all_cases():
-        path = RECORDED / f"{case.name}.json"
-        if path.exists():
-            yield result_of(case, Evidence.from_json(json.loads(path.read_text())), classifier)
+    paths = ((case, RECORDED / f"{case.name}.json") for case in all_cases())
+    return [
+        result_of(case, Evidence.from_json(json.loads(path.read_text())), classifier)
+        for case, path in paths
+        if path.exists()
+    ]

@@ -44,7 +44,7 @@ def section(results: Sequence[Result]) -> str:
 
 def written(page: str) -> str:
     """A page with the section as it is now."""
-    return _SECTION.sub(lambda match: f"{match[1]}{section(list(recorded()))}{match[2]}", page)
+    return _SECTION.sub(lambda match: f"{match[1]}{section(recorded())}{match[2]}", page)
 
 
 if __name__ == "__main__":
