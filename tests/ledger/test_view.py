@@ -97,7 +97,7 @@ def test_compaction_and_vacuum_change_nothing(writer: LedgerWriter) -> None:
         writer.append(flag(sequence))
         if sequence == 5:
             assert seen.confirmed() == 5
-    settings = MaintenanceSettings(small_files=2, file_retention_hours=0)
+    settings = MaintenanceSettings(small_files=2, file_retention_hours=0, budget=timedelta(minutes=5))
     done = maintain(writer.ledger, datetime.now(timezone.utc), settings, writer.incarnation.fence)
     assert {it.what for it in done} >= {"compact", "vacuum"}
     assert seen.confirmed() == 10
@@ -250,7 +250,7 @@ def test_compacted_files_are_not_read_again_and_deleted_ones_not_missed(writer: 
     assert sequences(seen) == [1]
     for number in range(2, 12):
         writer.append(event(number))
-    settings = MaintenanceSettings(small_files=2, file_retention_hours=0)
+    settings = MaintenanceSettings(small_files=2, file_retention_hours=0, budget=timedelta(minutes=5))
     done = maintain(writer.ledger, datetime.now(timezone.utc), settings, writer.incarnation.fence)
     assert {it.what for it in done} >= {"compact", "vacuum"}
     assert sequences(seen) == list(range(1, 12))
