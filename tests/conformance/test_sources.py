@@ -159,6 +159,7 @@ class TestDeltaSnapshot(SourceContract):
         return SnapshotWorld(tmp_path / "in")
 
 
+@pytest.mark.slow(0.3, "each test commits several versions of a Delta table, and there are 57")
 class TestDeltaSnapshotFollowed(SourceContract):
     @pytest.fixture(params=[FollowWorld, VersionsWorld, ChangesWorld])
     def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:

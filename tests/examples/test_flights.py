@@ -46,6 +46,7 @@ def months(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+@pytest.mark.slow(3, "prepares all flights of a year")
 def test_every_row_of_the_package_is_in_one_file_per_month(example: ModuleType, data: Path) -> None:
     assert [file.name for file in months(data / "flights")] == [f"2013-{month:02d}.parquet" for month in range(1, 13)]
     flights = pd.concat([pq.read_table(file).to_pandas() for file in months(data / "flights")])
@@ -63,6 +64,7 @@ def test_time_hour_is_utc_and_every_flight_has_a_scheduled_departure(example: Mo
     assert (local.dt.month == flights["month"]).all()
 
 
+@pytest.mark.slow(3, "prepares all flights of a year")
 def test_no_row_is_later_than_the_watermark_allows(example: ModuleType, data: Path) -> None:
     allowed = pd.Timedelta(example.DELAY)
     for folder, column in (("flights", "departure"), ("flights", "time_hour"), ("weather", "time_hour")):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spark_ext.incidents.registry import shipped
@@ -136,6 +137,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow(6, "histories of up to fourteen starts, each of which fences all tables of the ledger")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 def test_what_is_open_is_what_is_still_to_be_recovered_from(steps: list[tuple[str, int]]) -> None:

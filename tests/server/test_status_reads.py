@@ -55,6 +55,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Ledger, httpx.Client]]:
             yield Ledger(state), client
 
 
+@pytest.mark.slow(5, "a ledger of 100,000 epochs")
 def test_only_what_is_new_is_read_for_the_status(read: Counter[str], served: tuple[Ledger, httpx.Client]) -> None:
     ledger, client = served
 

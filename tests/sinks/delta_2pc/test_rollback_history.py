@@ -23,6 +23,8 @@ from spark_ext.errors import StateError
 from spark_ext.model.commits import Claim, Epoch
 from tests.sinks.delta_2pc.delta_kit import NUMBERS, Start, ids
 
+pytestmark = pytest.mark.slow(8, "hundreds of steps, each of which commits to a Delta table")
+
 
 @dataclass(frozen=True)
 class Savepoint:

@@ -74,6 +74,7 @@ def edit(path: Path, version: int, change: Callable[[list[dict[str, Any]]], obje
 # -- the rows -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(8, "histories of a table of up to six versions, each read in twenty epochs")
 @given(
     rows=st.lists(st.integers(0, 30), min_size=1, max_size=6),
     first=st.integers(0, 5),
