@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # How long an example takes says nothing on a busy machine. The profile `ci` draws the same examples each time.
-hypothesis.settings.register_profile(
-    "spark-ext", hypothesis.settings.get_profile("ci" if "CI" in os.environ else "default"), deadline=None
-)
+# `--hypothesis-profile` chooses another one; tests that state a number of examples keep it.
+for _name, _examples in (("quick", 20), ("spark-ext", 100), ("thorough", 1_000)):
+    hypothesis.settings.register_profile(
+        _name,
+        hypothesis.settings.get_profile("ci" if "CI" in os.environ else "default"),
+        deadline=None,
+        max_examples=_examples,
+    )
 hypothesis.settings.load_profile("spark-ext")
 
 

@@ -145,7 +145,7 @@ def test_a_truncated_state_is_never_read(cut: int) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 2, deadline=None)
 def test_whoever_writes_each_epoch_is_there_once_and_written_by_the_newest_start(data: st.DataObject) -> None:
     """Starts, copies of a state with the same number, resets, stale writers, and epochs that are repeated."""
     state, entries = LogState(), list[Entry]()

@@ -85,7 +85,7 @@ def _fold(entries: list[Entry]) -> LogState:
 
 
 @given(entries=histories(), data=st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 def test_the_state_at_a_cut_is_the_one_that_was_there(entries: list[Entry], data: st.DataObject) -> None:
     """Concluded from the newest state and the entries that are not released, it is the fold of all before the cut."""
     newest = _fold(entries)
@@ -109,7 +109,7 @@ def test_the_state_at_a_cut_is_the_one_that_was_there(entries: list[Entry], data
 
 
 @given(entries=histories(), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_the_list_of_entries_is_read_as_it_was_written(entries: list[Entry], data: st.DataObject) -> None:
     newest, end = _fold(entries), data.draw(st.integers(0, len(entries)))
     assume(not is_abandoned(newest, end))
@@ -122,7 +122,7 @@ def test_the_list_of_entries_is_read_as_it_was_written(entries: list[Entry], dat
 
 
 @given(log=logs(), data=st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=5 * settings().max_examples // 2, deadline=None)
 def test_readers_of_a_log_that_was_put_back_read_what_was_in_flight_and_then_what_comes(
     log: Log, data: st.DataObject
 ) -> None:

@@ -124,7 +124,7 @@ limits = st.one_of(st.none(), st.integers(1, 12))
 
 
 @given(log=logs(), data=st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=5 * settings().max_examples // 2, deadline=None)
 def test_whatever_the_limits_the_epochs_of_a_reader_have_each_visible_row_once_in_order(
     log: Log, data: st.DataObject
 ) -> None:
@@ -161,7 +161,7 @@ def test_whatever_the_limits_the_epochs_of_a_reader_have_each_visible_row_once_i
 
 
 @given(log=logs(cuts=False), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_a_log_that_grows_is_read_like_one_that_is_there(log: Log, data: st.DataObject) -> None:
     """A plan is made from what is there; its range is read when there is more."""
     states = [LogState()]
@@ -185,7 +185,7 @@ def test_a_log_that_grows_is_read_like_one_that_is_there(log: Log, data: st.Data
 
 
 @given(log=logs(), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_rows_before_a_position_are_those_that_a_reader_has_behind_it(log: Log, data: st.DataObject) -> None:
     front, behind = Front(0, (0,) * log.partitions), 0
     while True:

@@ -50,7 +50,7 @@ def row(event: Event, expires_at: datetime | None) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(histories(), st.data())
 def test_what_is_kept_has_the_same_configuration(given: list[Event], data: st.DataObject) -> None:
     """Also when some events were refused or expired, which then end nothing that was in force before them."""

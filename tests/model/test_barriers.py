@@ -154,7 +154,7 @@ def random_job(seed: int, kind: type[BarrierJob] = BarrierJob) -> BarrierJob:
     return kind(random_graph(chance, 6), chance, chance.choice((1, 1, 3)))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(seeds)
 def test_u1_every_checkpoint_completes_and_each_consumer_is_at_its_producers_barrier(seed: int) -> None:
     """Conformance U1: any schedule, views of any age, aborts, queries that end early, one or several checkpoints."""

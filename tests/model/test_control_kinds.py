@@ -91,7 +91,7 @@ def _target(kind: Kind) -> Target:
 
 
 @given(st.sampled_from(sorted(kinds())), targets, anything)
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_any_json_is_stored_in_one_form_or_refused(name: str, target: Target, value: Any) -> None:
     kind = kinds()[name]
     try:
@@ -105,7 +105,7 @@ def test_any_json_is_stored_in_one_form_or_refused(name: str, target: Target, va
 
 
 @given(st.sampled_from([kind for kind in kinds().values() if kind.value_type]), anything)
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_members_of_any_value_are_stored_in_one_form_or_refused(kind: Kind, value: Any) -> None:
     assert kind.value_type is not None
     target = _target(kind)

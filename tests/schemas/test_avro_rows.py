@@ -83,7 +83,7 @@ TYPES = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(st.data())
 def test_what_is_encoded_is_what_the_source_decodes(data: st.DataObject) -> None:
     of, values = data.draw(TYPES)

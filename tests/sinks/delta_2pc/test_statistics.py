@@ -69,7 +69,7 @@ FIELDS: dict[str, tuple[spark.DataType, st.SearchStrategy[Any], Callable[[Any], 
 
 @pytest.mark.parametrize("name", FIELDS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=3 * settings().max_examples // 5)
 def test_every_value_is_within_the_bounds(name: str, data: st.DataObject) -> None:
     kind, strategy, read = FIELDS[name]
     values = data.draw(st.lists(st.none() | strategy, min_size=1, max_size=25))
@@ -92,7 +92,7 @@ def test_every_value_is_within_the_bounds(name: str, data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("kind", [spark.FloatType(), spark.DoubleType()], ids=["float", "double"])
 @given(values=st.lists(st.none() | st.floats(width=32), min_size=1, max_size=25), rows=st.integers(1, 30))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=3 * settings().max_examples // 2)
 def test_bounds_of_floats_hold_with_nan_and_infinity(
     kind: spark.DataType, values: list[float | None], rows: int
 ) -> None:
@@ -111,7 +111,7 @@ def test_bounds_of_floats_hold_with_nan_and_infinity(
 
 
 @given(st.text(min_size=1, max_size=100) | st.text(alphabet="a\U0010ffff", min_size=30, max_size=40))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_cut_texts_stay_bounds(text: str) -> None:
     assert least_text(text).encode() <= text.encode() <= greatest_text(text).encode()
 
