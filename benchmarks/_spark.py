@@ -50,23 +50,33 @@ def workplace() -> Iterator[Path]:
         yield Path(folder)
 
 
-def until(condition: Callable[[], Any], what: str, query: StreamingQuery | None = None) -> None:
-    """Wait for a condition; raises if the query fails in the meantime.
+def until(condition: Callable[[], Any], what: str, running: StreamingQuery | sx.Job | None = None) -> None:
+    """Wait for a condition; raises if the query or job fails in the meantime.
 
     Raises:
         TimeoutError: the condition did not become true in time.
-        RuntimeError: the query ended before it became true.
+        RuntimeError: the query or job ended before it became true.
     """
     end = time.monotonic() + LIMIT
     while not condition():
-        if query is not None and not query.isActive:
-            query.awaitTermination()
+        if running is not None and _ended(running):
             if not condition():
-                raise RuntimeError(f"the query ended before this became true: {what}")
+                raise RuntimeError(f"the query or job ended before this became true: {what}")
             return
         if time.monotonic() > end:
             raise TimeoutError(f"not within {LIMIT:g} s: {what}")
         time.sleep(0.02)
+
+
+def _ended(running: StreamingQuery | sx.Job) -> bool:
+    """Whether it has ended; raises if it has failed."""
+    if isinstance(running, sx.Job):
+        if running.done:
+            running.await_termination()
+        return running.done
+    if not running.isActive:
+        running.awaitTermination()
+    return not running.isActive
 
 
 def cpu_seconds() -> float:

@@ -63,7 +63,7 @@ def _rate(spark: SparkSession, side: str) -> float:
         job.start()
         try:
             wanted = State.FINISHING if side == "blocked" else State.FINISHED
-            until(lambda: job.snapshot().query("other").state is wanted, f"the other query to be {wanted.value}")
+            until(lambda: job.snapshot().query("other").state is wanted, f"the other query to be {wanted.value}", job)
             time.sleep(WARM_S)
             return _measured(folder / "state" / "queries" / "measured" / "checkpoint")
         finally:
@@ -75,5 +75,6 @@ def _measured(checkpoint: Path) -> float:
     first = log.newest_commit() or 0
     begin = committed_at(checkpoint, first)  # Spark deletes old commits: after the window it may be gone
     time.sleep(WINDOW_S)
+    until(lambda: (log.newest_commit() or 0) > first, "an epoch is committed")
     last = log.newest_commit() or 0
     return (last - first) / (committed_at(checkpoint, last) - begin)

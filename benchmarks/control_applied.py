@@ -52,7 +52,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         job = sx.Job(spark, JOB, state=folder / "state")
         job.add("q", writer.options(uid="out", path=str(folder / "table"))).start()
         checkpoint = checkpoint_of(folder / "state")
-        until(lambda: (SparkLog(str(checkpoint)).newest_commit() or 0) >= WARM, "the first epochs are committed")
+        until(lambda: (SparkLog(str(checkpoint)).newest_commit() or 0) >= WARM, "the first epochs are committed", job)
         with job.serve(show_token=False) as server, sx.Control(server.url, server.token) as control:
             for number in range(rounds * EVENTS):
                 time.sleep(random.uniform(0.1, 0.4))

@@ -66,7 +66,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         # Imports what the server needs, and lets the first epochs pass.
         with job.serve(show_token=False) as server:
             clients.submit(_control_clients.posts, server.url, server.token or "", 1, 20).result()
-        until(lambda: (log.newest_commit() or 0) >= WARM, "the first epochs are committed")
+        until(lambda: (log.newest_commit() or 0) >= WARM, "the first epochs are committed", job)
         for number in range(rounds):
             turn = number % len(SIDES)
             for side in (*SIDES[turn:], *SIDES[:turn]):

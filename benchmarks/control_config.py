@@ -104,7 +104,7 @@ def _measured(spark: SparkSession) -> list[dict[str, float]]:
             job.control.set(f"key{key}", key)
         begin = (log.newest_commit() or 0) + WARM
         for number in range(EPOCHS // EVERY):
-            until(lambda: (log.newest_commit() or 0) >= begin + number * EVERY, "enough epochs are committed")  # noqa: B023
+            until(lambda: (log.newest_commit() or 0) >= begin + number * EVERY, "enough epochs are committed", job)  # noqa: B023
             job.control.set("key0", number)
         job.stop(60)
         return _tasks(folder / "table")

@@ -75,7 +75,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
             return end - WINDOW_S, end
 
         window(EVENTS)  # imports what the server needs
-        until(lambda: (log.newest_commit() or 0) >= WARM, "the first epochs are committed")
+        until(lambda: (log.newest_commit() or 0) >= WARM, "the first epochs are committed", job)
         posted.clear()
         windows: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for number in range(rounds):

@@ -59,7 +59,7 @@ def _share(spark: SparkSession, consumers: int) -> float:
         job.start()
         try:
             names = [f"consumer-{number}" for number in range(consumers)]
-            until(lambda: min(job.snapshot().query(name).rows for name in names) >= ROWS, "all have read the rows")
+            until(lambda: min(job.snapshot().query(name).rows for name in names) >= ROWS, "all have read the rows", job)
             time.sleep(WARM_S)
             begin, then = cpu_seconds(), time.monotonic()
             time.sleep(WINDOW_S)

@@ -70,18 +70,18 @@ def _epochs(spark: SparkSession) -> tuple[list[float], list[float]]:
         job.start()
         try:
             checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
-            before = _next(checkpoint)
+            before = _next(checkpoint, job)
             Path(gate).touch()
-            return before, _next(checkpoint)
+            return before, _next(checkpoint, job)
         finally:
             job.stop(60)
 
 
-def _next(checkpoint: Path) -> list[float]:
+def _next(checkpoint: Path, job: sx.Job) -> list[float]:
     log = SparkLog(str(checkpoint))
     newest = log.newest_commit()
     first = (-1 if newest is None else newest) + SETTLING
-    until(lambda: (log.newest_commit() or 0) >= first + MEASURED, "enough epochs are committed")
+    until(lambda: (log.newest_commit() or 0) >= first + MEASURED, "enough epochs are committed", job)
     at = [committed_at(checkpoint, first + number) for number in range(MEASURED + 1)]
     found = [end - begin for begin, end in itertools.pairwise(at)]
     assert median(found) > 0
