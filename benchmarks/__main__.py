@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 import tempfile
@@ -15,44 +14,10 @@ from rich.console import Console
 
 from benchmarks import _report
 from benchmarks._figures import OUT
+from benchmarks._measure import NAMES, QUICK, measure
 
-NAMES = (
-    "delta_commit",
-    "delta_throughput",
-    "upsert",
-    "job_overhead",
-    "metrics_epochs",
-    "operations_epochs",
-    "epoch_files",
-    "finish",
-    "blocked",
-    "hop",
-    "idle_consumer",
-    "checkpoint_time",
-    "target_epoch",
-    "keyed_rows",
-    "restore_cost",
-    "neighbours",
-    "channels",
-    "files_throughput",
-    "files_to_delta",
-    "short_lived",
-    "bad_rows",
-    "bad_rows_epochs",
-    "recovery",
-    "sustained",
-    "postgres",
-    "kafka",
-    "control_epochs",
-    "control_acceptance",
-    "control_applied",
-    "control_look",
-    "control_config",
-    "control_change",
-    "control_burst",
-    "control_rates",
-    "page",
-)
+BASELINE = Path(__file__).with_name("baseline.json")
+"""The figures of a quick run with which later ones are compared."""
 
 app = typer.Typer(add_completion=False)
 
@@ -66,25 +31,27 @@ def main(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of each; fewer are faster and less precise.")
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Ten figures in ten minutes, beside those of the baseline.")
+    ] = False,
     flink: Annotated[bool, typer.Option(help="Run the Flink baseline instead (Maven, Java 17).")] = False,
 ) -> None:
     """Measure and print ratios of two sides."""
     if flink:
-        from benchmarks import flink_baseline
+        from benchmarks import _flink
 
-        flink_baseline.run(names or [])
+        _flink.baseline(names or [])
         return
-    unknown = sorted(set(names or ()) - set(NAMES))
+    known = tuple(QUICK) if quick else NAMES
+    unknown = sorted(set(names or ()) - set(known))
     if unknown:
-        raise typer.BadParameter(f"there is no benchmark {', '.join(unknown)}; there are: {', '.join(NAMES)}")
+        raise typer.BadParameter(f"unknown benchmark {', '.join(unknown)}; there are: {', '.join(known)}")
     if names and len(names) == 1:
-        measure = importlib.import_module(f"benchmarks.{names[0]}").run
-        figures = [figure.to_json() for figure in (measure(rounds) if rounds else measure())]
-        failed = False
+        figures, failed = _one(names[0], rounds, quick=quick), False
     else:
-        figures, failed = _each(names or list(NAMES), rounds)
-    _report.show(figures)
-    target = json or (None if names else Path(OUT))
+        figures, failed = _each(names or list(known), rounds, quick=quick)
+    _report.show(figures, baseline=_report.read(BASELINE) if quick and BASELINE.exists() else None)
+    target = json or (None if names or quick else Path(OUT))
     if target is not None:
         _report.write(figures, target)
         print(f"written to {target}")
@@ -92,7 +59,16 @@ def main(
         raise typer.Exit(1)
 
 
-def _each(names: list[str], rounds: int | None) -> tuple[list[dict[str, Any]], bool]:
+def _one(name: str, rounds: int | None, *, quick: bool) -> list[dict[str, Any]]:
+    """Run one in this process."""
+    if not quick:
+        return [figure.to_json() for figure in measure(name, rounds)]
+    short = QUICK[name]
+    figures = [figure.to_json() for figure in measure(name, rounds or short.rounds, short.sizes)]
+    return [{**one, "command": f"{one['command']} --quick"} for one in figures if one["name"] in short.figures]
+
+
+def _each(names: list[str], rounds: int | None, *, quick: bool) -> tuple[list[dict[str, Any]], bool]:
     """Run benchmarks one after the other; a failure is reported and does not stop the others."""
     figures: list[dict[str, Any]] = []
     failed = False
@@ -104,6 +80,7 @@ def _each(names: list[str], rounds: int | None) -> tuple[list[dict[str, Any]], b
             with said.open("w") as log:
                 command = [sys.executable, "-m", "benchmarks", name, "--json", str(kept)]
                 command += ["--rounds", str(rounds)] if rounds else []
+                command += ["--quick"] if quick else []
                 done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
             notes.print(f"[dim]{name}: {time.monotonic() - begin:.0f} s[/]")
             if done.returncode == 0:

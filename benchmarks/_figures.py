@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 
 OUT = "out/bench.json"
@@ -97,11 +101,21 @@ class Figure:
     """The sides, by name."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Other observations: sizes, epochs, parts of a duration."""
+    divided: tuple[str, str] | None = None
+    """The two sides whose medians the ratio divides, if it is of that kind."""
 
     @property
     def meets(self) -> bool:
         """Whether the aim is met."""
         return self.aim.met_by(self.ratio)
+
+    @property
+    def quartiles(self) -> tuple[float, float] | None:
+        """Where the ratio lies while each of the two sides stays between its own quartiles; None without two sides."""
+        if self.divided is None:
+            return None
+        (low, high), (least, most) = (self.samples[side].quartiles for side in self.divided)
+        return low / most, high / least
 
     @property
     def command(self) -> str:
@@ -113,6 +127,7 @@ class Figure:
         return {
             "name": self.name,
             "ratio": _short(self.ratio),
+            "quartiles": self.quartiles and [_short(value) for value in self.quartiles],
             "aim": str(self.aim),
             "meets": self.meets,
             "command": self.command,
@@ -126,14 +141,35 @@ class Figure:
 
 
 def environment() -> dict[str, Any]:
-    """What can influence a ratio: the machine, and the load on it from other processes."""
+    """What can influence a ratio: the code, the machine, and the load on it from other processes."""
     names = ("pyspark", "delta-spark", "deltalake", "pyarrow")
     return {
+        "date": date.today().isoformat(),
+        "commit": _commit(),
+        "machine": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": [round(load, 1) for load in os.getloadavg()],
         "python": platform.python_version(),
         **{name: version(name) for name in names},
     }
+
+
+@cache
+def _commit() -> str:
+    """The commit that is checked out, with a mark if files differ from it; empty outside of a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=8"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:  # git is not installed
+        return ""
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
 
 
 def _short(value: float) -> float:

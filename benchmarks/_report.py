@@ -5,33 +5,75 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
+_MEDIANS: Final = "medians (quartiles, n)"
 
-def show(figures: Sequence[dict[str, Any]], console: Console | None = None) -> None:
-    """Print figures (in the form of `out/bench.json`) as a table, followed by what was compared."""
+
+def show(
+    figures: Sequence[dict[str, Any]],
+    console: Console | None = None,
+    *,
+    baseline: Sequence[dict[str, Any]] | None = None,
+) -> None:
+    """Print figures (in the form of `out/bench.json`) as a table, followed by what was compared.
+
+    Args:
+        figures: the figures.
+        console: where to.
+        baseline: figures of an earlier run, to which they are compared.
+    """
     console = console or Console()
+    earlier = {figure["name"]: figure for figure in baseline or ()}
     table = Table(title="measured alternately in one run")
     table.add_column("benchmark", no_wrap=True)
     table.add_column("ratio", justify="right")
     table.add_column("aim", justify="right", no_wrap=True)
     table.add_column("")
-    table.add_column("medians (quartiles, n)", overflow="fold")
+    if earlier:
+        table.add_column("baseline", justify="right")
+        table.add_column("")
+    else:  # with more columns there is no room for it on 80 characters
+        table.add_column(_MEDIANS, overflow="fold")
     for figure in figures:
         verdict = "[green]meets[/]" if figure["meets"] else "[red]misses[/]"
-        table.add_row(figure["name"], f"{figure['ratio']:g}", figure["aim"], verdict, _sides(figure["detail"]["sides"]))
+        if before := earlier.get(figure["name"]):
+            more = [_ratio(before), _change(figure, before)]
+        else:
+            more = [] if earlier else [_sides(figure)]
+        table.add_row(figure["name"], _ratio(figure), figure["aim"], verdict, *more)
     console.print(table)
+    if baseline:
+        of = baseline[0]["detail"]["environment"]
+        console.print(f"baseline: {of['date']}, commit {of['commit']}, {of['machine']}, {of['cores']} cores")
+        console.print(f"[bold]{_MEDIANS}[/]")
+        for figure in figures:
+            console.print(f"[bold]{figure['name']}[/]: {_sides(figure, '; ')}", highlight=False)
     for figure in figures:
         console.print(f"[bold]{figure['name']}[/]: {figure['detail']['compared']}  [dim]{figure['command']}[/]")
 
 
-def _sides(sides: dict[str, dict[str, Any]]) -> str:
-    return "\n".join(
+def _ratio(figure: dict[str, Any]) -> str:
+    """The ratio, and its quartiles where they are known."""
+    low, high = figure["quartiles"] or (None, None)
+    return f"{figure['ratio']:g}" if low is None else f"{figure['ratio']:g}\n({low:g}..{high:g})"
+
+
+def _change(figure: dict[str, Any], before: dict[str, Any]) -> str:
+    """Whether a ratio is outside of the baseline's quartiles, and on which side."""
+    low, high = before["quartiles"] or (before["ratio"], before["ratio"])
+    if low <= figure["ratio"] <= high:
+        return ""
+    return "[green]better[/]" if (figure["ratio"] > high) == figure["aim"].startswith(">") else "[red]worse[/]"
+
+
+def _sides(figure: dict[str, Any], separator: str = "\n") -> str:
+    return separator.join(
         f"{name} {side['median']:,} {side['unit']} ({side['quartiles'][0]:,}..{side['quartiles'][1]:,}, {side['n']})"
-        for name, side in sides.items()
+        for name, side in figure["detail"]["sides"].items()
     )
 
 

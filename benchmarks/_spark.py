@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 LIMIT = 300.0
 """Time after which a benchmark gives up waiting, s."""
 
+UNCOUNTED = 1
+"""First rounds that do not count: in them workers start, code is compiled, and caches of files are filled."""
+
 CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
@@ -48,6 +51,18 @@ def workplace() -> Iterator[Path]:
     """A temporary directory, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="spark-ext-bench-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+def counted(rounds: int) -> Iterator[tuple[int, bool]]:
+    """The number of each round, and whether it counts: before those that do come the uncounted ones."""
+    for number in range(UNCOUNTED + rounds):
+        yield number, number >= UNCOUNTED
+
+
+def warm_up(run: Callable[[], object]) -> None:
+    """Run something that does not count, before the first round."""
+    for _ in range(UNCOUNTED):
+        run()
 
 
 def until(condition: Callable[[], Any], what: str, running: StreamingQuery | sx.Job | None = None) -> None:

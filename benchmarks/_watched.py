@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import spark_ext as sx
 from benchmarks._figures import Sample
 from benchmarks._operators import steps
-from benchmarks._spark import mean_epoch, workplace
+from benchmarks._spark import mean_epoch, warm_up, workplace
 from spark_ext.metrics import endpoint
 from tests.servers.ports import free_ports
 
@@ -43,7 +43,7 @@ def periods(
 
     Args:
         spark: the session.
-        sides: run in this order and in reverse, alternately; each also once before, to compile.
+        sides: run in this order and in reverse, alternately; each also once before.
         rounds: how often each is run.
         settings: of the job.
         epochs: of each run that count.
@@ -69,8 +69,7 @@ def periods(
             checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
             return 1000 * mean_epoch(checkpoint, WARM, epochs + WARM - 1)
 
-    for side in sides:
-        run(side)
+    warm_up(lambda: [run(side) for side in sides])
     found: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(rounds):
         for side in sides if number % 2 else reversed(sides):

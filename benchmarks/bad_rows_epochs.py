@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import mean_epoch, session, workplace
+from benchmarks._spark import counted, mean_epoch, session, workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,11 +32,11 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         lines = (f"{n},{n * 0.5},key-{n % 100}\n" for n in range(ROWS * EPOCHS))
         (folder / "in").mkdir()
         (folder / "in" / "0.csv").write_text("".join(lines))
-        for round_ in range(rounds + 1):
+        for round_, counts in counted(rounds):
             for side in SIDES[:: -1 if round_ % 2 else 1]:
                 with workplace() as place:
                     taken = _epoch(spark, side, folder / "in", place)
-                if round_:  # the first round compiles
+                if counts:
                     times[side].append(taken)
     sides = {side: Sample.of(times[side], "ms") for side in SIDES}
     pairs = [ours / theirs for theirs, ours in zip(*times.values(), strict=True)]

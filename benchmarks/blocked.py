@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
-from benchmarks._spark import committed_at, session, until, workplace
+from benchmarks._spark import committed_at, session, until, warm_up, workplace
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.spark_log import SparkLog
 
@@ -33,7 +33,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     with session("blocked") as spark:
-        _rate(spark, "free")  # compiles
+        warm_up(lambda: _rate(spark, "free"))
         for number in range(rounds):
             for side in SIDES if number % 2 else SIDES[::-1]:
                 rates[side].append(_rate(spark, side))
@@ -72,6 +72,7 @@ def _rate(spark: SparkSession, side: str) -> float:
 
 def _measured(checkpoint: Path) -> float:
     log = SparkLog(str(checkpoint))
+    until(lambda: log.newest_commit() is not None, "an epoch is committed")
     first = log.newest_commit() or 0
     begin = committed_at(checkpoint, first)  # Spark deletes old commits: after the window it may be gone
     time.sleep(WINDOW_S)

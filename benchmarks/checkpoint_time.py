@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import spark_ext as sx
-from benchmarks import flink_baseline
+from benchmarks import _flink
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import session, until, workplace
+from benchmarks._spark import session, until, warm_up, workplace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,9 +50,9 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     aligned: dict[Size, list[float]] = {size: [] for size in SIZES}
     theirs: list[float] = []
     with session("checkpoint_time") as spark:
-        _unaligned(spark, SIZES[0])  # compiles
+        warm_up(lambda: _unaligned(spark, SIZES[0]))
         for number in range(rounds):
-            theirs.append(_flink())
+            theirs.append(_theirs())
             for size in SIZES if number % 2 else SIZES[::-1]:
                 unaligned[size] += _unaligned(spark, size)
                 aligned[size].append(_aligned(spark, size))
@@ -109,8 +109,8 @@ def _job(spark: SparkSession, folder: Path, size: Size, **settings: Any) -> sx.J
 def _begin(job: sx.Job, size: Size) -> None:
     """Start the job; all rows are in the exchange, and the consumer is in its first epoch that is slow."""
     job.start()
-    until(lambda: job.snapshot().query("producer").rows >= size.rows, "the backlog is written")
-    until(lambda: job.snapshot().query("consumer").rows > 0, "the consumer is under way")
+    until(lambda: job.snapshot().query("producer").rows >= size.rows, "the backlog is written", job)
+    until(lambda: job.snapshot().query("consumer").rows > 0, "the consumer is under way", job)
 
 
 def _unaligned(spark: SparkSession, size: Size) -> list[float]:
@@ -140,6 +140,6 @@ def _timed(job: sx.Job) -> float:
     return 1000 * (time.monotonic() - begin)
 
 
-def _flink() -> float:
+def _theirs() -> float:
     """The median of unaligned checkpoints behind a slow function in Flink, ms."""
-    return float(flink_baseline.once("backpressure", ("mode=unaligned", "segment=32kb"))["endToEndMedianMs"])
+    return float(_flink.once("backpressure", ("mode=unaligned", "segment=32kb"))["endToEndMedianMs"])

@@ -50,6 +50,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
             Aim(">=", 4.5),
             sides,
             size,
+            divided=("Spark's Delta sink", "delta_2pc"),
         ),
         Figure(
             "delta_commit_above_noop",

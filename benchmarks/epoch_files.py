@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
-from benchmarks._spark import mean_epoch, session, workplace
+from benchmarks._spark import mean_epoch, session, warm_up, workplace
 from spark_ext.spark import jvm
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
     periods: dict[str, dict[str, list[float]]] = {kind: {side: [] for side in SIDES} for kind in STEPS}
     with session("epoch_files", {"spark.sql.shuffle.partitions": str(PARTITIONS)}) as spark:
-        for kind in STEPS:
-            _ms(spark, kind, "Job")  # compiles
+        warm_up(lambda: [_ms(spark, kind, "Job") for kind in STEPS])
         for number in range(rounds):
             for kind in STEPS:
                 for side in list(SIDES)[:: 1 if number % 2 else -1]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import cpu_seconds, run_epochs, session, workplace
+from benchmarks._spark import counted, cpu_seconds, run_epochs, session, workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,11 +30,11 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     rates: dict[str, list[float]] = {"files": [], "spark": []}
     parts: dict[str, list[dict[str, float]]] = {"files": [], "spark": []}
     with session("files_throughput") as spark, workplace() as folder:
-        size = write(folder / "data")
-        for round_ in range(rounds + 1):
+        size = write(folder / "data", FILES, ROWS)
+        for round_, counts in counted(rounds):
             for side in rates:
-                durations = epoch(spark, side, folder / "data", folder / f"{side}-{round_}")
-                if round_:  # the first round compiles
+                durations = epoch(spark, side, folder / "data", folder / f"{side}-{round_}", FILES * ROWS)
+                if counts:
                     rates[side].append(FILES * ROWS / durations["triggerExecution"] / 1000)
                     parts[side].append(durations)
     ours, spark_own = (Sample.of(values, "M rows/s") for values in rates.values())
@@ -42,7 +42,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         Figure(
             "files_throughput",
             "files_throughput",
-            "rows per second from the same 10 M rows of Parquet: files / Spark's file stream",
+            f"rows per second from the same {FILES * ROWS:,} rows of Parquet: files / Spark's file stream",
             ours.median / spark_own.median,
             Aim(">=", 1.0),
             {"files": ours, "Spark's file stream": spark_own},
@@ -58,23 +58,33 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                     for side, found in parts.items()
                 },
             },
+            divided=("files", "Spark's file stream"),
         )
     ]
 
 
-def write(folder: Path) -> int:
-    """Write sixteen files of ids, times, keys, values and short texts, in row groups like those that Spark writes."""
+def write(folder: Path, files: int, rows: int) -> int:
+    """Write files of ids, times, keys, values and short texts, in row groups like those that Spark writes.
+
+    Args:
+        folder: is made.
+        files: how many.
+        rows: of each.
+
+    Returns:
+        Their size, bytes.
+    """
     folder.mkdir()
     random = np.random.default_rng(7)
-    for number in range(FILES):
-        ids = np.arange(number * ROWS, (number + 1) * ROWS, dtype=np.int64)
-        keys = random.integers(0, 1000, ROWS, dtype=np.int32)
+    for number in range(files):
+        ids = np.arange(number * rows, (number + 1) * rows, dtype=np.int64)
+        keys = random.integers(0, 1000, rows, dtype=np.int32)
         table = pa.table(
             {
                 "id": ids,
                 "ts": pa.array(ids * 1_000_000, pa.timestamp("us", "UTC")),
                 "key": keys,
-                "value": random.random(ROWS),
+                "value": random.random(rows),
                 "tag": pa.array([f"key-{key}" for key in range(1000)]).take(pa.array(keys)),
             }
         )
@@ -82,7 +92,7 @@ def write(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def epoch(spark: SparkSession, side: str, data: Path, folder: Path, into: str = "noop") -> dict[str, float]:
+def epoch(spark: SparkSession, side: str, data: Path, folder: Path, rows: int, into: str = "noop") -> dict[str, float]:
     """Run a query over all files, in one epoch.
 
     Args:
@@ -90,6 +100,7 @@ def epoch(spark: SparkSession, side: str, data: Path, folder: Path, into: str = 
         side: `files`, or `spark` for its own file stream.
         data: the folder of the files.
         folder: of the checkpoint and the output.
+        rows: of all files.
         into: `noop`, or `delta` for a table: by `delta_2pc` behind `files`, and by Spark's own sink behind its own.
 
     Returns:
@@ -103,10 +114,10 @@ def epoch(spark: SparkSession, side: str, data: Path, folder: Path, into: str = 
         writer = writer.option("uid", "out")
     before = cpu_seconds()
     reports = run_epochs(writer, folder / "checkpoint", 0)
-    assert reports[0]["numInputRows"] == FILES * ROWS
+    assert reports[0]["numInputRows"] == rows
     if into == "delta":
         written = sum(pq.read_metadata(path).num_rows for path in (folder / "table").rglob("*.parquet"))
-        assert written == FILES * ROWS, f"{side} wrote {written} rows"
+        assert written == rows, f"{side} wrote {written} rows"
     return {**reports[0]["durationMs"], "cpu": 1000 * (cpu_seconds() - before)}
 
 

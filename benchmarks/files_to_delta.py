@@ -7,10 +7,13 @@ directory and the commit, but not the start of the query.
 from __future__ import annotations
 
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import session, workplace
-from benchmarks.files_throughput import FILES, ROWS, epoch, write
+from benchmarks._spark import counted, session, workplace
+from benchmarks.files_throughput import epoch, write
 
 ROUNDS = 5
+FILES = 16
+ROWS = 625_000
+"""Rows per file; 10 M in total."""
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
@@ -18,12 +21,12 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     rates: dict[str, list[float]] = {"files": [], "spark": []}
     cpu: dict[str, list[float]] = {"files": [], "spark": []}
     with session("files_to_delta") as spark, workplace() as folder:
-        write(folder / "data")
-        for round_ in range(rounds + 1):
+        write(folder / "data", FILES, ROWS)
+        for _, counts in counted(rounds):
             for side in rates:
                 with workplace() as aside:
-                    durations = epoch(spark, side, folder / "data", aside, "delta")
-                if round_:  # the first round compiles
+                    durations = epoch(spark, side, folder / "data", aside, FILES * ROWS, into="delta")
+                if counts:
                     rates[side].append(FILES * ROWS / durations["triggerExecution"] / 1000)
                     cpu[side].append(durations["cpu"] / 1000)
     ours, spark_own = (Sample.of(values, "M rows/s") for values in rates.values())
@@ -31,7 +34,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         Figure(
             "files_to_delta",
             "files_to_delta",
-            "rows per second from 10 M rows of Parquet into a Delta table: files and delta_2pc / Spark's own",
+            f"rows per second from {FILES * ROWS:,} rows of Parquet into a Delta table: files, delta_2pc / Spark's own",
             ours.median / spark_own.median,
             Aim(">=", 1.5),
             {"files into delta_2pc": ours, "Spark's file stream into its Delta sink": spark_own},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import cpu_seconds, session, until, workplace
+from benchmarks._spark import cpu_seconds, session, until, warm_up, workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
     used: dict[int, list[float]] = {FEW: [], MANY: []}
     with session("idle_consumer") as spark:
-        _share(spark, FEW)  # compiles
+        warm_up(lambda: _share(spark, FEW))
         for number in range(rounds):
             for consumers in (FEW, MANY) if number % 2 else (MANY, FEW):
                 used[consumers].append(_share(spark, consumers))

@@ -35,12 +35,14 @@ EPOCHS = 2
 """Number of epochs that count."""
 PARTITIONS = 4
 VALUE = "x" * 100
-_LIMIT = ROWS + 100
-"""Offsets per epoch when reading: large enough that the transaction markers at the topic's end are no extra epoch."""
+MARKERS = 100
+"""Offsets per epoch beyond its rows when reading: so that the transaction markers at the topic's end are no epoch."""
 
 SINKS = ("kafka_2pc", "Spark's sink")
 SOURCES = ("kafka_range", "Spark's source")
 BARE = "bare producer"
+PARTS = ("throughput", "bare", "read")
+"""What is measured."""
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
@@ -49,27 +51,32 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     jars = ":".join(map(str, spark_kafka_jars()))
     with session("kafka", {"spark.driver.extraClassPath": jars}) as spark, _broker() as broker:
         full = _topic(broker)
-        _bare(broker, full, EPOCHS + 1)
+        if "read" in PARTS:
+            _bare(broker, full)
         for round_ in range(rounds):
             measured = {way: _write(spark, broker, way) for way in SINKS}
-            measured[BARE] = _bare(broker, _topic(broker))
-            measured |= {way: _read(spark, broker, way, full) for way in SOURCES}
+            if "bare" in PARTS:
+                measured[BARE] = _bare(broker, _topic(broker))
+            if "read" in PARTS:
+                measured |= {way: _read(spark, broker, way, full) for way in SOURCES}
             for way, one in measured.items():
                 if round_ or rounds == 1:  # the first round compiles
                     rates[way].append(one)
-    rate = {way: Sample.of(values, "M rows/s") for way, values in rates.items()}
+    rate = {way: Sample.of(values, "M rows/s") for way, values in rates.items() if values}
     sizes = {"rows per epoch": ROWS, "epochs": EPOCHS, "rounds": rounds, "bytes per value": len(VALUE)}
-    return [
-        _figure("kafka_throughput", "written", SINKS[0], SINKS[1], 0.8, rate, sizes),
-        _figure("kafka_bare", "written", SINKS[0], BARE, 0.7, rate, sizes),
-        _figure("kafka_read", "read", SOURCES[0], SOURCES[1], 1, rate, sizes),
-    ]
+    figures = {
+        "throughput": ("written", SINKS[0], SINKS[1], 0.8),
+        "bare": ("written", SINKS[0], BARE, 0.7),
+        "read": ("read", SOURCES[0], SOURCES[1], 1.0),
+    }
+    return [_figure(f"kafka_{part}", *figures[part], rate, sizes) for part in PARTS]
 
 
 def _figure(name: str, done: str, a: str, b: str, aim: float, rate: dict[str, Sample], sizes: dict[str, int]) -> Figure:
     what = f"rows {done} per second: {a} / {b}"
     sides = {side: rate[side] for side in (a, b)}
-    return Figure(name, "kafka", what, rate[a].median / rate[b].median, Aim(">=", aim), sides, sizes)
+    ratio = rate[a].median / rate[b].median
+    return Figure(name, "kafka", what, ratio, Aim(">=", aim), sides, sizes, divided=(a, b))
 
 
 @contextmanager
@@ -123,7 +130,7 @@ def _writer(rows: DataFrame, broker: Broker, way: str, topic: str, folder: Path)
     return rows.writeStream.format("kafka").options(**options)
 
 
-def _bare(broker: Broker, topic: str, epochs: int = EPOCHS + 1) -> float:
+def _bare(broker: Broker, topic: str) -> float:
     """Millions of rows per second of prepared messages; the first transaction is not counted."""
     messages = [(str(number).encode(), VALUE.encode()) for number in range(ROWS)]
     producer: Any = Producer(
@@ -136,7 +143,7 @@ def _bare(broker: Broker, topic: str, epochs: int = EPOCHS + 1) -> float:
     )
     producer.init_transactions(LIMIT)
     begun = 0.0
-    for epoch in range(epochs):
+    for epoch in range(EPOCHS + 1):
         if epoch == 1:
             begun = time.perf_counter()
         producer.begin_transaction()
@@ -149,9 +156,9 @@ def _bare(broker: Broker, topic: str, epochs: int = EPOCHS + 1) -> float:
                     producer.poll(0.05)
         producer.commit_transaction(LIMIT)
     seconds = time.perf_counter() - begun
-    _check(broker, topic, epochs * ROWS)
+    _check(broker, topic, (EPOCHS + 1) * ROWS)
     producer.close()
-    return (epochs - 1) * ROWS / seconds / 1e6
+    return EPOCHS * ROWS / seconds / 1e6
 
 
 # -- sources ----------------------------------------------------------------------------------------------------------
@@ -174,7 +181,7 @@ def _read(spark: SparkSession, broker: Broker, way: str, topic: str) -> float:
 def _reader(spark: SparkSession, broker: Broker, way: str, topic: str) -> DataFrame:
     if way == "kafka_range":
         options = {"uid": "in", "bootstrap_servers": broker.bootstrap, "topics": topic}
-        return spark.readStream.format("kafka_range").options(max_rows_per_epoch=_LIMIT, **options).load()
+        return spark.readStream.format("kafka_range").options(max_rows_per_epoch=ROWS + MARKERS, **options).load()
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
-    options |= {"maxOffsetsPerTrigger": str(_LIMIT), "kafka.isolation.level": "read_committed"}
+    options |= {"maxOffsetsPerTrigger": str(ROWS + MARKERS), "kafka.isolation.level": "read_committed"}
     return spark.readStream.format("kafka").options(**options).load()

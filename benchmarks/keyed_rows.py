@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import spark_ext as sx
-from benchmarks import flink_baseline
+from benchmarks import _flink
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import session, workplace
+from benchmarks._spark import counted, session, workplace
 from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
     rates: dict[str, list[float]] = {"exchange": [], "Flink": []}
     with session("keyed_rows") as spark:
-        for number in range(rounds + 1):
-            ours, theirs = _ours(spark), _flink()
-            if number:  # the first one compiles
+        for _, counts in counted(rounds):
+            ours, theirs = _ours(spark), _theirs()
+            if counts:
                 rates["exchange"].append(ours)
                 rates["Flink"].append(theirs)
     samples = {side: Sample.of(values, "rows/s") for side, values in rates.items()}
@@ -70,6 +70,6 @@ def _rate(folder: Path, first: int) -> float:
     return (ROWS - first) / (end - begin)
 
 
-def _flink() -> float:
+def _theirs() -> float:
     arguments = (f"n={ROWS}", "interval=1000", "keyed=true", "sink=csvbulk")
-    return float(flink_baseline.once("bounded", arguments)["emitRowsPerSec"])
+    return float(_flink.once("bounded", arguments)["emitRowsPerSec"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import session, until, workplace
+from benchmarks._spark import session, until, warm_up, workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
     found: dict[str, list[Cost]] = {kind: [] for kind in KINDS}
     with session("restore_cost") as spark:
-        _cost(spark, KINDS[0], min(ROWS, 1_000))  # compiles
+        warm_up(lambda: _cost(spark, KINDS[0], 1_000))
         for number in range(rounds):
             for kind in KINDS if number % 2 else KINDS[::-1]:
                 found[kind].append(_cost(spark, kind, ROWS))

@@ -13,11 +13,15 @@ import sys
 from pathlib import Path
 
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import workplace
+from benchmarks._spark import counted, workplace
 from examples.flights import prepare
 from spark_ext.spark.class_archive import VARIABLE
 
 ROUNDS = 5
+PREPARE = True
+"""Whether to make the class archive first, if it is not there."""
+MONTHS = 12
+"""Months of flights and weather that are read."""
 SIDES = ("short-lived", "ordinary")
 ROOT = Path(__file__).parents[1]
 
@@ -25,13 +29,17 @@ ROOT = Path(__file__).parents[1]
 def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
     times: dict[str, dict[str, list[float]]] = {side: {"first": [], "whole": []} for side in SIDES}
-    subprocess.run([sys.executable, "-m", "spark_ext", "prepare"], check=True)
+    if PREPARE:
+        subprocess.run([sys.executable, "-m", "spark_ext", "prepare"], check=True)
     with workplace() as folder:
         prepare(folder / "data")
-        for round_ in range(rounds + 1):
+        for table in ("flights", "weather"):
+            for file in sorted((folder / "data" / table).iterdir())[MONTHS:]:
+                file.unlink()
+        for round_, counts in counted(rounds):
             for side in SIDES:
                 found = _run(side, folder / f"{side}-{round_}", folder / "data")
-                if round_:  # the first round fills the caches of files
+                if counts:
                     for name, seconds in found.items():
                         times[side][name].append(seconds)
     return [

@@ -20,6 +20,7 @@ SECONDS = 60
 """Epochs per round."""
 ROWS = 100
 """Rows per second."""
+INTERVAL = "1 s"
 WARM = 5
 """Number of first epochs that are not counted, in which workers and connections start."""
 
@@ -54,7 +55,7 @@ def _epochs(spark: SparkSession, target: Target) -> list[dict[str, float]]:
     with workplace() as folder, target.open(folder) as options:
         rows = spark.readStream.format("datagen").options(uid="in", rows=ROWS * SECONDS, rows_per_second=ROWS).load()
         writer = rows.selectExpr(*target.columns).writeStream.format(target.sink).options(uid="out", **options)
-        job = sx.Job(spark, "sustained", state=folder / "state", interval="1 s").add("q", writer).start()
+        job = sx.Job(spark, "sustained", state=folder / "state", interval=INTERVAL).add("q", writer).start()
         (query,) = spark.streams.active
         job.await_termination()
         reports = [dict(report) for report in query.recentProgress]

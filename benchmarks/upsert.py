@@ -7,8 +7,6 @@ already: it neither looks for repeated keys nor remembers epochs.
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +56,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                 "epochs per round": EPOCHS,
                 "left out at first": WARM,
             },
+            divided=("MERGE of delta-spark in foreachBatch", "delta_2pc"),
         )
     ]
 
@@ -93,9 +92,3 @@ def _writer(spark: SparkSession, sink: str, rows: DataFrame, table: str) -> Data
         )
 
     return rows.writeStream.foreachBatch(merge)
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for figure in run(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS):
-        print(figure)

@@ -57,7 +57,7 @@ CASES = {
 }
 
 
-def run(names: list[str]) -> None:
+def baseline(names: list[str]) -> None:
     """Run cases, all if none is named, and print their medians.
 
     Raises:

@@ -1,0 +1,61 @@
+"""Which benchmarks there are, and how one is run: in full, or shorter with other sizes.
+
+A benchmark is a module with a function `run`. Its sizes are constants of the module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks._figures import Figure
+
+NAMES: Final = tuple(
+    sorted(one.name for one in pkgutil.iter_modules([str(Path(__file__).parent)]) if not one.name.startswith("_"))
+)
+"""All modules of this folder, except for those that begin with an underscore."""
+
+
+@dataclass(frozen=True)
+class Quick:
+    """A benchmark in a quick run."""
+
+    figures: tuple[str, ...]
+    """Those of its figures that are shown."""
+    rounds: int
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+
+QUICK: Final = {
+    "delta_throughput": Quick(("delta_throughput",), 4, {"ROWS": 1_000_000, "EPOCHS": 3}),
+    "delta_commit": Quick(("delta_commit",), 3, {"EPOCHS": 6}),
+    "upsert": Quick(("upsert",), 3, {"EPOCHS": 3, "TABLE": 200_000}),
+    "job_overhead": Quick(("job_epoch",), 5, {"SMALL": {"rows": 500, "steps": 30}, "PARTS": ("epoch",)}),
+    "files_throughput": Quick(("files_throughput",), 5, {"FILES": 8}),
+    "finish": Quick(("finish",), 5, {"KINDS": ("plain",)}),
+    "recovery": Quick(("recovery_kill", "recovery_failure"), 2, {"FAILURES": 5}),
+    "hop": Quick(("hop_commit_p50",), 1, {"PARTS": ("latency",)}),
+    "kafka": Quick(("kafka_throughput",), 4, {"ROWS": 300_000, "PARTS": ("throughput",)}),
+}
+"""What users ask for first, in a tenth of the time."""
+
+
+def measure(name: str, rounds: int | None = None, sizes: Mapping[str, Any] | None = None) -> list[Figure]:
+    """Run a benchmark in this process, which keeps the sizes that are given.
+
+    Args:
+        name: of the benchmark.
+        rounds: how many; default: its own number.
+        sizes: in place of constants of its module.
+    """
+    module = importlib.import_module(f"benchmarks.{name}")
+    for constant, value in (sizes or {}).items():
+        if not hasattr(module, constant):
+            raise AttributeError(f"benchmark '{name}' has no size {constant}")
+        setattr(module, constant, value)
+    figures: list[Figure] = module.run(rounds) if rounds else module.run()
+    return figures
