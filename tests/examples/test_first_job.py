@@ -21,6 +21,7 @@ def outputs(found: Any, source: str) -> list[dict[str, Any]]:
     return [one for one in cell.outputs if one.get("name") != "stderr"]
 
 
+@pytest.mark.process
 @pytest.mark.slow(40, "starts a kernel, which starts a JVM, and runs a job")
 def test_the_notebook_runs_and_shows_what_is_kept_in_it(tmp_path: Path) -> None:
     before, found = notebook.read(PATH), notebook.executed(PATH, tmp_path)
