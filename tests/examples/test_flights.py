@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from spark_ext.script import load_function
+from tests.support.scripts import scripts_undone
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "flights.py"
@@ -22,8 +24,13 @@ FLIGHTS, WITHOUT_WEATHER = 336_776, 1_556
 
 
 @pytest.fixture(scope="module")
-def example() -> ModuleType:
-    return sys.modules[load_function(SCRIPT, "job").__module__]
+def example() -> Iterator[ModuleType]:
+    """The script, which reads each table of the package once."""
+    with scripts_undone(), pytest.MonkeyPatch.context() as patch:
+        found = sys.modules[load_function(SCRIPT, "job").__module__]
+        for name in ("package_flights", "package_weather"):
+            patch.setattr(found, name, getattr(found, name)().copy)
+        yield found
 
 
 @pytest.fixture(scope="module")
