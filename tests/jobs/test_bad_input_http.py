@@ -115,7 +115,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     context.load_cert_chain(certificate, key)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    serving = threading.Thread(target=server.serve_forever)
+    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     serving.start()
     try:
         yield f"https://127.0.0.1:{server.server_port}/rows", certificate

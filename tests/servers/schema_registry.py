@@ -62,7 +62,8 @@ class SchemaRegistry(Client):
     def __init__(self) -> None:
         handler = type("Bound", (_Handler,), {"registry": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
+        # It looks that often whether it is to end.
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._lock = threading.Lock()
         self._schemas: list[dict[str, Any]] = []
         self._subjects: dict[str, list[int]] = {}

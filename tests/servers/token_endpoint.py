@@ -59,7 +59,8 @@ class TokenEndpoint:
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._scheme = "http" if tls is None else "https"
-        self._thread = threading.Thread(target=self._server.serve_forever)
+        # It looks that often whether it is to end.
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._lock = threading.Lock()
         self._refusals: list[tuple[int, Any, dict[str, str]]] = []
         self._valid: set[str] = set()
