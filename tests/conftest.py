@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-import spark_ext as sx
 from spark_ext import masking
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark import jvm
@@ -46,9 +45,7 @@ def spark_of_process() -> Iterator[SparkSession]:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
     # As jobs do for their own queries: also for those outside of a job, and for the files of each start.
     conf[jvm.FILE_MANAGER] = jvm.LOCAL_FILES
-    if Path.cwd() == Path(__file__).parents[1]:  # where Spark's `python -m` finds it
-        conf["spark.python.daemon.module"] = "tests.support.daemon"
-    session = sx.session("spark-ext-tests", master="local[2]", conf=conf)
+    session = cheap_jvm.session("spark-ext-tests", conf)
     yield session
     session.stop()
 

@@ -13,18 +13,27 @@ import fcntl
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
+import pytest
+
+import spark_ext as sx
 from spark_ext.spark import class_archive
 from spark_ext.spark.class_archive import SHORT_LIVED
 from spark_ext.spark.class_archive import VARIABLE as VARIABLE
 from spark_ext.spark.jars import delta_jars, installed_home, package_jars
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 OPTIONS: Final = f"{SHORT_LIVED} -Dspark.databricks.delta.snapshotPartitions=1"
 """Options of every JVM that lives for seconds or minutes. Delta otherwise reads each log in 50 tasks."""
+
+_ROOT: Final = Path(__file__).parents[2]
 
 # Without any output: some tests check everything that a driver prints.
 _QUIET: Final = "-Xlog:disable"
@@ -59,6 +68,17 @@ def prepare(cache: Path | None, *more_packages: str) -> None:
         if not archive.exists():
             _make(archive)
     use(archive)
+
+
+def session(name: str, conf: Mapping[str, str]) -> SparkSession:
+    """A local session whose JVM forks all its Python processes from one that has imported what they need."""
+    if not Path.cwd().samefile(_ROOT):  # Spark's `python -m` does not find the daemon
+        return sx.session(name, master="local[2]", conf=conf)
+    path = os.pathsep.join(filter(None, [str(_ROOT / "tests/support/planners"), os.environ.get("PYTHONPATH")]))
+    with pytest.MonkeyPatch.context() as given:
+        given.setenv("SPARK_EXT_TESTS_PLANNERS", f"spark-ext-tests-{uuid4()}")
+        given.setenv("PYTHONPATH", path)
+        return sx.session(name, master="local[2]", conf={"spark.python.daemon.module": "tests.support.daemon", **conf})
 
 
 def _make(archive: Path) -> None:

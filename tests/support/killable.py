@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions
 
 import spark_ext as sx
-from tests.support import operators
+from tests.support import cheap_jvm, operators
 from tests.support.jobs import JobHarness
 from tests.support.processes import Tree
 from tests.support.saved import first_rows, held
@@ -129,11 +129,11 @@ def kill(driver: Tree) -> None:
 
 
 def main(job: str, folder: str) -> None:
-    spark = sx.session(
-        "killable",
-        master="local[2]",
-        conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"},
-    )
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
+    if job == followed.__name__:  # whose planners are killed: they are found by their command
+        spark = sx.session("killable", master="local[2]", conf=conf)
+    else:
+        spark = cheap_jvm.session("killable", conf)
     JOBS[job](JobHarness(spark, Path(folder))).run(progress=False)
 
 

@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from tests.support import cheap_jvm
 from tests.support.folders import folder_snapshot
 from tests.support.jobs import expected, numbers, register
 from tests.support.refusals import delta_numbers
@@ -154,7 +155,7 @@ def chain(prepared: Any, spark: SparkSession) -> Chain:
 def main(action: str, folder: str) -> None:
     """In a process of its own, to be killed at a fail point."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
-    spark = sx.session("saved", master="local[2]", conf=conf)
+    spark = cheap_jvm.session("saved", conf)
     register(spark)
     chain = Chain(spark, Path(folder))
     if action == "restore":

@@ -17,6 +17,7 @@ import spark_ext as sx
 from spark_ext.control.client import LocalClient
 from spark_ext.control.event_state import EventState
 from spark_ext.control.requests import Request
+from tests.support import cheap_jvm
 from tests.support.controlled import Told, generated, pickled_by_value, told
 from tests.support.processes import Tree
 from tests.support.waiting import until
@@ -101,11 +102,9 @@ def driver(folder: Path, **env: str) -> Iterator[Tree]:
 
 
 def main(folder: str) -> None:
-    spark = sx.session(
-        "steered",
-        master=os.environ.get("SPARK_MASTER", "local[2]"),
-        conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", "spark.executor.memory": "512m"},
-    )
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
+    master = os.environ.get("SPARK_MASTER")
+    spark = sx.session("steered", master=master, conf=conf) if master else cheap_jvm.session("steered", conf)
     steered(spark, Path(folder)).run(progress=False)
 
 
