@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import pytest
 from pyspark import cloudpickle
 
 import spark_ext as sx
+from spark_ext import failpoints
+from spark_ext.spark import formats, jvm
 from tests.support import operators
 from tests.support.history import History
 
@@ -17,12 +20,36 @@ if TYPE_CHECKING:
 
     from spark_ext.jobs.job import Job
     from spark_ext.jobs.result import JobResult
+    from spark_ext.sinks.contract import TwoPhaseCommitSink
+    from spark_ext.sources.contract import ChannelSource
 
 
-def register(spark: SparkSession) -> None:
-    """Register the tests' operators; their code is pickled by value, as workers do not have the tests on their path."""
+OPERATORS: Final = (
+    operators.Numbers,
+    operators.Dirty,
+    operators.Growing,
+    operators.Folder,
+    operators.PatientFolder,
+)
+
+_registered: WeakKeyDictionary[SparkSession, tuple[dict[str, str], dict[str, type[Any]]]] = WeakKeyDictionary()
+"""By session: the workers' environment and all formats, as they were registered last."""
+
+
+def register(spark: SparkSession, *kinds: type[ChannelSource] | type[TwoPhaseCommitSink]) -> None:
+    """Register operators, or those of the tests, whose code is pickled by value: workers do not have it on their path.
+
+    Does nothing while everything is as registered last: two dozen registrations take as long as an epoch.
+    """
+    kinds = kinds or OPERATORS
+    environment = spark.sparkContext.environment
+    present = ({**environment, **failpoints.for_workers()}, {**formats.known(), **{one.name(): one for one in kinds}})
+    if _registered.get(spark) == present:
+        jvm.activate_if_none(spark)
+        return
     cloudpickle.register_pickle_by_value(operators)
-    sx.register(spark, operators.Numbers, operators.Dirty, operators.Growing, operators.Folder, operators.PatientFolder)
+    sx.register(spark, *kinds)
+    _registered[spark] = (dict(environment), formats.known())
 
 
 def numbers(spark: SparkSession, uid: str, **options: Any) -> DataFrame:

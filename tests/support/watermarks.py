@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 
-import spark_ext as sx
 from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark import jvm, registry
 from spark_ext.spark.registry import Registration
 from spark_ext.spark.spark_log import SparkLog
+from tests.support.jobs import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +100,7 @@ class Streams:
         import tests.support.watermarks
 
         cloudpickle.register_pickle_by_value(tests.support.watermarks)
-        sx.register(spark, GivenRows)
+        register(spark, GivenRows)
         self.spark = spark
         self.folder = folder
         self.checkpoint = folder / name
