@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,12 +14,11 @@ import pytest
 import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.failpoints import FailPoint
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExchangeRow, IncidentRow
 from tests.support.jobs import JobHarness, expected
 from tests.support.saved import ALL, Chain
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from spark_ext.jobs.job import Job
 
 
 @pytest.fixture
@@ -28,9 +27,9 @@ def waiting(lab: JobHarness) -> Chain:
     return Chain(lab.spark, lab.folder)
 
 
-def checkpoints(job: Job) -> list[Any]:
+def checkpoints(folder: Path) -> list[CheckpointRow]:
     """The rows of checkpoints of the whole job, oldest first."""
-    return job.ledger.checkpoints().where("query = ''").orderBy("at").collect()
+    return sorted(Ledger(str(folder / "state")).checkpoints(""), key=lambda row: row.at)
 
 
 def release(chain: Chain) -> None:
@@ -52,9 +51,9 @@ def test_u1_no_row_is_lost_or_repeated_whatever_the_mode(waiting: Chain, mode: s
     release(waiting)
     assert job.await_termination().finished
     assert waiting.written() == ALL
-    taken = [row for row in checkpoints(job) if row["kind"] == "savepoint" and row["status"] == "COMPLETED"]
-    assert [row["mode"] for row in taken] == ["aligned" if mode == "aligned" else "unaligned"]
-    assert (taken[0]["rows_in_flight"] > 0) is (mode != "aligned")
+    taken = [row for row in checkpoints(waiting.folder) if row.kind == "savepoint" and row.status == "COMPLETED"]
+    assert [row.mode for row in taken] == ["aligned" if mode == "aligned" else "unaligned"]
+    assert ((taken[0].rows_in_flight or 0) > 0) is (mode != "aligned")
 
     again = waiting.job().restore(waiting.savepoint)
     assert set(waiting.written()) <= set(ALL)
@@ -80,24 +79,24 @@ def test_u3_one_failed_write_fails_that_checkpoint_only(lab: JobHarness, monkeyp
     lab.add(job, x.read("x-in"), query="second", out="out")
     job.start()
     try:
-        until(lambda: [row["status"] for row in checkpoints(job)].count("COMPLETED") >= 3, "three are complete")
+        until(lambda: [row.status for row in checkpoints(lab.folder)].count("COMPLETED") >= 3, "three are complete")
     finally:
         job.stop()
-    rows = checkpoints(job)
-    failed = [row for row in rows if row["status"] == "FAILED"]
-    complete = [row["checkpoint_id"] for row in rows if row["status"] == "COMPLETED" and row["path"] is not None]
-    released = [row["checkpoint_id"] for row in rows if row["status"] == "RELEASED"]
-    assert len(failed) == 1 and FailPoint.SAVEPOINT_BEFORE_MANIFEST in failed[0]["reason"]
-    assert failed[0]["checkpoint_id"] < complete[0]
-    assert all(row["triggered_at"] <= row["at"] for row in rows if row["triggered_at"] is not None)
+    rows = checkpoints(lab.folder)
+    failed = [row for row in rows if row.status == "FAILED"]
+    complete = [row.checkpoint_id for row in rows if row.status == "COMPLETED" and row.path is not None]
+    released = [row.checkpoint_id for row in rows if row.status == "RELEASED"]
+    assert len(failed) == 1 and FailPoint.SAVEPOINT_BEFORE_MANIFEST in failed[0].reason
+    assert failed[0].checkpoint_id < complete[0]
+    assert all(row.triggered_at <= row.at for row in rows if row.triggered_at is not None)
     kept = {int(path.parent.name) for path in folder.glob("*/manifest.json")}
     assert kept == {complete[-1]}
-    assert failed[0]["checkpoint_id"] > 7 and not stray.exists(), "the number of a half-written one is not used again"
+    assert failed[0].checkpoint_id > 7 and not stray.exists(), "the number of a half-written one is not used again"
     assert set(complete) - kept <= set(released) <= set(complete)
-    held = job.ledger.exchanges().where("event = 'held'").collect()
-    assert {row["checkpoint_id"] for row in held} == set(complete)
-    incidents = job.ledger.incidents().where("type = 'checkpoint'").count()
-    assert incidents == 1
+    held = lab.ledger.table(ExchangeRow).rows([("event", "=", "held")])
+    assert {row.checkpoint_id for row in held} == set(complete)
+    incidents = lab.ledger.table(IncidentRow).rows([("type", "=", "checkpoint")])
+    assert len(incidents) == 1
 
 
 @pytest.mark.core
@@ -116,15 +115,15 @@ def test_u6_what_an_unaligned_checkpoint_writes_does_not_grow_with_the_backlog(w
             number = job.checkpoint(60)
             assert sorted(data.iterdir()) == before
             (row,) = [
-                one for one in checkpoints(job) if one["checkpoint_id"] == number and one["status"] == "COMPLETED"
+                one for one in checkpoints(waiting.folder) if one.checkpoint_id == number and one.status == "COMPLETED"
             ]
-            sizes.append(len(json.dumps(json.loads(row["metadata"])["exchanges"])))
-            counts.append(row["rows_in_flight"])
+            sizes.append(len(json.dumps(dict(row.metadata)["exchanges"])))
+            counts.append(row.rows_in_flight or 0)
             (waiting.folder / "gate").touch()
     finally:
         job.stop()
     assert counts[1] >= counts[0] + 100
-    assert [row["status"] for row in checkpoints(job) if row["query"] == ""] == ["COMPLETED"] * 2, "no barrier was sent"
+    assert [row.status for row in checkpoints(waiting.folder)] == ["COMPLETED"] * 2, "no barrier was sent"
     assert abs(sizes[1] - sizes[0]) <= 4, "digits"
 
 
@@ -144,9 +143,9 @@ def test_u7_a_bound_on_what_is_in_flight_slows_the_producer(lab: JobHarness) -> 
     lab.add(job, read.mapInArrow(slow, read.schema), query="slow", out="out")
     assert job.run(progress=False).finished
     assert lab.numbers() == expected(600)
-    epochs = job.ledger.epochs().collect()
-    read_at = [(row["committed_at"], row["input_rows"] or 0) for row in epochs if row["query"] == "slow"]
-    written_at = sorted((row["committed_at"], row["input_rows"] or 0) for row in epochs if row["query"] == "fast")
+    epochs = lab.ledger.table(EpochRow).rows()
+    read_at = [(row.committed_at, row.input_rows or 0) for row in epochs if row.query == "slow"]
+    written_at = sorted((row.committed_at, row.input_rows or 0) for row in epochs if row.query == "fast")
     in_flight, written = [], 0
     for at, rows in written_at:
         written += rows
@@ -168,9 +167,9 @@ def test_x5_two_kinds_in_one_job_and_a_consumer_before_its_producer(lab: JobHarn
     lab.add(job, second.read("second-in"), query="last", out="out")
     assert job.run(progress=False).finished
     assert lab.numbers() == expected(40, 25)
-    registered = job.ledger.exchanges().where("event = 'registered'").collect()
+    registered = lab.ledger.table(ExchangeRow).rows([("event", "=", "registered")])
     before_it_was_built = ("first", "")
-    readers = {(row["exchange"], row["query"]) for row in registered}
+    readers = {(row.exchange, row.query) for row in registered}
     assert readers == {before_it_was_built, ("first", "pass"), ("second", "last")}
-    sealed = job.ledger.exchanges().where("event = 'sealed'").collect()
-    assert sorted(row["exchange"] for row in sealed) == ["first", "second"], "each once"
+    sealed = lab.ledger.table(ExchangeRow).rows([("event", "=", "sealed")])
+    assert sorted(row.exchange for row in sealed) == ["first", "second"], "each once"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import Any
 
@@ -11,7 +10,6 @@ from pyspark.sql import DataFrame
 
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.job import Job
-from spark_ext.ledger import Ledger
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.spark.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
@@ -22,7 +20,7 @@ from tests.support.waiting import until
 @pytest.mark.core
 def test_r1_f15_what_has_finished_is_not_read_again_after_a_kill(lab: JobHarness) -> None:
     """A finished query beside one with a finished source of 10,000 rows and a live one; killed 20 checkpoints later."""
-    ledger = Ledger(str(lab.folder / "state"))
+    ledger = lab.ledger
     log = SparkLog(str(lab.checkpoint()))
 
     def cuts_with_a_finished() -> int:
@@ -66,7 +64,7 @@ def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: JobH
         first.run(progress=False)
     assert lab.numbers() == expected(100)
     assert SparkLog(str(lab.checkpoint())).newest_commit() == 0
-    assert first.ledger.finished().count() == 0
+    assert lab.ledger.finished_flags() == []
     done = len(lab.events("read"))
     assert lab.job(lab.source(**source)).run(progress=False).finished
     assert [(event["start"], event["end"]) for event in lab.events("read")[done:]] == [(60, 100)]
@@ -91,7 +89,7 @@ def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: JobHar
     counts = "20,20,400,400"
     gate = lab.folder / "gate"
     first = lab.job(lab.source(counts=counts, readers=4, max_rows_per_epoch=80, gate=gate)).start()
-    until(lambda: first.ledger.finished().where("kind = 'channel'").count() == 2, "two channels to finish")
+    until(lambda: lab.ledger.flagged("q", 1).get("in") == 2, "two channels to finish")
     first.stop()
     done = len(lab.events("read"))
     gate.touch()
@@ -107,7 +105,7 @@ def test_r7_finished_flags_survive_without_channel_state(lab: JobHarness) -> Non
     counts = "10,10,400"
     gate = lab.folder / "gate"
     first = lab.job(lab.source(counts=counts, readers=3, max_rows_per_epoch=30, gate=gate)).start()
-    until(lambda: first.ledger.finished().where("kind = 'channel'").count() == 2, "two channels to finish")
+    until(lambda: lab.ledger.flagged("q", 1).get("in") == 2, "two channels to finish")
     gate.touch()
     log = SparkLog(str(lab.checkpoint()))
     until(lambda: _confirmed(log) >= 2, "an offset that relies on the ledger")
@@ -135,7 +133,7 @@ def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_
     first = lab.job(lab.source(**source), checkpoint_interval="1 hour").start()
     until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
     first.stop()
-    assert first.ledger.checkpoints().count() == 0
+    assert lab.ledger.checkpoints() == []
     done = len(lab.events("read"))
     gate.touch()
     assert lab.job(lab.source(**source)).run(progress=False).finished
@@ -188,28 +186,28 @@ def test_p8_fully_partly_and_on_restore_are_three_things(lab: JobHarness) -> Non
         )
         return made
 
-    def finishes(running: Job) -> dict[str, Finish]:
-        rows = running.ledger.checkpoints().where("kind = 'periodic'").orderBy("checkpoint_id").collect()
+    def finishes() -> dict[str, Finish]:
+        rows = lab.ledger.checkpoints("")
         if not rows:
             return {}
-        metadata = CheckpointMetadata.from_json(json.loads(rows[-1]["metadata"]))
+        metadata = CheckpointMetadata.from_json(rows[-1].metadata)
         return {uid: part.finish for query in metadata.queries.values() for uid, part in query.sources.items()}
 
     first = job().start()
-    until(lambda: finishes(first) == {"a": Finish.FULLY, "b": Finish.PARTLY}, "fully and partly")
+    until(lambda: finishes() == {"a": Finish.FULLY, "b": Finish.PARTLY}, "fully and partly")
     first.stop()
     second = job().start()
     gate.touch()
-    until(lambda: finishes(second).get("a") is Finish.ON_RESTORE or second.done, "on restore")
+    until(lambda: finishes().get("a") is Finish.ON_RESTORE or second.done, "on restore")
     assert second.await_termination(300).finished
-    assert finishes(second)["a"] is Finish.ON_RESTORE
+    assert finishes()["a"] is Finish.ON_RESTORE
 
 
 def test_a_checkpoint_deleted_by_hand_is_refused_and_reset_is_the_way_out(lab: JobHarness) -> None:
     """A new checkpoint would write committed epochs a second time."""
     gate = lab.folder / "gate"
     job = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate)).start()
-    until(lambda: job.ledger.epochs().count() > 0, "an epoch in the ledger")
+    until(lambda: lab.ledger.last_epochs(), "an epoch in the ledger")
     job.stop()
     shutil.rmtree(lab.checkpoint())
     gate.touch()

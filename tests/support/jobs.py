@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 
 import spark_ext as sx
 from spark_ext import failpoints
+from spark_ext.ledger import Ledger
 from spark_ext.spark import formats, jvm
 from tests.support import operators
 from tests.support.history import History
@@ -84,6 +85,11 @@ class JobHarness:
     def run(self, frame: DataFrame, **settings: Any) -> JobResult:
         """Run a job with one query to its end; takes the same arguments as `job`."""
         return self.job(frame, **settings).run(progress=False)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The job's tables, read without Spark."""
+        return Ledger(str(self.folder / "state"))
 
     def history(self) -> History:
         """The job's history so far."""
