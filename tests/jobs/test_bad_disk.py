@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 from spark_ext.errors import StateError, StorageError
 from spark_ext.jobs.job import Job
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow
 from tests.support.disks import fill, remount, small_disk
 from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
@@ -68,7 +70,8 @@ def test_a_full_disk(on_disk: JobHarness, disk: Path, tmp_path: Path) -> None:
         return on_disk.job(frame, restart_attempts=1, restart_backoff="10 ms", outage_patience=0)
 
     running = job().start()
-    until(lambda: running.ledger.epochs().count() == 1, "the first epoch to be in the ledger")
+    epochs = Ledger(running.state_directory).table(EpochRow)
+    until(lambda: len(epochs.rows()) == 1, "the first epoch to be in the ledger")
     filling = fill(disk)
     gate.touch()
     with refused(StorageError, "job 'lab'", "query 'q'", "o space left on", "free space"):

@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, JobFailedError
 from spark_ext.jobs.job import Job
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import BadRowsRow, IncidentRow
 from spark_ext.spark.spark_log import SparkLog
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
@@ -59,14 +61,14 @@ def test_two_sources_of_a_query_leave_their_bad_rows_beside_the_good_ones(lab: J
     assert numbers_of(found) == all_bad(50, 60)
     assert sorted(int(row["raw"][1:]) for row in found if row["uid"] == "files") == list(range(0, 70, 7))
     assert {(row["job"], row["query"], row["lineage"]) for row in found} == {("lab", "q", 1)}
-    ledger = lab.job(dirty(lab, counts="50,60")).ledger
-    told = {(row["source"], row["epoch"]): row["rows"] for row in ledger.bad_rows().collect()}
+    ledger = Ledger(str(lab.folder / "state"))
+    told = {(row.source, row.epoch): row.rows for row in ledger.table(BadRowsRow).rows()}
     counts: dict[tuple[str, int], int] = {}
     for row in found:
         counts[row["uid"], row["epoch"]] = counts.get((row["uid"], row["epoch"]), 0) + 1
     assert told == counts
-    incidents = [row for row in ledger.incidents().collect() if row["type"] == "bad_rows"]
-    assert len(incidents) == 2 and {row["severity"] for row in incidents} == {"INFO"}
+    incidents = ledger.table(IncidentRow).rows([("type", "=", "bad_rows")])
+    assert len(incidents) == 2 and {row.severity for row in incidents} == {"INFO"}
 
 
 def test_a_job_that_has_failed_on_a_bad_row_continues_when_it_is_collected(lab: JobHarness) -> None:
@@ -180,12 +182,11 @@ def test_rows_that_a_sink_refuses_go_to_the_table(lab: JobHarness) -> None:
     result = job.run(progress=False)
     assert result.finished and result.query("q").bad_rows == 11
     assert good(lab) == all_good(50, 60) and refused(lab) == all_bad(50, 60)
-    rows = job.ledger.bad_rows().collect()
-    assert {(row["source"], row["role"]) for row in rows} == {("out", "sink")} and sum(
-        row["rows"] for row in rows
-    ) == 11
+    ledger = Ledger(job.state_directory)
+    rows = ledger.table(BadRowsRow).rows()
+    assert {(row.source, row.role) for row in rows} == {("out", "sink")} and sum(row.rows for row in rows) == 11
     assert all("'even' may not be null" in row["reason"] for row in bad(lab))
-    told = [row["what"] for row in job.ledger.incidents().collect() if row["type"] == "bad_rows"]
+    told = [row.what for row in ledger.table(IncidentRow).rows([("type", "=", "bad_rows")])]
     assert told[0].startswith("sink 'out' has bad rows")
 
 

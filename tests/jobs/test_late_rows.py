@@ -6,9 +6,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow
 from spark_ext.views.status import read_status
 from tests.support.jobs import JobHarness
 
@@ -44,10 +47,10 @@ def test_a_row_that_is_too_late_is_named_wherever_rows_are(lab: JobHarness) -> N
     assert "1 late row dropped" in str(second)
     assert second.to_json()["queries"][0]["late_rows"] == 1
 
-    table = lab.spark.read.format("delta").load(str(lab.folder / "out"))
-    assert {row["hour"]: row["n"] for row in table.collect()} == {8: 1, 9: 1, 12: 2, 13: 1}
+    table = DeltaTable(lab.folder / "out").to_pyarrow_table()
+    assert {row["hour"]: row["n"] for row in table.to_pylist()} == {8: 1, 9: 1, 12: 2, 13: 1}
     status = read_status(str(lab.folder / "state"))
     assert [query.late_rows for query in status.queries] == [1]
     assert status.to_json()["queries"][0]["late_rows"] == 1
-    epochs = lab.spark.read.format("delta").load(str(lab.folder / "state" / "ledger" / "epochs"))
-    assert sum(row["late_rows"] for row in epochs.collect()) == 1
+    epochs = Ledger(str(lab.folder / "state")).table(EpochRow).rows()
+    assert sum(row.late_rows or 0 for row in epochs) == 1

@@ -16,6 +16,8 @@ from spark_ext.exchange.consumers import front_of
 from spark_ext.exchange.entries import EntryKind
 from spark_ext.exchange.view import ExchangeView
 from spark_ext.jobs.latency import LATE, RECORD_EVERY, LatencyMeter
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import LatencyRow
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.latency import Marker
 from spark_ext.model.lifecycle import State
@@ -25,6 +27,7 @@ from spark_ext.spark.spark_log import SparkLog
 from spark_ext.views.status import read_status
 from tests.support.exchanges import Producer
 from tests.support.jobs import JobHarness, expected
+from tests.support.refusals import failures
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -373,7 +376,7 @@ def test_an_epoch_that_is_repeated_keeps_its_beginning(lab: JobHarness) -> None:
     job = lab.job(rows, latency="latest", latency_interval=0, restart_backoff="1 s")
     result = job.run(progress=False)
     assert result.state is State.FINISHED and lab.numbers() == expected(5)
-    assert job.ledger.incidents().where("type = 'failure'").count() == 1
+    assert len(failures(job)) == 1
     found = latest(result.query("q"))
     assert (found.markers, found.p50_ms) == (1, None) and found.ms >= 1_000
 
@@ -383,7 +386,7 @@ def test_a_job_that_does_not_ask_for_markers_has_none(lab: JobHarness) -> None:
     result = job.run(progress=False)
     assert result.query("q").latencies == ()
     assert job._coordinator is not None and job._coordinator.latency is None
-    assert job.ledger.latencies().count() == 0
+    assert Ledger(job.state_directory).table(LatencyRow).rows() == []
 
 
 def latest(query: QuerySnapshot) -> Any:

@@ -15,6 +15,8 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.exchange.entries import Entry, EntryKind
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import CheckpointRow, ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
 from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
@@ -72,7 +74,8 @@ def test_a_diamond_ends_by_itself_with_each_row_once_and_leaves_nothing(lab: Job
     assert readers == {"to-double": "double", "x-in": "both"}, "before the first epoch of the producer"
     assert sum(entry.row_count for entry in log) == 65
     ended = {
-        row["operator"]: row["since"] for row in job.ledger.execution_states().collect() if row["state"] == "FINISHED"
+        row.operator: row.since
+        for row in Ledger(job.state_directory).table(ExecutionStateRow).rows([("state", "=", "FINISHED")])
     }
     assert ended["pass"] < ended["double"] < ended["both"], "in the order of the flow"
     named = {segment.name for entry in log for segment in entry.segments}
@@ -222,7 +225,7 @@ def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> N
     assert second.run(progress=False).state is State.FINISHED
     data = lab.folder / "state" / "exchanges" / "x" / "data"
     assert len(list(data.iterdir())) > 0, "for the one that has left"
-    said = [row["what"] for row in second.ledger.incidents().collect() if row["type"] == "exchange"]
+    said = [row.what for row in Ledger(second.state_directory).table(IncidentRow).rows([("type", "=", "exchange")])]
     assert said == ["source 'b' of query 'read-b' reads exchange 'x' and is no longer in the job"]
     with pytest.raises(ConfigurationError, match="source 'a' is part of query 'read-a'"):
         job("a").forget("x", "a")
@@ -252,7 +255,7 @@ def test_x1_p7_the_producer_has_finished_and_a_new_consumer_reads_every_row(lab:
     first.start()
     first.checkpoint(60)  # the producer ends before it has seen the barrier, or just behind it
     first.await_termination()
-    taken = {row["status"] for row in first.ledger.checkpoints().collect() if row["mode"] == "aligned"}
+    taken = {row.status for row in aligned(first)}
     assert taken == {"TRIGGERED", "COMPLETED"}, "P7: none is aborted because a query finishes"
     assert job("a", "b", producer=False).run(progress=False).state is State.FINISHED
     assert lab.numbers("b") == expected(40, 25)
@@ -365,10 +368,10 @@ def test_f8_aligned_checkpoints_of_a_diamond_reflect_the_same_input(lab: JobHarn
     last.start()
     assert job.drain().state is State.FINISHED
     last.join()
-    rows = [row for row in job.ledger.checkpoints().collect() if row["mode"] == "aligned"]
-    complete = {row["checkpoint_id"]: json.loads(row["metadata"]) for row in rows if row["status"] == "COMPLETED"}
+    rows = aligned(job)
+    complete = {row.checkpoint_id: row.metadata for row in rows if row.status == "COMPLETED"}
     assert sorted(complete) == sorted(taken) and len(taken) == 5
-    assert {row["status"] for row in rows} == {"TRIGGERED", "COMPLETED"}
+    assert {row.status for row in rows} == {"TRIGGERED", "COMPLETED"}
     for number in sorted(taken)[:4]:
         queries = complete[number]["queries"]
         read = queries["pass"]["sources"]["in"]["offset"]
@@ -376,6 +379,10 @@ def test_f8_aligned_checkpoints_of_a_diamond_reflect_the_same_input(lab: JobHarn
         ends = {channel: state["at"] for channel, state in read["running"].items()}
         shown = rows_upto(lab, queries["both"]["epoch"])
         assert shown and shown == both(*(ends[str(channel)] for channel in range(2))), f"checkpoint {number}"
+
+
+def aligned(job: Job) -> list[CheckpointRow]:
+    return Ledger(job.state_directory).table(CheckpointRow).rows([("mode", "=", "aligned")])
 
 
 def rows_upto(lab: JobHarness, epoch: int) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, JobRunningError
@@ -88,7 +89,7 @@ def test_the_last_run_over_a_source_of_sparks_own_ends(lab: JobHarness) -> None:
         return job.run(until="now", emit=emit, progress=False)  # type: ignore[arg-type]
 
     def written() -> list[int]:
-        return sorted(row["id"] for row in lab.spark.read.format("delta").load(str(lab.folder / "out")).collect())
+        return sorted(DeltaTable(lab.folder / "out").to_pyarrow_table()["id"].to_pylist())
 
     assert run(1).state is State.SUSPENDED
     last = run(2, emit="all")

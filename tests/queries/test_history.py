@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample
 from spark_ext.queries import history as module
 from spark_ext.queries.history import CommittedEpoch, EpochHistory
@@ -75,15 +77,14 @@ def test_nobody_waits_for_figures_of_an_earlier_run(clock: Clock) -> None:
 def test_l5_dropped_events_cost_no_figure(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Coordinator, "hint", lambda *_: None)
     job = lab.job(lab.source(counts="1", live="true", rate=200)).start()
-    seen = until(
-        lambda: job.ledger.epochs().where("input_rows > 0").collect(), "an epoch with its rows, while the job runs"
-    )
+    table = Ledger(job.state_directory).table(EpochRow)
+    seen = until(lambda: [row for row in table.rows() if row.input_rows], "an epoch with its rows, while the job runs")
     result = job.stop()
-    epochs = job.ledger.epochs().orderBy("epoch").collect()
+    epochs = sorted(table.rows(), key=lambda row: row.epoch)
     assert len(epochs) >= len(seen)
     # Spark does not report on the epoch in which it was stopped, even when it has committed it.
-    reported = epochs if epochs[-1]["input_rows"] is not None else epochs[:-1]
-    assert sum(row["input_rows"] for row in reported) == result.rows > 0
+    reported = epochs if epochs[-1].input_rows is not None else epochs[:-1]
+    assert sum(row.input_rows or 0 for row in reported) == result.rows > 0
     assert len(lab.rows()) >= result.rows
 
 
