@@ -46,7 +46,7 @@ control: .venv/.test java
 # Nothing here waits for a server, so a third worker would only collect the tests once more.
 quick: WORKERS = 2
 quick: .venv/.test
-	@$(PYTEST) -m "not (spark or server or process or slow)" $(ARGS)
+	@$(PYTEST) --hypothesis-profile quick -m "not (spark or server or process or slow)" $(ARGS)
 
 test: .venv/.test .venv/.browser java
 	@$(PYTEST) --slice $(SLICE) $(ARGS)

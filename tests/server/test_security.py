@@ -22,6 +22,8 @@ from spark_ext.server.tokens import create, generate, revoke
 from tests.control.states import State
 from tests.server.served import JOB, Served, serving
 
+pytestmark = pytest.mark.core
+
 OF_JOB = ("", "/epochs", "/finished", "/checkpoints", "/incidents", "/config?query=q", "/kinds", "/nothing")
 OF_CONTROL = ("/control", "/control/x", "/control/stream")
 OF_PAGE = ("/page", "/page/series", "/page/stream", "/page/incidents/x")

@@ -22,8 +22,8 @@ SESSION: Final = "spark_of_process"
 """The fixture of the Spark session."""
 
 _OURS: Final = ("tests.", "spark_ext.testing.")
-_SERVERS: Final = "tests.servers."
-_PROCESSES: Final = ("subprocess", "multiprocessing")
+_SERVERS: Final = ("tests.servers.", "spark_ext.server.server")
+_PROCESSES: Final = ("subprocess", "multiprocessing", "nbclient", "playwright")
 
 _SECONDS: Final = {"chaos": 60.0, "cluster": 30.0, "process": 4.0, "spark": 4.0, "server": 2.0}
 """Assumed cost of a test without `slow`, by the most expensive of its markers; without any marker it is near zero."""
@@ -85,23 +85,39 @@ def _functions(item: pytest.Item, names: set[str]) -> Iterator[Callable[..., Any
 def _uses(function: Callable[..., Any]) -> frozenset[str]:
     """Which of the markers `process` and `server` a function needs."""
     found: set[str] = set()
-    seen: set[int] = set()
-    todo: list[Any] = [function]
+    todo: list[Any] = [getattr(function, "__func__", function)]
+    seen: set[Any] = set(todo)
     while todo:
-        one = todo.pop()
-        one = getattr(one, "__func__", one)
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        module = one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", None)
+        markers, others = _direct(todo.pop())
+        found |= markers
+        todo += others - seen
+        seen |= others
+    return frozenset(found)
+
+
+@cache
+def _direct(one: FunctionType | type) -> tuple[frozenset[str], frozenset[FunctionType | type]]:
+    """What one function or class uses itself: its markers, and the functions and classes of the tests."""
+    if not _is_ours(one.__module__):
+        return frozenset(), frozenset()
+    if one.__module__.startswith(_SERVERS):
+        return frozenset({"server"}), frozenset()
+    found: set[str] = set()
+    others: set[FunctionType | type] = set()
+    names = _names(inspect.unwrap(one).__code__) if isinstance(one, FunctionType) else ()
+    if any(name.partition(".")[0] in _PROCESSES for name in names):  # imported in the function
+        found.add("process")
+    for value in _named(one):
+        value = getattr(value, "__func__", value)
+        module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         if str(module).partition(".")[0] in _PROCESSES:
             found.add("process")
-        elif isinstance(one, (FunctionType, type)) and _is_ours(one.__module__):
-            if one.__module__.startswith(_SERVERS):
+        elif isinstance(value, (FunctionType, type)):
+            if value.__module__.startswith(_SERVERS):
                 found.add("server")  # not `process`, which is for processes that the test starts itself
-            else:
-                todo += _named(one)
-    return frozenset(found)
+            elif _is_ours(value.__module__):
+                others.add(value)
+    return frozenset(found), frozenset(others)
 
 
 def _is_ours(module: str) -> bool:
