@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 
 from spark_ext.errors import ConfigurationError, FencedError
 from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.testing.children import Child, frozen, was_fenced
 from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, ids, numbered, table
-from tests.sinks.frozen import frozen, started, was_fenced
 from tests.support.waiting import until
 
 WIDER = ddl("id long, name string, extra double")
@@ -28,10 +28,31 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
+def first_epoch(path: Path) -> None:
+    Driver(path).run(0, numbered(0, 5))
+    print("committed", flush=True)
+
+
+def wider_epoch(path: Path) -> None:
+    Driver(path, WIDER, options={"merge_schema": "true"}).run(1, numbered(5, 10))
+
+
+def second_claim(path: Path) -> None:
+    Driver(path, incarnation=2).claim()
+
+
+def endless(path: Path) -> None:
+    print(os.getpid(), flush=True)
+    driver = Driver(path)
+    driver.claim()
+    for epoch in range(100_000):
+        driver.run(epoch, numbered(epoch * 3, epoch * 3 + 3))
+
+
 def test_frozen_before_its_commit_while_the_successor_repeats_the_epoch(tmp_path: Path, path: Path) -> None:
     first, second = Driver(path), Driver(path, incarnation=2)
     first.claim()
-    with frozen(tmp_path, "delta.before_commit", "Driver(path).run(0, numbered(0, 5))") as zombie:
+    with frozen(tmp_path, "delta.before_commit", first_epoch, path) as zombie:
         second.claim()
         second.run(0, numbered(0, 5))
         second.run(1, numbered(5, 10))
@@ -40,7 +61,7 @@ def test_frozen_before_its_commit_while_the_successor_repeats_the_epoch(tmp_path
 
 
 def test_frozen_when_there_was_no_table(tmp_path: Path, path: Path) -> None:
-    with frozen(tmp_path, "delta.before_create", "Driver(path).run(0, numbered(0, 5))") as zombie:
+    with frozen(tmp_path, "delta.before_create", first_epoch, path) as zombie:
         second = Driver(path, incarnation=2)
         second.claim()
         assert data_files(path) == set()
@@ -55,14 +76,8 @@ def test_frozen_when_there_was_no_table_and_the_successor_cannot_make_one(tmp_pa
 
     The epoch of the older one counts, and the fence follows with the successor's first epoch.
     """
-    program = """
-        Driver(path).run(0, numbered(0, 5))
-        print("committed")
-        import sys
-        sys.stdin.readline()
-    """
     second = Driver(path, incarnation=2)
-    with frozen(tmp_path, "delta.before_create", program) as zombie:
+    with frozen(tmp_path, "delta.before_create", first_epoch, path) as zombie:
         second.claim(schema=False)
         assert len(data_files(path)) == 1
         assert "committed" in zombie.wake()
@@ -75,11 +90,7 @@ def test_frozen_when_there_was_no_table_and_the_successor_cannot_make_one(tmp_pa
 def test_frozen_before_it_adds_a_column(tmp_path: Path, path: Path) -> None:
     Driver(path).claim()
     Driver(path).run(0, numbered(0, 5))
-    program = """
-        wider = ddl("id long, name string, extra double")
-        Driver(path, wider, options={"merge_schema": "true"}).run(1, numbered(5, 10))
-    """
-    with frozen(tmp_path, "delta.before_columns", program) as zombie:
+    with frozen(tmp_path, "delta.before_columns", wider_epoch, path) as zombie:
         Driver(path, incarnation=2).claim()
         assert was_fenced(zombie.wake())
     assert table(path).column_names == ["id", "name"]
@@ -88,7 +99,7 @@ def test_frozen_before_it_adds_a_column(tmp_path: Path, path: Path) -> None:
 
 def test_frozen_before_its_commit_while_the_successor_adds_a_column(tmp_path: Path, path: Path) -> None:
     Driver(path).claim()
-    with frozen(tmp_path, "delta.before_commit", "Driver(path).run(0, numbered(0, 5))") as zombie:
+    with frozen(tmp_path, "delta.before_commit", first_epoch, path) as zombie:
         second = Driver(path, WIDER, incarnation=2, options={"merge_schema": "true"})
         second.claim()
         second.run(0, numbered(0, 5))
@@ -98,7 +109,7 @@ def test_frozen_before_its_commit_while_the_successor_adds_a_column(tmp_path: Pa
 
 def test_frozen_in_its_own_claim(tmp_path: Path, path: Path) -> None:
     Driver(path).claim()
-    with frozen(tmp_path, "delta.before_fence", "Driver(path, incarnation=2).claim()") as zombie:
+    with frozen(tmp_path, "delta.before_fence", second_claim, path) as zombie:
         third = Driver(path, incarnation=3)
         third.claim()
         prepared = third.write(0, numbered(0, 5))
@@ -111,7 +122,7 @@ def test_frozen_between_its_fence_and_its_cleaning(tmp_path: Path, path: Path) -
     """It continues to clean up after its successor has begun: only files of incarnations older than its own."""
     Driver(path).claim()
     Driver(path).write(0, numbered(0, 5))
-    with frozen(tmp_path, "delta.fenced", "Driver(path, incarnation=2).claim()") as zombie:
+    with frozen(tmp_path, "delta.fenced", second_claim, path) as zombie:
         third = Driver(path, incarnation=3)
         third.claim()
         prepared = third.write(0, numbered(0, 5))
@@ -121,31 +132,21 @@ def test_frozen_between_its_fence_and_its_cleaning(tmp_path: Path, path: Path) -
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_stopped_anywhere_and_woken_later(tmp_path: Path, path: Path, seed: int) -> None:
+def test_stopped_anywhere_and_woken_later(path: Path, seed: int) -> None:
     """SIGSTOP at a random moment of a run of commits; the successor repeats what it does not find."""
-    program = """
-        driver = Driver(path)
-        driver.claim()
-        for epoch in range(100_000):
-            driver.run(epoch, numbered(epoch * 3, epoch * 3 + 3))
-    """
-    chance = random.Random(seed)
-    process = started(tmp_path, program, {})
-    try:
-        wanted = chance.randrange(5, 40)
-        log = path / "_delta_log" / f"{wanted:020}.json"
-        until(lambda: log.exists() or process.poll() is not None, f"version {wanted}")
-        os.kill(process.pid, signal.SIGSTOP)
+    wanted = random.Random(seed).randrange(5, 40)
+    log = path / "_delta_log" / f"{wanted:020}.json"
+    with Child(endless, path) as child:
+        until(lambda: log.exists() or child.poll() is not None, f"version {wanted}")
+        pid = int(child.text().split()[0])
+        os.kill(pid, signal.SIGSTOP)
         second = Driver(path, incarnation=2)
         second.claim()
         last = len(ids(path)) // 3
         assert data_files(path) == set(_live(path)), "what is not committed is cleaned, the rest untouched"
-        os.kill(process.pid, signal.SIGCONT)
-        assert was_fenced(process.communicate(timeout=120)[0])
+        os.kill(pid, signal.SIGCONT)
+        assert was_fenced(child.wait())
         assert len(ids(path)) // 3 == last, "nothing came after the claim"
-    finally:
-        process.kill()
-        process.wait()
     for epoch in range(last + 3):
         second.run(epoch, numbered(epoch * 3, epoch * 3 + 3))
     assert ids(path) == list(range(3 * (last + 3)))
