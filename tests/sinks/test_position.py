@@ -45,12 +45,16 @@ def test_a_uri_is_opened_by_arrow(checkpoint: str, tmp_path: Path, monkeypatch: 
     assert Position(**json.loads((tmp_path / "q" / NAME).read_text())) == remembered(f"file://{checkpoint}") == MINE
 
 
-def test_what_cannot_be_read_or_written_is_not_known(checkpoint: str, tmp_path: Path) -> None:
-    """As after a loss of power, or with a scheme that Arrow does not know."""
+def test_what_cannot_be_read_or_written_is_not_known(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a loss of power, with a scheme that Arrow does not know, or in a folder that is not there."""
     (tmp_path / "q" / NAME).write_text('{"sink"')
     assert remembered(checkpoint) is None
-    remember("wasbs://bucket/q/checkpoint", MINE, START)
-    assert remembered("wasbs://bucket/q/checkpoint") is None
+    monkeypatch.setattr(position, "local_path", lambda uri: None)
+    for uri in ("nowhere://bucket/q/checkpoint", f"file://{tmp_path}/absent/q/checkpoint"):
+        remember(uri, MINE, START)
+        assert remembered(uri) is None
 
 
 def test_a_sink_gets_no_other_uid_while_its_last_epoch_may_be_repeated(checkpoint: str) -> None:
