@@ -35,7 +35,22 @@ LIMIT = 300.0
 """Seconds after which a running child counts as hanging."""
 
 _FORKING: Final = multiprocessing.get_context("forkserver")
-_PRELOADED: Final = ["pytest", "deltalake", "spark_ext.testing.sink_contract"]
+_PRELOADED: Final = [
+    "pytest",
+    "deltalake",
+    "pandas",  # imported by Arrow when it converts values, which takes longer than most epochs
+    "spark_ext.testing.sink_contract",
+    # What the package's own sinks import when it is needed; what is not installed is left out.
+    "confluent_kafka.admin",
+    "httpcore",
+    "psycopg",
+    "spark_ext.delta.sink_table",
+    "spark_ext.sinks.http_2pc.sink",
+    "spark_ext.sinks.kafka_2pc.producer",
+    "spark_ext.sinks.kafka_2pc.sink",
+    "spark_ext.sinks.postgres_2pc.claim",
+    "spark_ext.sinks.postgres_2pc.sink",
+]
 _starting: Final = threading.Lock()
 
 
