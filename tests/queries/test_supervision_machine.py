@@ -92,4 +92,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestAnyOrder.settings = settings(max_examples=2 * settings().max_examples // 5, stateful_step_count=20, deadline=None)

@@ -148,5 +148,7 @@ class PlannerMachine(RuleBasedStateMachine):
         assert self.store.advances - before <= len(newest.running)
 
 
-PlannerMachine.TestCase.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)
+PlannerMachine.TestCase.settings = settings(
+    max_examples=3 * settings().max_examples // 4, stateful_step_count=30, deadline=None
+)
 TestPlanner = PlannerMachine.TestCase

@@ -120,5 +120,7 @@ class SeekMachine(RuleBasedStateMachine):
         shutil.rmtree(self.place)
 
 
-SeekMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+SeekMachine.TestCase.settings = settings(
+    max_examples=3 * settings().max_examples // 5, stateful_step_count=20, deadline=None
+)
 TestSeek = SeekMachine.TestCase
