@@ -10,6 +10,8 @@ import pytest
 from spark_ext import cli
 from tests.support.page_states import shop
 
+pytestmark = pytest.mark.slow(0.3, "draws whole figures of a job of seven queries")
+
 Capture = pytest.CaptureFixture[str]
 
 

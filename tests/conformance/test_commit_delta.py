@@ -85,6 +85,7 @@ class UpsertTarget(DeltaTarget):
         return {name for name in super().leftovers() if owner_of(name) is not None}
 
 
+@pytest.mark.slow(0.1, "each of 33 tests merges into a Delta table several times")
 class TestDelta2pcUpsert(SinkContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:

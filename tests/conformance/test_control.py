@@ -137,6 +137,7 @@ def test_e5_a_burst_is_refused_beyond_the_limit_and_the_rest_is_obeyed_in_order(
 
 
 @pytest.mark.core
+@pytest.mark.slow(1, "maintains a whole ledger several times")
 def test_e8_an_event_is_deleted_only_once_its_effect_is_held_elsewhere(tmp_path: Path) -> None:
     """One that is not settled stays at any age, as does one from which the configuration in force follows."""
     state = State(tmp_path / "state")

@@ -30,6 +30,7 @@ class TestArrow(ExchangeContract):
         return Place("arrow", str(tmp_path / "flights"))
 
 
+@pytest.mark.slow(0.2, "each test commits many times to a Delta log; one of the 31 takes 3 s")
 class TestDelta(ExchangeContract):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:

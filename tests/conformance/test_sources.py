@@ -183,6 +183,7 @@ class TestExchange(SourceContract):
         return ExchangeWorld(tmp_path / "in")
 
 
+@pytest.mark.slow(0.2, "each of 19 tests commits many times to a Delta log")
 class TestExchangeOfDelta(SourceContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:

@@ -170,6 +170,7 @@ def test_a_commit_waits_for_those_that_were_answered_together(state: State, monk
     assert last.result().event.sequence == 7
 
 
+@pytest.mark.slow(2, "as many commits as there are between two checkpoints of the log")
 def test_nobody_waits_for_a_checkpoint_of_the_log_but_closing(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     began, go = threading.Event(), threading.Event()
     checkpoint = ControlLog.checkpoint_log
@@ -198,6 +199,7 @@ def test_nobody_waits_for_a_checkpoint_of_the_log_but_closing(state: State, monk
     assert [row.sequence for row in stored(state)] == list(range(1, number + 4))
 
 
+@pytest.mark.slow(2, "as many commits as there are between two checkpoints of the log")
 def test_a_checkpoint_of_the_log_that_fails_fails_no_request(
     state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,6 +214,7 @@ def test_a_checkpoint_of_the_log_that_fails_fails_no_request(
     assert "is checkpointed later" in caplog.text
 
 
+@pytest.mark.slow(1, "eighty commits to one Delta log, of two services at once")
 def test_two_services_and_many_threads_give_one_order(state: State) -> None:
     services = [ControlService(Ledger(state.path)) for _ in range(2)]
     with ThreadPoolExecutor(8) as pool:

@@ -20,6 +20,8 @@ from tests.support.scripts import scripts_undone
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "flights.py"
+pytestmark = pytest.mark.slow(0.5, "reads all flights of a year")
+
 FLIGHTS, WITHOUT_WEATHER = 336_776, 1_556
 
 

@@ -201,6 +201,7 @@ def test_segments_are_linked_and_not_copied(place: Place) -> None:
     assert len(fresh.files()) == 3
 
 
+@pytest.mark.slow(0.2, "a crash at each of its steps")
 @pytest.mark.parametrize("step", range(9))
 def test_put_back_that_crashes_at_any_step_is_completed_by_the_next_one(
     place: Place, monkeypatch: pytest.MonkeyPatch, step: int

@@ -24,6 +24,7 @@ def exchange(kind: str, folder: Path, epochs: int) -> Place:
     return made
 
 
+@pytest.mark.slow(1, "exchanges of up to sixty entries in Delta logs")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_last_numbers_of_what_was_moved_aside_count(tmp_path: Path, kind: str) -> None:
     """A writer of the log that was moved aside first may still create its next entry, 41, in the place of the newest.

@@ -38,6 +38,8 @@ from tests.ledger.rows import (
 )
 from tests.servers.object_store import Bucket
 
+pytestmark = pytest.mark.slow(0.4, "maintains the 14 tables of a ledger")
+
 LONG = timedelta(minutes=5)
 AT_ONCE = MaintenanceSettings(small_files=2, sweep_every=timedelta(0), file_retention_hours=0, budget=LONG)
 

@@ -81,6 +81,7 @@ def test_all_times_are_utc_microseconds_and_the_protocol_is_the_oldest(table: Le
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
+@pytest.mark.slow(1, "as many commits as there are between two checkpoints of the log")
 def test_the_log_gets_a_checkpoint_now_and_then(table: LedgerTable[EpochRow]) -> None:
     for number in range(CHECKPOINT_EVERY + 1):
         table.append([epoch(number)], OLD)

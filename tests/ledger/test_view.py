@@ -106,6 +106,7 @@ def test_compaction_and_vacuum_change_nothing(writer: LedgerWriter) -> None:
     assert seen.confirmed() == 11
 
 
+@pytest.mark.slow(2, "100,000 rows")
 def test_a_hundred_thousand_flags(writer: LedgerWriter) -> None:
     count = 100_000
     writer.append([flag(sequence, position=sequence) for sequence in range(1, count + 1)])

@@ -156,6 +156,7 @@ def test_u6_a_long_chain_and_long_logs_take_one_pass() -> None:
 # -- simulated histories ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(1, "hundreds of random histories")
 def test_u1_any_stale_looks_at_any_history_give_a_cut_that_can_be_restored() -> None:
     """Conformance U1: counted row by row, what was read and what is in flight is what was written, each row once."""
     stepped_back = in_flight = sealed = 0

@@ -41,6 +41,7 @@ def test_each_row_once_under_random_limits_and_crashes(counts: list[int], seed: 
     assert len(set(ids)) == len(ids) == sum(counts)
 
 
+@pytest.mark.slow(1, "several batches of generated rows, ten times")
 @given(cuts=st.lists(st.integers(0, 3 * BATCH_ROWS), min_size=1, max_size=4), seed=st.integers(-5, 5))
 @settings(max_examples=10, deadline=None)
 def test_a_row_does_not_depend_on_where_reading_began(cuts: list[int], seed: int) -> None:

@@ -14,6 +14,8 @@ import pytest
 from spark_ext.spark import worker_process
 from spark_ext.spark.worker_process import begin_task, tune
 
+pytestmark = pytest.mark.slow(0.5, "looks for garbage among all objects of a test process")
+
 
 @pytest.fixture(autouse=True)
 def collector_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

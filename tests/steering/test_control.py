@@ -153,6 +153,7 @@ def test_refusals_are_the_same_over_ledger_and_server(control: Control) -> None:
     assert control.events() == []
 
 
+@pytest.mark.slow(1, "2,500 events")
 def test_events_are_found_on_several_pages(state: State) -> None:
     control = sx.Control(state.path)
     ControlLog(state.ledger).accept([Request("set_config", "job", {"key": "k", "value": n}) for n in range(2_500)])

@@ -112,6 +112,7 @@ def _epoch(driver: Driver, number: int) -> Any:
     return Epoch(driver.uid, 0, driver.query_id, number, driver.incarnation)
 
 
+@pytest.mark.slow(1, "32 commits to one Delta log, of four threads at once")
 def test_sinks_of_other_uids_write_the_same_table_at_once(tmp_path: Path) -> None:
     def epochs(uid: int) -> None:
         driver = Driver(tmp_path / "t", uid=f"out-{uid}", job_id=f"job-{uid}")

@@ -83,6 +83,7 @@ EPOCHS = st.lists(
 )
 
 
+@pytest.mark.slow(2, "histories of a Delta table")
 @settings(max_examples=12, deadline=None)
 @given(EPOCHS, st.booleans(), st.booleans(), st.booleans())
 def test_the_table_is_what_the_model_says_whatever_the_epochs(
@@ -110,6 +111,7 @@ def test_the_table_is_what_the_model_says_whatever_the_epochs(
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow(1, "histories of a Delta table")
 @settings(max_examples=5, deadline=None)
 @given(st.lists(ONE, min_size=1, max_size=8, unique_by=lambda one: (one["id"], one["shop"], one["at"])), st.randoms())
 def test_with_tombstones_the_order_of_epochs_does_not_matter(rows: list[Row], chance: Any) -> None:

@@ -168,6 +168,7 @@ def test_links_that_a_crash_prevented_are_made_when_the_epoch_is_repeated(
     assert made.target.leftovers() == set(), "the rows that were prepared anew are not kept"
 
 
+@pytest.mark.slow(2, "more epochs than two spans of the log")
 def test_many_epochs_keep_few_files_of_the_log(tmp_path: Path) -> None:
     made = driver(tmp_path)
     for epoch in range(2 * SPAN + 5):

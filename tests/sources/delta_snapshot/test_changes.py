@@ -95,6 +95,7 @@ def content(path: Path, version: int | None = None) -> Counter[Any]:
     return Counter((row["id"], row["k"], row["v"]) for row in found)
 
 
+@pytest.mark.slow(2, "histories of a Delta table")
 @given(
     actions=st.lists(ACTIONS, min_size=1, max_size=6),
     partitioned=st.booleans(),

@@ -166,6 +166,7 @@ def test_a_header_whose_quote_is_never_closed_is_refused_by_name(tmp_path: Path)
             read_all(source(tmp_path, DDL, header="true", multiline=multiline))
 
 
+@pytest.mark.slow(2, "1,500,000 rows, so that blocks end at any byte")
 def test_a_compressed_file_has_quoted_line_breaks_at_any_byte(tmp_path: Path) -> None:
     """Formerly: A line break in quotes at the end of a block of a compressed file cut the value."""
     words = [f"a\n{n}" for n in range(1_500_000)]

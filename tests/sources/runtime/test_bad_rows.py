@@ -169,6 +169,7 @@ def test_limits_without_a_quarantine_are_refused(options: dict[str, object]) -> 
         odd(**options)
 
 
+@pytest.mark.slow(1, "10,000 rows, of which each is cast alone")
 def test_a_share_of_the_rows_is_a_share_of_the_bad_ones(job: Path) -> None:
     source = odd(on_bad_row="quarantine")
     source.store = Store({"a": 10_000})

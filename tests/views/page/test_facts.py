@@ -76,6 +76,7 @@ def test_only_what_is_new_is_read_and_nothing_is_missed(tmp_path: Path, monkeypa
     assert reader.look() is later
 
 
+@pytest.mark.slow(1, "seventy commits to a Delta log")
 def test_a_table_that_was_compacted_or_has_many_new_commits_is_read_anew(tmp_path: Path) -> None:
     made = State(tmp_path / "state")
     reader = FactsReader(Ledger(made.path))

@@ -66,6 +66,7 @@ def test_the_figure_says_what_is_not_known() -> None:
     assert made._repr_png_()
 
 
+@pytest.mark.slow(0.5, "draws whole figures")
 @pytest.mark.parametrize("bars", [None, (), BARS[:1], BARS * 12])
 @pytest.mark.filterwarnings("error")  # matplotlib's, when a layout does not fit
 def test_the_layout_fits(bars: tuple[Bar, ...] | None) -> None:
