@@ -9,11 +9,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_ext.clients.library import load
+from spark_ext.masking import logger
 from spark_ext.views.display import job_text
 from spark_ext.views.live import LOOKS, LastIncident, live_html
 
 if TYPE_CHECKING:
     from spark_ext.views.snapshot import JobSnapshot
+
+log = logger("spark_ext.job")
 
 EVERY_S: Final = 1.0
 """Between two looks at the job, s."""
@@ -61,6 +64,7 @@ class JobWidget:
         self._every = every
         self._rates: deque[float] = deque(maxlen=LOOKS)
         self._before: tuple[float, int, int] | None = None
+        self._failed = False
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -98,8 +102,16 @@ class JobWidget:
     def _look(self) -> bool:
         """Show the job as it is now; returns whether there will be anything new."""
         job = self._job()
-        if job is None:
-            return False
+        try:
+            return job is not None and self._shown(job)
+        except Exception:
+            # What is looked at changes meanwhile. The next look may succeed, and that of the end has to be shown.
+            if not self._failed:
+                log.warning("the widget of job '%s' could not be refreshed; it will retry", self._name, exc_info=True)
+            self._failed = True
+            return True
+
+    def _shown(self, job: Shown) -> bool:
         # Before the snapshot: that of a job which had ended is its last one.
         ended = job.done
         snapshot = job.snapshot()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.jobs.widget import JobWidget
+from spark_ext.jobs.widget import LAST_LOOKS, JobWidget
 from spark_ext.model.lifecycle import State
 from spark_ext.views.live import LastIncident
 from spark_ext.views.snapshot import JobSnapshot
@@ -23,10 +23,12 @@ class Running:
 
     def __init__(self) -> None:
         self.name, self.done, self.looks, self.rows = "flights", False, 0, 0
-        self.state = State.RUNNING
+        self.state, self.broken = State.RUNNING, False
 
     def snapshot(self) -> JobSnapshot:
         self.looks += 1
+        if self.broken:
+            raise RuntimeError("dictionary changed size during iteration")
         return job(query("a", self.state, rows=self.rows), state=self.state)
 
     def last_incident(self) -> LastIncident | None:
@@ -68,6 +70,24 @@ def test_it_follows_the_job_and_shows_its_end() -> None:
     assert "FINISHED" in widget.widget.value
     display(widget)
     assert not follows(widget)
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["while it runs", "at the end"])
+def test_a_look_that_fails_is_said_once_and_the_end_is_shown(caplog: pytest.LogCaptureFixture, ended: bool) -> None:
+    running = Running()
+    widget = JobWidget(running, every=0.01)
+    widget.start()
+    running.broken = True
+    running.state, running.done, failed = State.FINISHED, ended, running.looks
+    until(lambda: running.looks >= failed + 2 * LAST_LOOKS or not follows(widget), "looks that fail")
+    assert follows(widget)
+    running.broken, running.done = False, True
+    until(lambda: not follows(widget), "the thread to end")
+    assert "FINISHED" in widget.widget.value
+    assert [record.getMessage() for record in caplog.records] == [
+        "the widget of job 'flights' could not be refreshed; it will retry"
+    ]
+    assert "dictionary changed size" in caplog.text
 
 
 def test_close_ends_it() -> None:
