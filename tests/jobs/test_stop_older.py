@@ -114,9 +114,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     monkeypatch.setattr(jvm, "checkpoint_location", lambda query: query.place)
     start_incarnation(ledger_in(tmp_path), "lab")
 
-    def start(stop: Callable[[], object], **given: Any) -> Any:
+    def start(stop: Callable[[], object], within: int = 300_000, **given: Any) -> Any:
         session: Any = Session(tmp_path, stop)
-        settings = JobSettings(start_timeout=100)
+        settings = JobSettings(start_timeout=within)
         parts = Composition(session, "lab", str(tmp_path))
         return start_job(session, "lab", ledger_in(tmp_path), parts, settings, takeover=True, **given)
 
@@ -138,7 +138,7 @@ def test_a_start_whose_older_query_does_not_stop_is_undone(
     tmp_path: Path, start: Callable[..., Any], hanging: Hanging
 ) -> None:
     with pytest.raises(StorageError, match="'stop of query 'q' of an older start' of the start did not end"):
-        start(hanging)
+        start(hanging, within=100)
     assert_undone(tmp_path)
 
 
