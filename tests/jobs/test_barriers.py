@@ -168,7 +168,7 @@ def delivered(job: LinkedJob) -> Request:
 
 def test_time_does_not_abort_what_is_being_recorded(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
     """Nobody would undo what is written by then: the caller would see that it has failed, and it would be there."""
-    job = LinkedJob(tmp_path, checkpoint_timeout=1_000)
+    job = LinkedJob(tmp_path)
     pinned = pins_of(job)
     asked = delivered(job)
     until(lambda: pinned, "the recording")
