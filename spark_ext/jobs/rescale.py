@@ -34,6 +34,7 @@ from spark_ext.spark.rescaled import BUILDING, complete, replace
 from spark_ext.spark.spark_log import SparkLog, local_path
 from spark_ext.spark.state_operators import relocate
 from spark_ext.spark.state_partitions import repartition, require_state
+from spark_ext.spark.state_stores import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,6 +113,7 @@ def rescale(
     writer = LedgerWriter(ledger, incarnation)
     building = local.with_name(BUILDING)
     try:
+        settle(spark, place)
         complete(place)
         memory = JobMemory.read(ledger)
         specs, gated = opened(composition, memory, incarnation.number)

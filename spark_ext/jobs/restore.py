@@ -42,6 +42,7 @@ from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark import jvm
 from spark_ext.spark.rescaled import take
 from spark_ext.spark.spark_log import local_path
+from spark_ext.spark.state_stores import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -286,6 +287,7 @@ class Restore:
         put_back_bad_rows(comparison, self._ledger, incarnation.job_id, self._specs, lineage, sinks, rolled_back)
         self._taken(Step.ROLLED_BACK, writer, lineage, saved)
         reach(FailPoint.RESTORE_ROLLED_BACK)
+        settle(self._spark, self._state)
         clear_away(self._state, lineage, again=bool(interrupted - {lineage}))
         reach(FailPoint.RESTORE_MOVED_ASIDE)
         self._put_exchanges(comparison, last, lineage, incarnation.job_id)

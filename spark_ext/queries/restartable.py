@@ -102,7 +102,8 @@ class RestartableQuery(ObservedQuery):
             holds.forget(self.checkpoint, self._context.incarnation.start)
         planned = self._observer.newest_planned()
         if planned is None and self.committed < 0:
-            # Of a discarded history: Spark's maintenance of state may write after a query has ended.
+            # Of a discarded history: Spark's maintenance of state writes after a query has ended, up to a minute later.
+            self._query.settle()
             with suppress(FileNotFoundError):
                 Location.of(child(self.checkpoint, "state"), {}).delete_all()
         # With a drain only the epoch that was planned before it is left to run, or with a restart, in the old plan.

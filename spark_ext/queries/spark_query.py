@@ -17,6 +17,7 @@ from spark_ext.spark.checkpoint_files import cheap_files
 from spark_ext.spark.own_end import OwnEnd, own_end
 from spark_ext.spark.query_events import Hint, hints_of
 from spark_ext.spark.session_settings import with_settings
+from spark_ext.spark.state_stores import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -90,6 +91,9 @@ class RunnableQuery(Protocol):
         Raises:
             Exception: whatever Spark raises.
         """
+
+    def settle(self) -> None:
+        """Wait until earlier runs write nothing to its checkpoint directory any more. Call it while it does not run."""
 
     def stop(self) -> None:
         """Stop it, if it runs, and wait until it has stopped."""
@@ -247,6 +251,10 @@ class SparkQuery:
             return own_end(query)
         except Exception:  # Spark is ending: whatever has stopped the query is not its own end
             return None
+
+    def settle(self) -> None:
+        """See `RunnableQuery`."""
+        settle(self._session, self._checkpoint)
 
     def stop(self) -> None:
         """See `RunnableQuery`."""

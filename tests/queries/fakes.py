@@ -212,6 +212,9 @@ class FakeQuery:
         self._write("metadata", json.dumps({"id": QUERY_ID}))
         return QUERY_ID
 
+    def settle(self) -> None:
+        assert not self.running
+
     def stop(self) -> None:
         if self.running:
             self.end()

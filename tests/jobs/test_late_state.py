@@ -1,0 +1,133 @@
+"""Queries of a session write state after they have ended: here at the worst moment, and nobody meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from spark_ext.spark import jvm
+from spark_ext.spark.state_stores import StateStores, settle
+from tests.support import validators
+from tests.support.jobs import JobHarness, expected, numbers
+from tests.support.saved import ALL, Chain, first_rows, held
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def lab(lab: JobHarness) -> JobHarness:
+    """Each version of a state is uploaded, in a round of maintenance, and not only each tenth."""
+    lab.spark.conf.set("spark.sql.streaming.stateStore.minDeltasForSnapshot", "1")
+    return lab
+
+
+class Late:
+    """Holds a round of Spark's maintenance of state while Spark waits with a query that starts."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._stores = StateStores(spark)
+        self.rounds = 0
+
+    def started(self, query_id: str, run_id: str) -> None:
+        self._stores.maintain()
+        until(lambda: not self._stores.busy, "the round is over")
+        self.rounds += 1
+
+    def progressed(self, report: str) -> None: ...
+
+    def terminated(self, query_id: str, run_id: str) -> None: ...
+
+
+@contextmanager
+def late_maintenance(spark: SparkSession) -> Iterator[None]:
+    late = Late(spark)
+    with jvm.listening(spark, late):
+        yield
+    assert late.rounds
+
+
+def distinct(lab: JobHarness, **options: Any) -> DataFrame:
+    rows = numbers(lab.spark, "in", counts="40,40", max_rows_per_epoch=30, **options)
+    # Spark takes a row of 1970 for late: its watermark begins there.
+    return sx.with_watermark(rows.withColumn("ts", F.expr("ts + interval 1 second")), "ts", "1 minute").dropDuplicates(
+        ["channel", "n", "ts"]
+    )
+
+
+@pytest.mark.without_validators(
+    validators.end_of_input_once_and_last, validators.hooks_in_order, reason="after a reset all of it comes again"
+)
+def test_a_query_begins_again_after_a_reset(lab: JobHarness) -> None:
+    assert lab.run(distinct(lab)).finished
+    again = lab.job(distinct(lab), out="again", restart_attempts=0)
+    again.reset("q")
+    with late_maintenance(lab.spark):
+        assert again.run(progress=False).finished
+    assert lab.numbers("again") == expected(40, 40)
+
+
+class Blocked(Chain):
+    def unique(self, rows: DataFrame) -> DataFrame:
+        rows = held(rows, self.folder / "release", 0)
+        return first_rows(rows, "channel", "k").select("channel", F.col("k").alias("n"))
+
+
+def test_a_query_without_an_epoch_at_the_cut_begins_after_a_restore(lab: JobHarness) -> None:
+    chain = Blocked(lab.spark, lab.folder)
+    (lab.folder / "gate").touch()
+    job = chain.job().start()
+    until(lambda: job.snapshot().query("rows").rows >= 60, "the exchange has rows")
+    job.savepoint(chain.savepoint)
+    (lab.folder / "release").touch()
+    assert job.await_termination().finished and chain.written() == ALL
+    again = chain.job(restart_attempts=0).restore(chain.savepoint)
+    assert not chain.written()
+    with late_maintenance(lab.spark):
+        assert again.run(progress=False).finished
+    assert chain.written() == ALL
+
+
+def test_nothing_is_written_into_a_rescaled_state(lab: JobHarness) -> None:
+    job = lab.job(distinct(lab, gate=lab.folder / "gate"))
+    job.start()
+    try:
+        until(lambda: job.snapshot().query("q").rows > 0, "an epoch")
+    finally:
+        job.stop()
+    job.rescale("q", 3)
+    before = {file.relative_to(lab.checkpoint()) for file in lab.checkpoint().rglob("*")}
+    Late(lab.spark).started("", "")
+    assert {file.relative_to(lab.checkpoint()) for file in lab.checkpoint().rglob("*")} == before
+
+
+def test_stores_of_queries_that_run_and_of_other_folders_stay(lab: JobHarness) -> None:
+    stores, out = StateStores(lab.spark), lab.folder / "queries"
+
+    def start(name: str) -> Any:
+        writer = distinct(lab, live="true").writeStream.format("noop").queryName(name)
+        query = writer.option("checkpointLocation", f"file:{out / name}").start()
+        until(lambda: len(stores.loaded(str(out / name))) == 2, "it has loaded its state")
+        return query
+
+    queries = {name: start(name) for name in ("one", "one-more", "two")}
+    assert settle(lab.spark, str(out)) and len(stores.loaded(str(out))) == 6
+    for name in ("one", "one-more"):
+        queries[name].stop()
+    assert settle(lab.spark, f"file:{out / 'one'}")
+    assert not stores.loaded(str(out / "one")) and len(stores.loaded(str(out / "two"))) == 2
+    assert list((out / "one" / "state").rglob("*.zip")), "a later start begins with it"
+
+
+def test_what_does_not_end_is_said(
+    lab: JobHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StateStores, "busy", True)
+    assert not settle(lab.spark, str(lab.folder), within=0)
+    assert "may still write state of queries that have ended below" in caplog.text
