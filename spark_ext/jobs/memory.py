@@ -16,6 +16,7 @@ from spark_ext.ledger.schema import DefinitionRow
 from spark_ext.queries import operators
 from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime import position
+from spark_ext.spark.placing import put_in_place
 from spark_ext.spark.rescaled import complete as complete_rescale
 from spark_ext.spark.spark_log import SparkLog, local_path
 
@@ -238,4 +239,4 @@ def _move(state: str, memory: JobMemory, query: str) -> None:
     # Last the checkpoint: while it is in its old place, the next start does both again.
     with suppress(FileNotFoundError):
         (source.parent / position.NAME).rename(target.parent / position.NAME)
-    source.rename(target)
+    put_in_place(source, target)

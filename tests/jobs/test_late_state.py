@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from spark_ext.jobs.memory import _move
+from spark_ext.model.lineages import LineageEvent, Lineages
 from spark_ext.spark import jvm
 from spark_ext.spark.state_stores import StateStores, settle
 from tests.support import validators
@@ -105,6 +109,18 @@ def test_nothing_is_written_into_a_rescaled_state(lab: JobHarness) -> None:
     before = {file.relative_to(lab.checkpoint()) for file in lab.checkpoint().rglob("*")}
     Late(lab.spark).started("", "")
     assert {file.relative_to(lab.checkpoint()) for file in lab.checkpoint().rglob("*")} == before
+
+
+def test_a_query_is_renamed_to_a_name_that_it_has_had(tmp_path: Path) -> None:
+    """What was uploaded late is where its checkpoint was, and is to be again."""
+    for name in ("b/checkpoint/metadata", "a/checkpoint/state/0/0/7_id.zip"):
+        (tmp_path / "queries" / name).parent.mkdir(parents=True)
+        (tmp_path / "queries" / name).write_text(name)
+    renamed = Lineages((LineageEvent("b", 1, 2, renamed_from="a"), LineageEvent("a", 1, 3, renamed_from="b")))
+    memory: Any = SimpleNamespace(lineages=renamed, lineage=lambda query: 1, knows=lambda query: False)
+    _move(str(tmp_path), memory, "a")
+    assert [file.name for file in (tmp_path / "queries").rglob("*") if file.is_file()] == ["metadata"]
+    assert (tmp_path / "queries" / "a" / "checkpoint" / "metadata").exists()
 
 
 def test_stores_of_queries_that_run_and_of_other_folders_stay(lab: JobHarness) -> None:
