@@ -23,6 +23,9 @@ from spark_ext.spark.failure_chain import evidence_of
 CHANGED: Final = "definition changed"
 """The label `cause` of a state or checkpoint that does not fit the query."""
 
+LATE: Final = "written late"
+"""The label `cause` of state that somebody has written where a query begins."""
+
 LONGEST_STACK: Final = 20_000
 """Characters of a stack that an incident keeps."""
 
@@ -197,5 +200,7 @@ def _advice(verdict: Verdict, response: Response) -> str:
             "free space where the state directory is and where Spark keeps temporary files (spark.local.dir), and run "
             "the job again"
         )
+    if verdict.labels.get("cause") == LATE:
+        return "end the executor or earlier driver that still writes state of this query, and run the job again"
     serial = f": {verdict.subject}" if verdict.subject else ""
     return f"{_ADVICE[verdict.type]}{serial}; the stack is in the job's incidents"

@@ -89,6 +89,8 @@ def test_the_shipped_file_decides_on_each_type() -> None:
     assert classifier.decision({"type": "SOURCE", "origin": "user", "code": "python"}).do is Response.RESTART_ONCE
     assert classifier.decision({"type": "SOURCE", "origin": "user"}).do is Response.RESTART
     assert classifier.decision({"type": "STATE", "cause": "definition changed"}).do is Response.ASK
+    late = classifier.judge(of("x", condition="STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY")).labels
+    assert late["type"] == "STATE" and classifier.decision(late).do is Response.RESTART
 
 
 def test_a_rule_expects_everything_of_one_exception() -> None:

@@ -149,6 +149,14 @@ def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -
     assert "job.reset('daily')" in found.do and "earlier output stays" in found.do and "restore" in found.do
 
 
+def test_state_that_is_written_late_is_removed_by_a_restart() -> None:
+    """Neither a restore nor a reset is a way out: what has written it would write again."""
+    words = "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location state should be empty on batch 0."
+    found = diagnosis_of(f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words}")
+    assert found.handling.response is Response.RESTART
+    assert "restore" not in found.error.do and "earlier driver" in found.error.do
+
+
 def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None:
     """Formerly: it ended in a raw STREAM_FAILED."""
     words = "[STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED] HDFSBackedStateStoreProvider does not support it"
