@@ -86,12 +86,14 @@ def until(condition: Callable[[], Any], what: str, running: StreamingQuery | sx.
 def _ended(running: StreamingQuery | sx.Job) -> bool:
     """Whether it has ended; raises if it has failed."""
     if isinstance(running, sx.Job):
-        if running.done:
-            running.await_termination()
-        return running.done
-    if not running.isActive:
+        if not running.done:
+            return False
+        running.await_termination()
+    elif running.isActive:
+        return False
+    else:
         running.awaitTermination()
-    return not running.isActive
+    return True
 
 
 def cpu_seconds() -> float:

@@ -34,6 +34,8 @@ SECONDS = 20
 WARM = 8
 """Seconds of each run that do not count: workers start, code is compiled."""
 ROWS = 2_000_000
+EPOCHS = 4
+"""In which the first query works off its backlog of rows."""
 AIM = 4.0
 PARTS = ("latency", "throughput")
 """What is measured."""
@@ -111,7 +113,9 @@ def _live(spark: SparkSession) -> DataFrame:
 
 
 def _backlog(spark: SparkSession) -> DataFrame:
-    reader = spark.readStream.format("datagen").options(uid="in", rows=ROWS, channels=2, max_rows_per_epoch=ROWS // 4)
+    reader = spark.readStream.format("datagen").options(
+        uid="in", rows=ROWS, channels=2, max_rows_per_epoch=ROWS // EPOCHS
+    )
     return reader.load()
 
 
@@ -202,7 +206,7 @@ def _version_read(checkpoint: Path, epoch: int) -> int:
 def _delta_rate(spark: SparkSession) -> float:
     with workplace() as folder:
         first, second, queries = _pair(_backlog(spark), folder)
-        until(lambda: len(SparkLog(str(first)).commits()) >= 4, "the first query is done", queries[1])
+        until(lambda: len(SparkLog(str(first)).commits()) >= EPOCHS, "the first query is done", queries[1])
         last = _versions(folder / "table")[-1]
 
         def done() -> bool:

@@ -27,6 +27,8 @@ ROUNDS = 5
 WINDOW_S = 8.0
 UNDER_WAY = 5_000
 """Rows that each query has read before the first window."""
+RATE = 500
+"""Rows per second."""
 NEIGHBOURS = ("one", "two")
 UP = ("RUNNING", "SCHEDULING")
 """States that are no downtime. Who waits for one of the two cores has not stopped: the gap shows how long it waits."""
@@ -68,7 +70,7 @@ def _measure(spark: SparkSession, folder: Path, rounds: int) -> tuple[float, lis
                 raise ConnectionError("broken once")  # a fault of the function itself would stop the query
             yield frame
 
-    reader = spark.readStream.format("datagen").options(uid="in", rows_per_second=500, channels=2)
+    reader = spark.readStream.format("datagen").options(uid="in", rows_per_second=RATE, channels=2)
     job = sx.Job(spark, "bench", state=folder / "state", restart_attempts=10)
     exchange = job.exchange("rows", partitions=2)
     job.add("producer", exchange.write(reader.load().select("id", "key")))

@@ -164,6 +164,7 @@ def _jdbc(database: Database, *, tuned: bool) -> Callable[[DataFrame, int], Any]
     url = f"jdbc:postgresql://127.0.0.1:{database.server.port}/{database.name}"
     options = {
         "url": f"{url}?reWriteBatchedInserts=true" if tuned else url,
+        "driver": "org.postgresql.Driver",  # found also if its jar is not on the class path that the JVM began with
         "dbtable": "rows",
         "user": database.options["user"],
         "password": database.options["password"],
