@@ -107,8 +107,14 @@ class Session:
             raise
 
     def _take(self) -> None:
+        limit = time.monotonic() + self._seconds
         try:
-            self._producer.init_transactions(self._seconds)
+            # Two answers: the first names the brokers, the second comes from one of these. Asked for the coordinator
+            # earlier, the library drops the request with its first connection, and repeats it after 500 ms.
+            with suppress(self._kafka.KafkaException):
+                for _ in range(2):
+                    self._producer.list_topics(self._epochs.topic, self._seconds)
+            self._producer.init_transactions(max(limit - time.monotonic(), 0.1))
         except self._kafka.KafkaException as problem:
             raise self._fault(problem, "the transactional id could not be taken") from problem
 

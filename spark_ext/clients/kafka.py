@@ -145,6 +145,9 @@ class KafkaOptions(BaseModel):
             "bootstrap.servers": self.bootstrap_servers,
             # A lost connection is reported by the call that fails, not on the terminal.
             "log_level": 2,
+            # Half of it passes between a client's first and second connection, which most clients here live for. It
+            # doubles with each failed attempt.
+            "reconnect.backoff.ms": 20,
             **given,
             **{name.replace("_", "."): value for name, value in own.items()},
         }
