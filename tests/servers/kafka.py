@@ -6,6 +6,7 @@ broker's time-outs are shortened, so that it is back some 5 s after a `kill -9` 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -14,7 +15,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -244,7 +244,7 @@ class Broker:
 
     # -- topics and messages --------------------------------------------------------------------------------
 
-    @contextmanager
+    @contextlib.contextmanager
     def admin(self) -> Iterator[AdminClient]:
         """A client for a request.
 
@@ -328,7 +328,7 @@ class Broker:
 
     def send(self, topic: str, values: Sequence[str | bytes | None], partition: int = 0, **message: Any) -> None:
         """Messages without a transaction, in order, acknowledged."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, "enable.idempotence": True})
+        producer = self._producer(topic, {"enable.idempotence": True})
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -343,9 +343,7 @@ class Broker:
 
     def send_in_transaction(self, topic: str, values: Sequence[str], partition: int = 0, commit: bool = True) -> None:
         """Messages in one transaction, which is committed or aborted; each leaves a marker, an offset without a row."""
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "log_level": 0, "transactional.id": f"test-{next(self._numbers)}"}
-        )
+        producer = self._producer(topic, {"transactional.id": f"test-{next(self._numbers)}"})
         producer.init_transactions(30)
         producer.begin_transaction()
         for value in values:
@@ -353,6 +351,15 @@ class Broker:
         producer.flush(30)
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
         until(lambda: settled(self.data), "the end of the transaction to be written to its partition")
+
+    def _producer(self, topic: str, settings: dict[str, Any]) -> Producer:
+        """Connected to a broker that an answer has named: one that is not yet waits 500 ms for its producer id."""
+        common = {"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.ms": 20}
+        producer = Producer({**common, **settings})
+        for _ in range(2):
+            with contextlib.suppress(KafkaException):
+                producer.list_topics(topic, ANSWER_S)
+        return producer
 
     def set(self, topic: str, **config: Any) -> None:
         """Change settings of a topic; `max_message_bytes=1` sets `max.message.bytes`."""

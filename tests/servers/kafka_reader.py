@@ -42,6 +42,7 @@ def _read(bootstrap: str, topic: str, isolation: str) -> tuple[list[Message]] | 
             "enable.partition.eof": True,
             "isolation.level": isolation,
             "fetch.wait.max.ms": 10,
+            "reconnect.backoff.ms": 20,
             "log_level": 0,
         }
     )
