@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -53,16 +52,19 @@ class KafkaTarget(SinkTarget):
     before_commit = "kafka.before_commit"
     after_commit = "kafka.committed"
     points = ("kafka.before_fence", "kafka.fenced", "kafka.cleaned")
+    huge = 200_000  # more messages than the client's queue takes
     wide_value = 5_000_000
 
-    def __init__(self, kafka: Broker, folder: Path) -> None:
+    def __init__(self, kafka: Broker, folder: Path, patience: str = "20 s") -> None:
         self.bootstrap, self.data, self.pid = kafka.bootstrap, kafka.data, kafka.pid
+        self._patience = patience
         self.topic = kafka.topic("contract", partitions=2, max_message_bytes=8_000_000)
         self.staging = folder / "staging"
 
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
         given = {"uid": uid, "bootstrap_servers": self.bootstrap, "topic": self.topic, "staging": str(self.staging)}
-        given |= {"max_message_bytes": "6m", "request_timeout": "20 s", "client_options": '{"client.id": "s3cret-id"}'}
+        given |= {"max_message_bytes": "6m", "request_timeout": self._patience}
+        given["client_options"] = '{"client.id": "s3cret-id"}'
         return RowsToKafka({**given, **options})
 
     spoiling = MappingProxyType({"max_message_bytes": "500"})
@@ -100,17 +102,12 @@ class KafkaTarget(SinkTarget):
         return dict(AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(timeout=20).topics)
 
     def damage(self) -> Callable[[], object]:
-        """The broker is frozen: connections stay open, and nothing is answered."""
+        """The broker is frozen: connections stay open, and nothing is answered. Sinks made meanwhile give up soon."""
+        patience, self._patience = self._patience, "500 ms"
         os.kill(self.pid, signal.SIGSTOP)
-        return partial(os.kill, self.pid, signal.SIGCONT)
 
+        def repair() -> None:
+            self._patience = patience
+            os.kill(self.pid, signal.SIGCONT)
 
-class ImpatientTarget(KafkaTarget):
-    """Gives up soon."""
-
-    def __init__(self, kafka: Broker, folder: Path, patience: str) -> None:
-        super().__init__(kafka, folder)
-        self._patience = patience
-
-    def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
-        return super().sink(uid, **{"request_timeout": self._patience, **options})
+        return repair

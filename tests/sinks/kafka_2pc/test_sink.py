@@ -24,6 +24,7 @@ from spark_ext.errors import (
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, FenceMark, Task
 from spark_ext.sinks.kafka_2pc.epochs import PARTITIONS, EpochRecord
+from spark_ext.sinks.kafka_2pc.producer import forget
 from tests.servers.kafka import Broker
 from tests.sinks.kafka_2pc.kafka_hand import QUERY, VALUE, Sink, values
 
@@ -145,7 +146,7 @@ def test_epochs_only_grow(kafka: Broker, tmp_path: Path) -> None:
     sink.run(5, "five")
     for fresh in (False, True):
         if fresh:
-            kafka.restart()
+            forget(sink.sink().options, sink.sink()._epochs)
         assert sink.run(4, "four") is CommitOutcome.ALREADY_COMMITTED
         assert sink.run(5, "five") is CommitOutcome.ALREADY_COMMITTED
     assert sink.run(6, "six") is CommitOutcome.COMMITTED
@@ -153,9 +154,13 @@ def test_epochs_only_grow(kafka: Broker, tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_used(kafka: Broker, tmp_path: Path) -> None:
-    topic = kafka.topic()
+    """Also by a process that has noticed nothing, with the producer that it keeps."""
+    topic, other = kafka.topic(), kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic, request_timeout="2 s")
+    soon = json.dumps({"reconnect.backoff.max.ms": 500})
+    unaware = Sink(kafka, tmp_path, topic=other, client_options=soon)
     sink.run(0, "a")
+    unaware.run(5, "five")
     prepared = sink.write(1, [{"value": "b"}])
     kafka.crash()
     with pytest.raises(StorageError) as caught:
@@ -165,6 +170,9 @@ def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_used(kafka
     patient = Sink(kafka, tmp_path, topic=topic)
     assert patient.commit(1, prepared) is CommitOutcome.COMMITTED
     assert values(kafka, topic) == ["a", "b"]
+    assert unaware.run(4, "four") is CommitOutcome.ALREADY_COMMITTED
+    assert unaware.run(6, "six") is CommitOutcome.COMMITTED
+    assert values(kafka, other) == ["five", "six"]
 
 
 def test_a_staged_file_that_is_not_there_says_that_the_folder_is_not_shared(kafka: Broker, tmp_path: Path) -> None:
