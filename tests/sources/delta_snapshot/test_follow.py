@@ -108,7 +108,7 @@ def test_each_row_once_and_in_order_while_the_table_grows(
     start = {} if snapshot else {"starting_version": "0"}
     more = {**start, **({} if split is None else {"split": split})}
     run = SourceRun(DeltaSnapshot, options(table, **more), rng=rng)
-    for epoch in range(20):
+    for epoch in range(12):
         grow(epoch)
         if rng.random() < 0.3:
             run.restart()
