@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SlowOptions(SourceOptions):
-    count: int = 16
+    count: int = 12
     wait: float = 0.0
 
 
