@@ -18,6 +18,9 @@ from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
 from tests.support.waiting import until
 
+QUICK = {"commit_attempts": "2", "commit_backoff": "10 ms"}
+"""Options of a sink whose target does not get better by waiting for it."""
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
@@ -56,7 +59,7 @@ def test_a_read_only_disk_under_the_output(lab: JobHarness, disk: Path) -> None:
     assert remount(disk, "ro")
     frame = lab.source(counts="10").select("channel", "n")
     with refused(StorageError, "sink 'q-out'", str(disk / "out"), "ead-only file system"):
-        delta_job(lab, frame, out="disk/out").start()
+        delta_job(lab, frame, out="disk/out", sink=QUICK).start()
     assert remount(disk, "rw")
     assert delta_job(lab, frame, out="disk/out").run(progress=False).finished
     assert delta_numbers(disk / "out") == expected(10)
@@ -87,7 +90,7 @@ def test_a_full_disk_under_the_output(lab: JobHarness, disk: Path) -> None:
 
     def job() -> Job:
         frame = lab.source(counts="100", max_rows_per_epoch=20, gate=gate).select("channel", "n")
-        return delta_job(lab, frame, out="disk/out", restart_attempts=0)
+        return delta_job(lab, frame, out="disk/out", sink=QUICK, restart_attempts=0)
 
     running = job().start()
     first_epoch(lab)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,10 @@ def delta_numbers(path: Path) -> list[tuple[str, Any]]:
     return sorted(zip(table["channel"].to_pylist(), table["n"].to_pylist(), strict=True))
 
 
-def delta_job(lab: JobHarness, frame: DataFrame, out: str = "out", **settings: Any) -> Job:
-    """A job with one query that writes to a Delta table."""
+def delta_job(
+    lab: JobHarness, frame: DataFrame, out: str = "out", sink: Mapping[str, str] | None = None, **settings: Any
+) -> Job:
+    """A job with one query that writes to a Delta table; `sink` has further options of its sink."""
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings)
     writer = frame.writeStream.format("delta_2pc").option("uid", "q-out").option("path", str(lab.folder / out))
-    return job.add("q", writer)
+    return job.add("q", writer.options(**(sink or {})))
