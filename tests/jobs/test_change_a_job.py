@@ -1,7 +1,7 @@
 """Each row of `docs/change-a-job.md`: one change between two starts of a job, and what comes of it.
 
-The job is put into a state once: stopped after the first epoch, killed between the two commits of the first epoch, or
-finished. Each row finds it as it was left, and starts the job with one change.
+The job is put into a state once: stopped after the first epoch, and made from that, killed between the two commits of
+the first epoch, or finished. Each row finds it as it was left, and starts the job with one change.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ def states(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFact
 
     def into(state: str) -> Lab:
         if not (kept / state).exists():
-            shutil.rmtree(lab.folder, ignore_errors=True)
-            lab.folder.mkdir()
+            if state == "stopped":
+                shutil.rmtree(lab.folder, ignore_errors=True)
+                lab.folder.mkdir()
+            else:
+                into("stopped")
             MAKE[state](lab)
             shutil.copytree(lab.folder, kept / state)
         shutil.rmtree(lab.folder)
@@ -60,7 +63,6 @@ def stop(lab: Lab) -> None:
 
 def kill(lab: Lab) -> None:
     """As a kill between the sink's commit and Spark's leaves it: nothing but the target knows that it is committed."""
-    stop(lab)
     for file in (lab.checkpoint / "commits").iterdir():
         file.unlink()
     for table in ("epochs", "finished", "checkpoints"):
@@ -68,7 +70,6 @@ def kill(lab: Lab) -> None:
 
 
 def finish(lab: Lab) -> None:
-    write_files(lab.folder / "in")
     assert lab.job().run(progress=False).finished
 
 
