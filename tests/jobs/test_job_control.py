@@ -19,6 +19,7 @@ from spark_ext.control.requests import ControlRefused, Refusal
 from spark_ext.model.lifecycle import State
 from spark_ext.steering.sent import ControlNotDone
 from tests.support.waiting import until
+from tests.test_cli import spark_ext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +43,13 @@ def job(spark: SparkSession, tmp_path: Path) -> Iterator[Job]:
         made.stop()
 
 
+def here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in this process."""
+    return spark_ext("control", *arguments, "--json")
+
+
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "spark_ext", "control", *arguments, "--json"],
         capture_output=True,
@@ -58,7 +65,7 @@ def epochs(job: Job) -> int:
 
 @pytest.mark.slow(25, "two runs of a job, and processes of the command line")
 def test_a_running_job_is_changed_from_python_and_from_the_command_line(
-    job: Job, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    job: Job, spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = job.control
     with pytest.raises(ControlRefused) as refused:
@@ -90,20 +97,20 @@ def test_a_running_job_is_changed_from_python_and_from_the_command_line(
     assert json.loads(done.stdout)["origin"].startswith("rest ")
     assert epochs(job) - at <= 4, "no data epochs while it is paused: those of the events only"
     rows = job.snapshot().query("q").rows
-    done = command(job.state_directory, "resume", "--timeout", "60")
+    done = here(job.state_directory, "resume", "--timeout", "60")
     assert done.returncode == 0, done.stderr
     until(lambda: job.snapshot().query("q").rows > rows, "it reads again")
     assert control.config("q")["config"] == {"threshold": 0.8}
     assert control.config()["standing"].keys() == {"set_config"}
 
     # What cannot be done says so.
-    done = command(job.state_directory, "broadcast", "x", "--expires", "0ms", "--timeout", "60")
+    done = here(job.state_directory, "broadcast", "x", "--expires", "0ms", "--timeout", "60")
     assert done.returncode == output.REFUSED
     busy = Path(job.state_directory)
     with pytest.raises(ControlNotDone) as not_done:
         control.savepoint(busy, wait=60)
     assert not_done.value.event is not None and not_done.value.event.status == "rejected"
-    done = command(job.state_directory, "savepoint", str(busy), "--timeout", "60")
+    done = here(job.state_directory, "savepoint", str(busy), "--timeout", "60")
     assert done.returncode == output.REJECTED
 
     # The end: who waits for it is answered, and the server stops with the run.
@@ -118,7 +125,8 @@ def test_a_running_job_is_changed_from_python_and_from_the_command_line(
     assert json.loads(printed)["result"] == {"state": "CANCELED"}
     assert job.await_termination(60).state is State.CANCELED
     until(lambda: not early.running, "the server stops with the run")
-    done = command(early.url, "events", SPARK_EXT_TOKEN=early.token)
+    monkeypatch.setenv("SPARK_EXT_TOKEN", early.token)
+    done = here(early.url, "events")
     assert done.returncode == output.UNREACHABLE
 
     # After the run: what stands is taken up by the next start, and what needs a running job is refused.
