@@ -68,23 +68,18 @@ def held(column: str, after: int, gate: Path) -> Column:
 # -- uids and options -------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_uid(lab: JobHarness) -> None:
+def test_a_uid_that_is_missing_or_stands_for_two(lab: JobHarness) -> None:
     with refused(ConfigurationError, "numbers (no uid)", "'uid' is missing", '.option("uid"'):
         lab.spark.readStream.format("numbers").load()
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
     writer = lab.source(counts="10").writeStream.format("folder").option("path", str(lab.folder / "out"))
     with refused(ConfigurationError, "folder (no uid)", "'uid' is missing", '.option("uid"'):
         job.add("q", writer)
-    assert not (lab.folder / "state").exists()
-    assert job.add("q", writer.option("uid", "q-out")).run(progress=False).finished
-    assert lab.numbers() == expected(10)
-
-
-def test_a_uid_of_a_source_and_a_sink_and_of_two_queries(lab: JobHarness) -> None:
-    """Within a plan and over two queries' sources: conformance, R12."""
+    # A uid of a source and a sink, and of two queries. Within a plan and over two queries' sources: conformance, R12.
     with refused(ConfigurationError, "query 'q'", "uid 'q-out' stands for 2 operators (folder, numbers)"):
-        lab.job(lab.source("q-out", counts="10"))
-    job = lab.job(lab.source(counts="10"))
+        job.add("q", lab.source("q-out", counts="10").writeStream.format("folder").options(uid="q-out", path="nowhere"))
+    assert not (lab.folder / "state").exists()
+    job.add("q", writer.option("uid", "q-out"))
     with refused(ConfigurationError, "job 'lab'", "has a query 'q' already"):
         lab.add(job, lab.source("other", counts="10"), query="q", out="other")
     assert job.run(progress=False).finished
@@ -121,15 +116,15 @@ def test_a_missing_path(lab: JobHarness) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Cannot infer the eval type")
-@pytest.mark.parametrize("changed_files", ["refuse", "accept"])
-def test_a_parquet_file_that_is_truncated_in_the_middle_of_a_run(lab: JobHarness, changed_files: str) -> None:
+def test_a_parquet_file_that_is_truncated_in_the_middle_of_a_run(lab: JobHarness) -> None:
+    """It is refused because it has changed and, where changed files are accepted, because it is damaged."""
     place, gate = lab.folder / "in", lab.folder / "gate"
     write_file(place / "0.parquet", 100)
     write_file(place / "1.parquet", 100)
     second = place / "1.parquet"
     whole, there = second.read_bytes(), second.stat()
 
-    def job() -> Job:
+    def job(changed_files: str = "refuse") -> Job:
         frame = files(lab.spark, place, max_rows_per_epoch=50, readers=1, changed_files=changed_files)
         return lab.job(frame.where(held("n", 50, gate)))
 
@@ -139,9 +134,10 @@ def test_a_parquet_file_that_is_truncated_in_the_middle_of_a_run(lab: JobHarness
         second.write_bytes(whole[: len(whole) // 2])
     finally:
         gate.touch()
-    what = "bytes when it was discovered" if changed_files == "refuse" else "it is damaged"
-    with refused(DataError, "source 'files'", "file '1.parquet'", what):
+    with refused(DataError, "source 'files'", "file '1.parquet'", "bytes when it was discovered"):
         running.await_termination(300)
+    with refused(DataError, "source 'files'", "file '1.parquet'", "it is damaged"):
+        job("accept").run(progress=False)
     assert lab.numbers() == expected(100)
     second.write_bytes(whole)
     os.utime(second, ns=(there.st_atime_ns, there.st_mtime_ns))
@@ -170,51 +166,22 @@ def test_a_column_of_another_type_in_a_file(lab: JobHarness) -> None:
 # -- targets ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_column_of_another_type_in_the_target(lab: JobHarness) -> None:
-    table = f"delta.`{lab.folder / 'out'}`"
-    lab.spark.sql(f"CREATE TABLE {table} (channel STRING, n STRING) USING delta")
+def test_a_target_with_a_column_of_another_type_or_a_feature_that_is_not_written(lab: JobHarness) -> None:
+    mapped = "TBLPROPERTIES('delta.columnMapping.mode'='name')"
+    lab.spark.sql(f"CREATE TABLE delta.`{lab.folder / 'mapped'}` (channel STRING, n BIGINT) USING delta {mapped}")
+    lab.spark.sql(f"CREATE TABLE delta.`{lab.folder / 'out'}` (channel STRING, n STRING) USING delta")
     frame = lab.source(counts="10").select("channel", "n")
+    with refused(UnsupportedTableError, "sink 'q-out'", "columnMapping", str(lab.folder / "mapped")):
+        delta_job(lab, frame, out="mapped").start()
     with refused(ConfigurationError, "sink 'q-out'", "column 'n'", "string", "bigint", "cast"):
         delta_job(lab, frame).start()
-    assert DeltaTable(lab.folder / "out").version() == 0
+    assert [DeltaTable(lab.folder / table).version() for table in ("mapped", "out")] == [0, 0]
+    assert not lab.spark.streams.active
     assert delta_job(lab, frame.withColumn("n", F.col("n").cast("string"))).run(progress=False).finished
     assert delta_numbers(lab.folder / "out") == [(channel, str(n)) for channel, n in expected(10)]
 
 
-def test_a_table_feature_that_is_not_written(lab: JobHarness) -> None:
-    table = f"delta.`{lab.folder / 'out'}`"
-    lab.spark.sql(
-        f"CREATE TABLE {table} (channel STRING, n BIGINT) USING delta TBLPROPERTIES('delta.columnMapping.mode'='name')"
-    )
-    frame = lab.source(counts="10").select("channel", "n")
-    with refused(UnsupportedTableError, "sink 'q-out'", "columnMapping", str(lab.folder / "out")):
-        delta_job(lab, frame).start()
-    assert DeltaTable(lab.folder / "out").version() == 0
-    assert not lab.spark.streams.active
-    assert delta_job(lab, frame, out="other").run(progress=False).finished
-    assert delta_numbers(lab.folder / "other") == expected(10)
-
-
-# -- the state directory -----------------------------------------------------------------------------------------------
-
-
-def test_the_state_directory_of_another_job(lab: JobHarness) -> None:
-    gate = lab.folder / "gate"
-    source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20, "gate": gate}
-    first = lab.job(lab.source(**source)).start()
-    first_epoch(lab)
-    first.stop()
-    gate.touch()
-    other = sx.Job(lab.spark, "other", state=lab.folder / "state")
-    lab.add(other, lab.source(**source), query="q", out="other")
-    with refused(StateError, "job 'other'", "belongs to job 'lab'", "a state directory of its own"):
-        other.run(progress=False)
-    assert not (lab.folder / "other").exists()
-    assert lab.job(lab.source(**source)).run(progress=False).finished
-    assert lab.numbers() == expected(100)
-
-
-# -- two drivers ------------------------------------------------------------------------------------------------------
+# -- two drivers, and two jobs ----------------------------------------------------------------------------------------
 
 DRIVER = """
 import sys
@@ -263,12 +230,18 @@ def test_a_failure_of_a_driver_that_was_fenced_off_says_so(lab: JobHarness) -> N
 
 
 def test_two_jobs_of_one_session_on_one_state(lab: JobHarness) -> None:
+    """Of one name, and of two: a state directory belongs to one job."""
     gate = lab.folder / "gate"
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20, "gate": gate}
     first = lab.job(lab.source(**source)).start()
     first_epoch(lab)
     with refused(StateError, "job 'lab'", "is running as incarnation 1", "takeover=True"):
         lab.job(lab.source(**source)).start()
+    other = sx.Job(lab.spark, "other", state=lab.folder / "state", takeover=True)
+    lab.add(other, lab.source(**source), query="q", out="other")
+    with refused(StateError, "job 'other'", "belongs to job 'lab'", "a state directory of its own"):
+        other.run(progress=False)
+    assert not (lab.folder / "other").exists()
     second = lab.job(lab.source(**source), takeover=True).start()
     with refused(FencedError, "job 'lab'", "incarnation 2"):
         first.await_termination(300)
