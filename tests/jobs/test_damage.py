@@ -78,7 +78,7 @@ def test_it_is_restored_once_for_each_checkpoint(spark: SparkSession, tmp_path: 
     newest = complete(str(state))[-1]
     damage(state)
     gate.touch()
-    result = make(chain, on_damage="restore").run(progress=False)
+    result = chain.job(retained_checkpoints=2, checkpoint_interval="1 hour", on_damage="restore").run(progress=False)
     assert result.finished and chain.written() == ALL
     last = [row for row in ledger.jobs() if row.event == "restored"][-1]
     assert last.savepoint is not None and Path(last.savepoint).name == str(newest)

@@ -32,15 +32,15 @@ def written(lab: JobHarness, *uids: str) -> list[int]:
 
 def test_another_savepoint_after_an_interrupted_restore(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interrupted one has rolled the table back, of which Spark's log knows nothing."""
-    at_the_end = chain.folder / "at-the-end"
-    chain.job().savepoint(at_the_end)
+    at_the_end, job = chain.folder / "at-the-end", chain.job()
+    job.savepoint(at_the_end)
     monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.RESTORE_ROLLED_BACK}=raise")
     with pytest.raises(OSError, match="fail point"):
-        chain.job().restore(chain.savepoint)
+        job.restore(chain.savepoint)
     monkeypatch.delenv(failpoints.VARIABLE)
     assert len(chain.written()) < len(ALL)
-    chain.job().restore(at_the_end)
+    job.restore(at_the_end)
     assert chain.written() == ALL
     assert chain.job().run(progress=False).rows == 0
 

@@ -16,7 +16,6 @@ from spark_ext.checkpoints.savepoint import read_savepoint
 from spark_ext.errors import ConfigurationError, StateError, StorageError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs import restore
-from spark_ext.jobs.job import Job
 from spark_ext.spark.epoch_files import state_partitions
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.testing.exchange_driver import Place
@@ -63,7 +62,8 @@ def test_r10_r13_in_place_after_the_end_and_again_as_another_job(chain: Chain) -
     assert saved.about.rows_in_flight and not any(part.finished for part in saved.metadata.queries.values())
     elsewhere = chain.savepoint.rename(chain.folder / "moved")
 
-    chain.job().restore(elsewhere)
+    job = chain.job()
+    job.restore(elsewhere)
     before = chain.written()
     assert 0 < len(before) < len(ALL) and set(before) < set(ALL)
     state = chain.folder / "state"
@@ -73,13 +73,13 @@ def test_r10_r13_in_place_after_the_end_and_again_as_another_job(chain: Chain) -
     kept = {str(file.relative_to(checkpoint)) for file in _files(state, "unique") if not of_snapshot(file)}
     restored = {name for name in saved.below("queries/unique/checkpoint") if not of_snapshot(Path(name))}
     assert kept == restored, "no other file of Spark's"
-    chain.job().restore(elsewhere)
+    job.restore(elsewhere)
     assert chain.written() == before, "once more, with nothing in between"
     shutil.copytree(elsewhere, chain.savepoint)
     shutil.rmtree(elsewhere)
     shutil.rmtree(state / "replaced")
 
-    result = chain.job().run(progress=False)
+    result = job.run(progress=False)
     assert result.finished and chain.written() == ALL
     assert chain.job().run(progress=False).rows == 0
 
@@ -102,30 +102,31 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break, monk
     monkeypatch.setattr(restore, "MARGIN", 1)
     exchange = Place("arrow", str(chain.folder / "state" / "exchanges" / "x"))
     before = exchange.parts().master.log.look().last
+    job = chain.job()
     for point in RESTORE:
-        broken(point, lambda: chain.job().restore(chain.savepoint))
+        broken(point, lambda: job.restore(chain.savepoint))
         if point is not FailPoint.RESTORE_COMPLETE:
             with pytest.raises(StateError, match=rf"a restore from {chain.savepoint} has begun and is not complete"):
-                chain.job().start()
+                job.start()
             with pytest.raises(StateError, match="has begun and is not complete"):
-                chain.job().savepoint(chain.folder / "half")
+                job.savepoint(chain.folder / "half")
         if point is FailPoint.RESTORE_MOVED_ASIDE:
             assert not Path(exchange.path).exists()
         if point is FailPoint.RESTORE_EXCHANGES:
             assert exchange.parts().master.log.look().last > before, "which the attempt before had moved aside"
-    chain.job().restore(chain.savepoint)
+    job.restore(chain.savepoint)
 
     second = chain.folder / "second"
     for point in SAVEPOINT:
-        broken(point, lambda: chain.job().savepoint(second))
+        broken(point, lambda: job.savepoint(second))
         assert not second.exists()
-    chain.job().savepoint(second)
-    chain.job().restore(second, state_partitions={"unique": 3})
+    job.savepoint(second)
+    job.restore(second, state_partitions={"unique": 3})
 
     checkpoint = chain.folder / "state" / "queries" / "unique" / "checkpoint"
     for partitions, point in enumerate(RESCALE, 4):
-        broken(point, lambda partitions=partitions: chain.job().rescale("unique", partitions))
-    chain.job().rescale("unique", 5)
+        broken(point, lambda partitions=partitions: job.rescale("unique", partitions))
+    job.rescale("unique", 5)
     newest = SparkLog(str(checkpoint)).newest_commit()
     assert newest is not None and state_partitions(str(checkpoint), newest) == 5
     assert chain.job().run(progress=False).finished
@@ -135,33 +136,30 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break, monk
 
 def test_a_query_whose_rescale_was_interrupted_is_known_to_a_restore(chain: Chain, broken: Break) -> None:
     """It came after the savepoint, and its checkpoint is beside its place: its rows are taken back nevertheless."""
-
-    def job() -> Job:
-        rows = numbers(chain.spark, "later-in", counts="40,40", max_rows_per_epoch=20, gate=chain.folder / "later")
-        return chain.job().add("later", chain.table(first_rows(rows, "channel", "n").select("channel", "n"), "later"))
-
-    started = job().start()
-    until(lambda: started.snapshot().query("later").rows > 0 or started.done, "the first rows")
-    started.stop()
-    broken(FailPoint.RESCALE_MOVED_ASIDE, lambda: job().rescale("later", 3))
-    job().restore(chain.savepoint)
+    rows = numbers(chain.spark, "later-in", counts="40,40", max_rows_per_epoch=20, gate=chain.folder / "later")
+    job = chain.job().add("later", chain.table(first_rows(rows, "channel", "n").select("channel", "n"), "later"))
+    job.start()
+    until(lambda: job.snapshot().query("later").rows > 0 or job.done, "the first rows")
+    job.stop()
+    broken(FailPoint.RESCALE_MOVED_ASIDE, lambda: job.rescale("later", 3))
+    job.restore(chain.savepoint)
     assert delta_numbers(chain.folder / "out" / "later") == []
 
 
 @pytest.mark.slow(15, "restores a new job once per step, and runs it")
 def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain, broken: Break) -> None:
     """With another number of state partitions. What its table had received is in the first one."""
-    at_cut = read_savepoint(str(chain.savepoint))
+    at_cut, other = read_savepoint(str(chain.savepoint)), chain.job("other", "other-out")
 
     def restore() -> object:
-        return chain.job("other", "other-out").restore(chain.savepoint, state_partitions={"unique": 3})
+        return other.restore(chain.savepoint, state_partitions={"unique": 3})
 
     for point in RESTORE:
         if point is FailPoint.RESTORE_COMPLETE:
             continue
         broken(point, restore)
         with pytest.raises(StateError, match="has begun and is not complete"):
-            chain.job("other", "other-out").start()
+            other.start()
     restore()
     assert chain.job("other", "other-out").run(progress=False).finished
     chain.job().restore(chain.savepoint)
