@@ -35,7 +35,7 @@ from confluent_kafka.admin import (
 
 from spark_ext.spark.jars import package_jars
 from tests.servers.kafka_log import settled, states
-from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, messages
+from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, QUICK, messages
 from tests.servers.ports import free_ports
 from tests.servers.watchdog import Watched
 from tests.support.waiting import until
@@ -251,7 +251,7 @@ class Broker:
         Not one for many: a client may never connect again once the broker, which was frozen or short of CPU for longer
         than its session, has answered that there are no brokers (librdkafka 2.10 to 2.16, its issue 5301).
         """
-        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as client:
+        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **QUICK}) as client:
             yield client
 
     def topic(self, name: str = "t", partitions: int = 1, **config: Any) -> str:
@@ -354,8 +354,7 @@ class Broker:
 
     def _producer(self, topic: str, settings: dict[str, Any]) -> Producer:
         """Connected to a broker that an answer has named: one that is not yet waits 500 ms for its producer id."""
-        common = {"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.ms": 20}
-        producer = Producer({**common, **settings})
+        producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, **QUICK, **settings})
         for _ in range(2):
             with contextlib.suppress(KafkaException):
                 producer.list_topics(topic, ANSWER_S)

@@ -14,6 +14,9 @@ from tests.support.waiting import until
 ANSWER_S: Final = 10.0
 """How long a request waits for its answer, before another client makes it."""
 
+QUICK: Final = {"reconnect.backoff.ms": 20}
+"""Of clients that live for a request or two: half of it passes before their second connection."""
+
 NO_ANSWER: Final = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "REQUEST_TIMED_OUT"})
 """Errors of requests that another client repeats."""
 
@@ -42,8 +45,8 @@ def _read(bootstrap: str, topic: str, isolation: str) -> tuple[list[Message]] | 
             "enable.partition.eof": True,
             "isolation.level": isolation,
             "fetch.wait.max.ms": 10,
-            "reconnect.backoff.ms": 20,
             "log_level": 0,
+            **QUICK,
         }
     )
     found: list[Message] = []

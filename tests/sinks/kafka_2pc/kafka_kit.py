@@ -20,7 +20,7 @@ from spark_ext.sinks.contract import Task, TwoPhaseCommitSink
 from spark_ext.sinks.kafka_2pc.sink import KafkaTwoPhaseCommit
 from spark_ext.testing.sink_driver import Row, SinkTarget
 from tests.servers.kafka import Broker
-from tests.servers.kafka_reader import messages
+from tests.servers.kafka_reader import QUICK, messages
 from tests.support.waiting import until
 
 VALUES = T.StructType([T.StructField("value", T.BinaryType())])
@@ -95,11 +95,11 @@ class KafkaTarget(SinkTarget):
         self._asked(lambda client: client.create_topics([NewTopic(self.topic, 2, 1)])[self.topic])
 
     def _asked(self, request: Callable[[AdminClient], Any]) -> None:
-        client = AdminClient({"bootstrap.servers": self.bootstrap})
+        client = AdminClient({"bootstrap.servers": self.bootstrap, **QUICK})
         request(client).result(20)
 
     def _topics(self) -> dict[str, Any]:
-        return dict(AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(timeout=20).topics)
+        return dict(AdminClient({"bootstrap.servers": self.bootstrap, **QUICK}).list_topics(timeout=20).topics)
 
     def damage(self) -> Callable[[], object]:
         """The broker is frozen: connections stay open, and nothing is answered. Sinks made meanwhile give up soon."""
