@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.kafka_range.source import KafkaRange
 from tests.servers.kafka import Broker
@@ -57,17 +55,22 @@ def test_messages_of_that_time_that_are_there_before_it_end_it(kafka: Broker) ->
     assert (step.end, step.finished) == (1, True)
 
 
-@pytest.mark.parametrize("sent", [0, 3])
-def test_a_partition_without_such_a_message_ends_after_the_grace(kafka: Broker, sent: int) -> None:
-    topic = kafka.topic()
+def test_partitions_without_such_a_message_end_after_the_grace(kafka: Broker) -> None:
+    """One that is empty, and one with earlier messages."""
+    topic = kafka.topic(partitions=2)
     at = int(time.time() * 1000) + 5_000
     made = source(kafka, topic, at, "200 ms")
-    (channel,) = begun(made)
-    assert not made.advance(channel, 0, Limit()).finished
-    kafka.send(topic, [str(number) for number in range(sent)], timestamp=at - 1)
-    until(lambda: made.advance(channel, 0, Limit()).finished, "time and grace have passed")
+    channels = sorted(begun(made), key=lambda channel: channel.id)
+
+    def finished() -> list[bool]:
+        return [made.advance(channel, 0, Limit()).finished for channel in channels]
+
+    assert finished() == [False, False]
+    kafka.send(topic, ["0", "1", "2"], partition=1, timestamp=at - 1)
+    until(lambda: any(finished()), "time and grace have passed")
     assert time.time() * 1000 >= at + 200
-    assert made.advance(channel, 0, Limit()).end == sent
+    assert finished() == [True, True]
+    assert [made.advance(channel, 0, Limit()).end for channel in channels] == [0, 3]
 
 
 def test_a_time_that_has_just_passed_is_waited_for_as_well(kafka: Broker) -> None:
