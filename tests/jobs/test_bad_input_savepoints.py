@@ -238,7 +238,6 @@ def test_a_table_that_was_changed_since(chain: Chain) -> None:
         before = chain.content()
         with refused(StateError, "sink 'unique'", word):
             job.restore(chain.savepoint)
-            pytest.fail(f"with a table that is {change} the job was restored")
         assert chain.content() == before, change
     chain.job("other", "other-out").restore(chain.savepoint)
 

@@ -184,7 +184,13 @@ def test_after_a_restore_the_rows_of_the_savepoint_count(lab: JobHarness) -> Non
     """Those of the source, where every twentieth is bad, and those that the sink refuses, which are as many again."""
 
     def job(gate: str) -> Job:
-        given = {"counts": "100", "max_rows_per_epoch": 20, "gate": lab.folder / gate, "gate_at": "60", "log": ""}
+        given: dict[str, Any] = {
+            "counts": "100",
+            "max_rows_per_epoch": 20,
+            "gate": lab.folder / gate,
+            "gate_at": "60",
+            "log": "",
+        }
         return strict(lab, dirty(lab, bad_every=20, **given))
 
     def whole(rows: int) -> bool:

@@ -352,7 +352,7 @@ class Broker:
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
         until(lambda: settled(self.data), "the end of the transaction to be written to its partition")
 
-    def _producer(self, topic: str, settings: dict[str, Any]) -> Producer:
+    def _producer(self, topic: str, settings: dict[str, str | int | float]) -> Producer:
         """Connected to a broker that an answer has named: one that is not yet waits 500 ms for its producer id."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, **QUICK, **settings})
         for _ in range(2):

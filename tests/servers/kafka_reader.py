@@ -14,7 +14,7 @@ from tests.support.waiting import until
 ANSWER_S: Final = 10.0
 """How long a request waits for its answer, before another client makes it."""
 
-QUICK: Final = {"reconnect.backoff.ms": 20}
+QUICK: Final[dict[str, str | int | float]] = {"reconnect.backoff.ms": 20}
 """Of clients that live for a request or two: half of it passes before their second connection."""
 
 NO_ANSWER: Final = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "REQUEST_TIMED_OUT"})
