@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from spark_ext.errors import StateError
 from spark_ext.spark.epoch_files import files_of_epoch, is_stateful, state_partitions
 from spark_ext.spark.state_operators import relocate
 from tests.support.stateful import KINDS, add_files, run, stream
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,13 +51,6 @@ def _stop(store: Any) -> None:
     store.stop()
 
 
-def wait(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 @pytest.mark.slow(12, "starts three queries, and waits until Spark has removed state")
 def test_a_query_continues_after_epochs_that_spark_has_removed(
     spark: SparkSession, tmp_path: Path, quick_maintenance: None
@@ -68,11 +61,11 @@ def test_a_query_continues_after_epochs_that_spark_has_removed(
 
     def at_epoch(epoch: int) -> None:
         if epoch == 8:
-            wait(lambda: all(list((checkpoint / "state/0" / part).glob("*.zip")) for part in "01"))
+            until(lambda: all(list((checkpoint / "state/0" / part).glob("*.zip")) for part in "01"), "snapshots")
         if epoch in (1, 8):  # of the eighth file no row is kept
             pinned[epoch - 1] = pin(spark, checkpoint, epoch - 1, tmp_path / f"cut-{epoch - 1}")
         if epoch == 10:
-            wait(lambda: not list((checkpoint / "state/0/0").glob("1_*")))
+            until(lambda: not list((checkpoint / "state/0/0").glob("1_*")), "old files are removed")
 
     whole = run(spark, kind.build(spark, tmp_path / "in"), kind.mode, checkpoint, at_epoch)
     with pytest.raises(FileNotFoundError, match="offsets/6"):
