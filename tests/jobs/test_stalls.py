@@ -187,9 +187,10 @@ def test_l9_the_time_in_failing_belongs_to_what_holds_up_the_stop(lab: JobHarnes
 
     until(blocked, "it is found what holds up the stop", 60)
     gate.touch()
+    until(lambda: job.state is State.FAILED, "the job has failed", 60)
+    seconds = time.monotonic() - failing
     with pytest.raises(sx.errors.JobFailedError, match="refused"):
         job.await_termination(60)
-    seconds = time.monotonic() - failing
 
     (found,) = blocked()
     assert (found.labels["type"], found.labels["function"]) == ("USER_CODE", "ignores_the_stop")
