@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,13 +12,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks._spark import until
+from benchmarks._spark import committed_at, until
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.schema import DefinitionRow, EpochRow
 from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
 from spark_ext.server.limits import Limits
 from spark_ext.server.server import ControlServer
 from spark_ext.server.tokens import create
+from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -99,6 +101,26 @@ def period(found: Sequence[Epoch], begin: float, end: float) -> float:
     if len(times) < 2:
         raise ValueError(f"{len(times)} epochs were committed in {end - begin:.1f} s")
     return 1000 * (times[-1] - times[0]) / (len(times) - 1)
+
+
+def with_epochs(checkpoint: Path, begin: float, end: float) -> tuple[float, float]:
+    """A window that ends later if it has no period yet: on a slow machine an epoch takes seconds.
+
+    Args:
+        checkpoint: of the query.
+        begin: s since 1970.
+        end: s since 1970.
+    """
+    log = SparkLog(str(checkpoint))
+
+    def enough() -> bool:
+        newest = log.newest_commit() or 0
+        return newest > 2 and committed_at(checkpoint, newest - 2) >= begin
+
+    if enough():
+        return begin, end
+    until(enough, "epochs are committed in the window")
+    return begin, time.time()
 
 
 def rate(found: Sequence[Epoch], begin: float, end: float) -> float:

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 
 import spark_ext as sx
 from benchmarks import _control_clients
-from benchmarks._control import JOB, checkpoint_of, in_pairs, period, recorded, served
+from benchmarks._control import JOB, checkpoint_of, in_pairs, period, recorded, served, with_epochs
 from benchmarks._control_clients import Answers
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import session, until, workplace
@@ -70,7 +70,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         for number in range(rounds):
             turn = number % len(SIDES)
             for side in (*SIDES[turn:], *SIDES[:turn]):
-                window, found = _window(side, job, clients, folder / f"other-{number}")
+                window, found = _window(side, job, folder, clients, number)
                 windows[side].append(window)
                 answers[side] += found
                 time.sleep(SETTLING_S)
@@ -102,27 +102,29 @@ def _seen(rows: DataFrame) -> DataFrame:
 
 
 def _window(
-    side: str, job: Job, clients: ProcessPoolExecutor, other: Path
+    side: str, job: Job, folder: Path, clients: ProcessPoolExecutor, number: int
 ) -> tuple[tuple[float, float], list[Answers]]:
     """One window: its begin and end, and what was answered in it."""
+    checkpoint = checkpoint_of(folder / "state")
 
     def burst(url: str, token: str | None) -> tuple[tuple[float, float], list[Answers]]:
         begin = time.time()
         asked = (url, token or "", CLIENTS, REQUESTS // CLIENTS)
         found = clients.submit(_control_clients.posts, *asked, in_flight=IN_FLIGHT).result()
         assert set(found.statuses) <= {202, 429}, found.statuses
-        return (begin, time.time()), [found]
+        return with_epochs(checkpoint, begin, time.time()), [found]
 
     if side == BURST:
         with job.serve(show_token=False) as server:
             return burst(server.url, server.token)
     if side == ELSEWHERE:
+        other = folder / f"other-{number}"
         other.mkdir()
         with served(other, Limits()) as (url, token):
             return burst(url, token)
     begin = time.time()
     time.sleep(QUIET_S)
-    return (begin, time.time()), []
+    return with_epochs(checkpoint, begin, time.time()), []
 
 
 def _all_obeyed(job: Job, state: Path, answers: list[Answers]) -> int:

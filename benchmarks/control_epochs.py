@@ -19,7 +19,7 @@ from statistics import median
 
 import spark_ext as sx
 from benchmarks import _control_clients
-from benchmarks._control import JOB, checkpoint_of, in_pairs, period, recorded
+from benchmarks._control import JOB, checkpoint_of, in_pairs, period, recorded, with_epochs
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import session, until, workplace
 from spark_ext.jobs import controller
@@ -72,7 +72,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                     answers += found.statuses.total()
             finally:
                 controller.LOOK_EVERY = looks
-            return end - WINDOW_S, end
+            return with_epochs(checkpoint_of(folder / "state"), end - WINDOW_S, end)
 
         window(EVENTS)  # imports what the server needs
         until(lambda: (log.newest_commit() or 0) >= WARM, "the first epochs are committed", job)

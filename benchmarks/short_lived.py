@@ -63,7 +63,9 @@ def _figure(name: str, what: str, times: dict[str, dict[str, list[float]]], part
 
 def _run(side: str, out: Path, data: Path) -> dict[str, float]:
     short = side == "short-lived"
-    environment = dict(os.environ) if short else {**os.environ, VARIABLE: "-Xshare:auto"}  # no archive of ours
+    environment = dict(os.environ)
+    if not short:  # without an archive of ours
+        environment[VARIABLE] = f"{environment.get(VARIABLE, '')} -Xshare:auto"
     command = [sys.executable, "-m", "benchmarks._flights_driver", str(out), str(data), str(int(short))]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
