@@ -1,11 +1,13 @@
 """The pages that promise to run do run: their Python is taken out and started as a reader would start it.
 
-Those that need a server are in `tests/docs/test_server_examples.py`.
+So are the programs of the gallery. What needs a server is in `tests/docs/test_server_examples.py`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +18,7 @@ from deltalake import DeltaTable
 
 from spark_ext.script import load_function
 from tests.support import pages
-from tests.support.pages import Ran
+from tests.support.pages import Ran, Runner
 
 ROOT = Path(__file__).parents[2]
 ALONE = (
@@ -39,66 +41,65 @@ ALONE = (
     "hourly",
 )
 """Pages all of whose blocks run one after the other, from an empty folder."""
+GALLERY = tuple(sorted(path.stem for path in pages.GALLERY.glob("*.py") if path.stem not in pages.GALLERY_OF_SERVERS))
+README = pages.python_of((ROOT / "README.md").read_text(encoding="utf-8"))
 AGAIN = "-- again --"
 
 
 @pytest.fixture(scope="module")
-def flights() -> pd.DataFrame:
-    """Two months of the README's flights."""
-    example = sys.modules[load_function(ROOT / "examples" / "flights.py", "job").__module__]
-    whole: pd.DataFrame = example.package_flights()
-    return whole[whole["month"] <= 2]
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """One process for all of them."""
+    with Runner(tmp_path_factory.mktemp("examples")) as runner:
+        yield runner
 
 
 @pytest.fixture(scope="module")
-def ran(flights: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    """All of them, in one process."""
-    folder = tmp_path_factory.mktemp("examples")
-    example = sys.modules[load_function(ROOT / "examples" / "flights.py", "job").__module__]
-    (folder / "data").mkdir()
-    (folder / "data" / "data").mkdir()
-    example.write_months(flights, folder / "data" / "data" / "flights")
+def ran(runner: Runner) -> Callable[[str], Ran]:
+    """Runs an example when a test first asks for it, from an empty folder."""
     examples = {name: "\n".join(pages.python_blocks(name)) for name in ALONE}
+    examples |= {name: (pages.GALLERY / f"{name}.py").read_text(encoding="utf-8") for name in GALLERY}
     examples["hybrid"] = pages.python_blocks("hybrid")[0]  # its second needs two servers
-    first, readme = pages.python_of((ROOT / "README.md").read_text(encoding="utf-8"))
-    examples["readme-first"] = first  # from an empty folder
-    examples["readme"] = f"{readme}\nprint({AGAIN!r})\n{readme}"
-    (job,) = pages.python_blocks("cli")  # `spark-ext run` itself: tests/test_cli_run.py
-    examples["cli"] = f"{job}\njob(sx.session('late')).run()"
-    (folder / "late" / "data" / "flights").mkdir(parents=True)
-    pq.write_table(pa.table({"dep_delay": [10.0, 61.0, None]}), folder / "late" / "data" / "flights" / "a.parquet")
-    examples["write-a-source"] = pages.python_blocks("write-a-source")[0]  # the last: it stops its session
-    (folder / "all").mkdir()
-    return pages.run_each(folder / "all", examples, given={"readme": folder / "data", "cli": folder / "late"})
+    return cache(lambda name: runner.run(name, examples[name]))
 
 
-@pytest.mark.slow(120, "runs the examples of eighteen pages")
+@pytest.mark.slow(10, "starts a JVM for all of them")
 @pytest.mark.parametrize("name", [*ALONE, "hybrid"])
-def test_the_examples_that_need_no_server_run_as_printed(ran: dict[str, Ran], name: str) -> None:
-    assert ran[name].well()
+def test_the_examples_that_need_no_server_run_as_printed(ran: Callable[[str], Ran], name: str) -> None:
+    assert ran(name).well()
 
 
-def test_the_example_of_end_of_input_leaves_its_table(ran: dict[str, Ran]) -> None:
-    assert (ran["end-of-input"].well().folder / "out" / "hourly" / "_delta_log").is_dir()
+def test_the_example_of_end_of_input_leaves_its_table(ran: Callable[[str], Ran]) -> None:
+    assert (ran("end-of-input").well().folder / "out" / "hourly" / "_delta_log").is_dir()
 
 
-def test_the_job_of_the_command_line_runs(ran: dict[str, Ran]) -> None:
-    table = DeltaTable(ran["cli"].well().folder / "out" / "late" / "flights").to_pyarrow_table()
+def test_the_job_of_the_command_line_runs(runner: Runner, tmp_path: Path) -> None:
+    """`spark-ext run` itself: `tests/test_cli_run.py`."""
+    (job,) = pages.python_blocks("cli")
+    (tmp_path / "data" / "flights").mkdir(parents=True)
+    pq.write_table(pa.table({"dep_delay": [10.0, 61.0, None]}), tmp_path / "data" / "flights" / "a.parquet")
+    ran = runner.run("cli", f"{job}\njob(sx.session('late')).run()", given=tmp_path)
+    table = DeltaTable(ran.well().folder / "out" / "late" / "flights").to_pyarrow_table()
     assert table.to_pylist() == [{"dep_delay": 61.0}]
 
 
-def test_the_readmes_first_job_ends_and_shows_its_table(ran: dict[str, Ran]) -> None:
-    job = ran["readme-first"].well()
+def test_the_readmes_first_job_ends_and_shows_its_table(runner: Runner) -> None:
+    job = runner.run("readme-first", README[0]).well()
     assert "job 'first' FINISHED: 1,000,000 rows" in job.said
     assert "|  0|" in job.said.partition("|key|count|")[2]
     assert DeltaTable(job.folder / "first" / "table").to_pyarrow_table(columns=["id"]).num_rows == 1_000_000
 
 
-def test_the_readmes_example_runs_and_runs_again_to_nothing(ran: dict[str, Ran], flights: pd.DataFrame) -> None:
-    first, _, again = ran["readme"].well().said.partition(AGAIN)
+def test_the_readmes_example_runs_and_runs_again_to_nothing(runner: Runner, tmp_path: Path) -> None:
+    example = sys.modules[load_function(ROOT / "examples" / "flights.py", "job").__module__]
+    whole = example.package_flights()
+    flights = whole[whole["month"] <= 2]
+    (tmp_path / "data").mkdir()
+    example.write_months(flights, tmp_path / "data" / "flights")
+    ran = runner.run("readme", f"{README[1]}\nprint({AGAIN!r})\n{README[1]}", given=tmp_path)
+    first, _, again = ran.well().said.partition(AGAIN)
     assert "job 'delays' FINISHED" in first and "0 rows in 0 epochs" not in first
     assert "job 'delays' FINISHED" in again and "0 rows in 0 epochs" in again
-    daily = DeltaTable(ran["readme"].folder / "out" / "delays" / "daily").to_pandas()
+    daily = DeltaTable(ran.folder / "out" / "delays" / "daily").to_pandas()
     expected = flights.groupby([flights["departure"].dt.date.rename("day"), "carrier"])["dep_delay"].agg(
         flights="size", mean_dep_delay="mean"
     )
@@ -107,9 +108,57 @@ def test_the_readmes_example_runs_and_runs_again_to_nothing(ran: dict[str, Ran],
     )
 
 
-def test_write_a_source_runs_as_printed(ran: dict[str, Ran], tmp_path: Path) -> None:
+def rows(ran: Ran, path: str) -> list[dict[str, object]]:
+    """The rows of a Delta table that a program has left."""
+    found: list[dict[str, object]] = DeltaTable(ran.folder / "out" / "gallery" / path).to_pyarrow_table().to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_each_program_of_the_gallery_runs(ran: Callable[[str], Ran], name: str) -> None:
+    assert ran(name).well().said
+
+
+def test_incremental_files_reads_what_is_new(ran: Callable[[str], Ran]) -> None:
+    found = ran("incremental_files").well()
+    assert "monday read 2 rows, tuesday 1; the job is SUSPENDED" in found.said
+    assert {row["id"] for row in rows(found, "incremental_files/orders")} == {1, 2, 3}
+
+
+def test_cdc_to_upsert_has_what_the_table_has(ran: Callable[[str], Ran]) -> None:
+    found = ran("cdc_to_upsert").well()
+    assert "the first run read 3 changes, the second 3" in found.said
+    assert {(row["item"], row["n"]) for row in rows(found, "cdc_to_upsert/copy")} == {("apple", 4), ("plum", 9)}
+
+
+def test_windows_to_the_end_has_all_rows_and_an_empty_state(ran: Callable[[str], Ran]) -> None:
+    assert "with 1000 readings; 0 rows are left in the state" in ran("windows_to_the_end").well().said
+
+
+def test_backfill_then_live_has_no_gap_and_no_overlap(ran: Callable[[str], Ran]) -> None:
+    assert "5000 rows, 5000 of them different" in ran("backfill_then_live").well().said
+
+
+def test_several_outputs_agree(ran: Callable[[str], Ran]) -> None:
+    found = ran("several_outputs").well()
+    clean = rows(found, "several_outputs/rows")
+    assert len({row["id"] for row in clean}) == len(clean) > 3_000
+    high = {row["id"] for row in clean if float(str(row["value"])) > 0.9}
+    assert {row["id"] for row in rows(found, "several_outputs/high")} == high
+    alarms = [row for row in clean if float(str(row["value"])) > 0.99]
+    assert f"{len(clean)} rows, {len(alarms)} alarms, {len(high)} high values" in found.said
+
+
+def test_own_source_is_read_once(ran: Callable[[str], Ran]) -> None:
+    found = ran("own_source").well()
+    assert "a further run reads 0 rows" in found.said
+    assert {row["text"] for row in rows(found, "own_source/table")} == {"buy tea", "call the bank", "fix the bicycle"}
+
+
+def test_write_a_source_runs_as_printed(runner: Runner, tmp_path: Path) -> None:
+    """The last one: it stops the session."""
     source, trial = pages.python_blocks("write-a-source")
-    assert "1000 rows in 4 epochs" in ran["write-a-source"].well().said
+    assert "1000 rows in 4 epochs" in runner.run("write-a-source", source).well().said
     (tmp_path / "shop.py").write_text(source, encoding="utf-8")
     assert "20 runs agree" in pages.run(tmp_path, trial, PYTHONPATH=str(tmp_path))
 

@@ -1,10 +1,14 @@
-"""The examples of the pages whose connectors need a server run as printed, all in one process."""
+"""The examples of the pages whose connectors need a server run as printed, all in one process.
+
+So does a program of the gallery.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 from deltalake import DeltaTable
@@ -15,7 +19,7 @@ from tests.servers.receiver import Receiver
 from tests.servers.receiver import rows as rows_at
 from tests.servers.schema_registry import SchemaRegistry
 from tests.support import pages
-from tests.support.pages import Ran
+from tests.support.pages import Ran, Runner
 
 TOKEN = "not-for-tables"
 
@@ -38,49 +42,60 @@ def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def ran(
-    kafka_of_process: Broker, shop: Database, receiver: Receiver, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Ran]:
-    """All of them."""
-    kafka = kafka_of_process
-    kafka.make("orders", 3)
-    kafka.make("avro-orders", 2)
-    for topic, text, count in (("clicks", "click {1}", 150), ("page-views", "{0}/{1}", 100)):
-        kafka.make(topic, 2)
-        for partition in range(2):
-            kafka.send(topic, [text.format(partition, number) for number in range(count)], partition=partition)
-    examples = {page: "\n".join(pages.python_blocks(page)) for page in ("kafka_2pc", "kafka_range", "http_2pc")}
-    # One after the other: the source reads the table that the sink has made.
-    examples["postgres"] = "\n".join(pages.python_blocks("postgres_2pc") + pages.python_blocks("postgres"))
-    begin = 'import spark_ext as sx\n\nspark = sx.session("hybrid")\n'
-    examples["hybrid"] = begin + pages.python_blocks("hybrid")[1]
+def registry() -> Iterator[SchemaRegistry]:
     with SchemaRegistry() as registry:
-        return pages.run_each(
-            tmp_path_factory.mktemp("examples"),
-            examples,
-            KAFKA=kafka.bootstrap,
+        yield registry
+
+
+@pytest.fixture(scope="module")
+def ran(
+    kafka_of_process: Broker,
+    shop: Database,
+    receiver: Receiver,
+    registry: SchemaRegistry,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., Ran]]:
+    """Runs the code of an example; further environment variables may be given."""
+    with Runner(tmp_path_factory.mktemp("examples")) as runner:
+        yield partial(
+            runner.run,
+            KAFKA=kafka_of_process.bootstrap,
             POSTGRES_DSN=shop.dsn,
-            MIDNIGHT=(datetime.now(timezone.utc) + timedelta(seconds=1)).isoformat(),
             RECEIVER_URL=receiver.url,
             RECEIVER_TOKEN=TOKEN,
             SCHEMA_REGISTRY=registry.url,
         )
 
 
-@pytest.mark.slow(60, "runs the examples of six pages")
-@pytest.mark.parametrize("page", ["kafka_2pc", "kafka_range"])
-def test_the_examples_of_kafka_run_as_printed(ran: dict[str, Ran], page: str) -> None:
-    assert ran[page].well()
+def made(kafka: Broker, topic: str, text: str, count: int) -> None:
+    """A topic of two partitions with so many values each, made from partition and number."""
+    kafka.make(topic, 2)
+    for partition in range(2):
+        kafka.send(topic, [text.format(partition, number) for number in range(count)], partition=partition)
 
 
-def test_the_examples_of_postgres_run_as_printed(ran: dict[str, Ran], shop: Database) -> None:
-    folder = ran["postgres"].well().folder
+@pytest.mark.slow(10, "starts a JVM for all of them")
+def test_the_example_of_kafka_as_a_sink_runs_as_printed(ran: Callable[..., Ran], kafka_of_process: Broker) -> None:
+    kafka_of_process.make("orders", 3)
+    kafka_of_process.make("avro-orders", 2)
+    assert ran("kafka_2pc", "\n".join(pages.python_blocks("kafka_2pc"))).well()
+
+
+def test_the_example_of_kafka_as_a_source_runs_as_printed(ran: Callable[..., Ran], kafka_of_process: Broker) -> None:
+    made(kafka_of_process, "clicks", "click {1}", 150)
+    assert ran("kafka_range", "\n".join(pages.python_blocks("kafka_range"))).well()
+
+
+def test_the_examples_of_postgres_run_as_printed(ran: Callable[..., Ran], shop: Database) -> None:
+    # One after the other: the source reads the table that the sink has made.
+    code = "\n".join(pages.python_blocks("postgres_2pc") + pages.python_blocks("postgres"))
+    folder = ran("postgres", code).well().folder
     assert shop.rows("SELECT count(*), sum(amount) FROM orders") == [(2500, 2499 * 2500 / 8)]
     assert len(DeltaTable(folder / "out" / "orders").to_pyarrow_table()) == 2500
 
 
-def test_the_example_of_http_runs_as_printed(ran: dict[str, Ran], receiver: Receiver) -> None:
-    folder = ran["http_2pc"].well().folder
+def test_the_example_of_http_runs_as_printed(ran: Callable[..., Ran], receiver: Receiver) -> None:
+    folder = ran("http_2pc", "\n".join(pages.python_blocks("http_2pc"))).well().folder
     items = [row["id"] for number in range(20) for row in rows_at(receiver.folder, f"items/{number}")]
     assert items == list(range(20)), "the second example: each row to its own address"
     assert sorted(row["id"] for row in receiver.rows()) == sorted([*range(2500), *items])
@@ -89,8 +104,29 @@ def test_the_example_of_http_runs_as_printed(ran: dict[str, Ran], receiver: Rece
     assert written and not any(TOKEN.encode() in file.read_bytes() for file in written)
 
 
-def test_a_table_and_then_its_topic_as_printed(ran: dict[str, Ran]) -> None:
+def test_a_table_and_then_its_topic_as_printed(ran: Callable[..., Ran], kafka_of_process: Broker) -> None:
     """The second example of `hybrid.md`: the table holds the beginning of each partition."""
-    found = DeltaTable(ran["hybrid"].well().folder / "lake" / "views").to_pyarrow_table().to_pylist()
+    made(kafka_of_process, "page-views", "{0}/{1}", 100)
+    midnight = datetime.now(timezone.utc) + timedelta(seconds=1)
+    begin = 'import spark_ext as sx\n\nspark = sx.session("hybrid")\n'
+    done = ran("hybrid", begin + pages.python_blocks("hybrid")[1], MIDNIGHT=midnight.isoformat()).well()
+    found = DeltaTable(done.folder / "lake" / "views").to_pyarrow_table().to_pylist()
     expected = [(partition, n, f"{partition}/{n}") for partition in range(2) for n in range(100)]
     assert sorted((row["partition"], row["offset"], row["body"]) for row in found) == expected
+
+
+def test_kafka_to_postgres_keeps_the_newest(
+    ran: Callable[..., Ran], kafka_of_process: Broker, postgres: PostgresServer
+) -> None:
+    """A program of the gallery."""
+    kafka, database = kafka_of_process, postgres.database()
+    kafka.make("order-changes", 2)
+    change = '{{"id": {}, "item": "tea", "price": {}.5, "version": {}}}'
+    for partition in range(2):
+        changes = [change.format(10 * partition + n, version, version) for version in (1, 3, 2) for n in range(5)]
+        kafka.send("order-changes", changes, partition=partition)
+    code = (pages.GALLERY / "kafka_to_postgres.py").read_text(encoding="utf-8")
+    said = ran("kafka_to_postgres", code, POSTGRES_DSN=database.dsn).well().said
+    assert "job 'orders' FINISHED: 30 rows" in said
+    assert database.rows("SELECT count(*), min(price), max(version) FROM orders") == [(10, 3.5, 3)]
+    postgres.drop(database)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import until
+
 DOCS = Path(__file__).parents[2] / "docs"
+GALLERY = DOCS.parent / "examples" / "gallery"
+GALLERY_OF_SERVERS = ("kafka_to_postgres", "object_store")
+"""Its programs that need a server."""
 
 
 def read(name: str) -> str:
@@ -52,7 +57,7 @@ def run(folder: Path, code: str, **env: str) -> str:
 
 @dataclass(frozen=True)
 class Ran:
-    """Result of a script of `run_each`."""
+    """Result of a script of a `Runner`."""
 
     said: str
     failed: str
@@ -67,55 +72,89 @@ class Ran:
 
 
 _EACH = """
-import contextlib, pathlib, runpy, shutil, traceback
+import contextlib, json, os, pathlib, runpy, shutil, sys, traceback
 
-def run(script, end):
+def run(end, env):
     given, out, failed = end / "given", (end / "said").open("w"), ""
     for path in given.iterdir() if given.is_dir() else ():
         shutil.move(path, path.name)
+    # Of the variables that a script finds, only these are taken back: pyspark adds others for the session.
+    before = {name: os.environ.get(name) for name in env}
+    os.environ.update(env)
     try:
         with contextlib.redirect_stdout(out):
-            runpy.run_path(str(script), run_name="__main__")
+            runpy.run_path(str(end / (end.name + ".py")), run_name="__main__")
     except BaseException:
         failed = traceback.format_exc()
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.update({name: value})
     out.close()
     (end / "failed").write_text(failed)
     (end / "left").mkdir()
     for path in pathlib.Path().iterdir():
-        if path.name != "page.py":
-            shutil.move(path, end / "left" / path.name)
+        shutil.move(path, end / "left" / path.name)
+    (end / "done").touch()
 
-for name in NAMES:
-    run(ROOT / name / (name + ".py"), ROOT / name)
+for line in sys.stdin:
+    end, env = json.loads(line)
+    run(pathlib.Path(end), env)
 """
 
 
-def run_each(
-    folder: Path, examples: Mapping[str, str], *, given: Mapping[str, Path] | None = None, **env: str
-) -> dict[str, Ran]:
-    """Run several scripts in one process, one after the other, with one JVM for all.
+class Runner:
+    """A process that runs scripts one after the other, with one JVM for all. Use it in a `with`.
 
-    Each has its own namespace, and a working directory that contains only its given files. If one fails, the others
-    still run.
+    Each script has its own namespace, and a working directory that contains only its given files. If one fails, the
+    others still run.
 
     Args:
         folder: an empty directory.
-        examples: Python code by the name that a traceback shows.
-        given: directories whose content is moved into the working directory, by the same names.
-        env: additional environment variables.
     """
-    (folder / "work").mkdir()
-    for name, code in examples.items():
-        (folder / name).mkdir()
-        (folder / name / f"{name}.py").write_text(code, encoding="utf-8")
-    for name, content in (given or {}).items():
-        shutil.copytree(content, folder / name / "given")
-    names = f"import pathlib\nROOT, NAMES = pathlib.Path({str(folder)!r}), {list(examples)!r}\n"
-    run(folder / "work", names + _EACH, **env)
-    return {
-        name: Ran((folder / name / "said").read_text(), (folder / name / "failed").read_text(), folder / name / "left")
-        for name in examples
-    }
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log = folder / "log"
+        (folder / "each.py").write_text(_EACH, encoding="utf-8")
+        (folder / "work").mkdir()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(folder / "each.py")],
+                cwd=folder / "work",
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._process.communicate(timeout=60)  # the end of its input is its end
+        finally:
+            self._process.kill()
+            self._process.wait()
+
+    def run(self, name: str, code: str, *, given: Path | None = None, **env: str) -> Ran:
+        """Run a script.
+
+        Args:
+            name: of the script, which a traceback shows.
+            code: its Python code.
+            given: a directory whose content is moved into the working directory.
+            env: additional environment variables.
+        """
+        end = self._folder / name
+        end.mkdir()
+        (end / f"{name}.py").write_text(code, encoding="utf-8")
+        if given is not None:
+            shutil.copytree(given, end / "given")
+        assert self._process.stdin is not None
+        print(json.dumps([str(end), env]), file=self._process.stdin, flush=True)
+        until(lambda: (end / "done").exists() or self._process.poll() is not None, f"the end of {name}", 300)
+        assert (end / "done").exists(), f"{name} ended the process:\n" + self._log.read_text(errors="replace")[-3000:]
+        return Ran((end / "said").read_text(), (end / "failed").read_text(), end / "left")
 
 
 def section(name: str, title: str = "Options") -> str:
