@@ -1,12 +1,14 @@
 """A small job in which everything can fail: `python tests/chaos/compact.py --out DIR`. Run it again until it ends.
 
-Two queries of about twelve epochs each: windows over generated rows of three channels, with state and an end of input,
-and a copy of Parquet files into a partitioned table. The exit code is 0 once both queries have finished.
+Two queries of about twelve epochs each, or as many as `CHAOS_EPOCHS` says: windows over generated rows of three
+channels, with state and an end of input, and a copy of Parquet files into a partitioned table. The exit code is 0 once
+both queries have finished.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from spark_ext.sources.datagen import DataGen
 ROWS = 24_000
 """Number of generated rows, over three channels."""
 FILES, FILE_ROWS = 4, 3_000
+EPOCHS = int(os.environ.get("CHAOS_EPOCHS", "12"))
 GENERATED = {"rows": ROWS, "channels": 3, "keys": 5, "step_ms": 200}
 
 
@@ -64,7 +67,7 @@ def job(out: Path) -> sx.Job:
     spark = sx.session("chaos", conf=conf)
     generated = (
         spark.readStream.format("datagen")
-        .options(uid="generated", max_rows_per_epoch=1_800, readers=3, **GENERATED)
+        .options(uid="generated", max_rows_per_epoch=ROWS // EPOCHS, readers=3, **GENERATED)
         .load()
     )
     windows = (
@@ -75,7 +78,7 @@ def job(out: Path) -> sx.Job:
     )
     files = (
         spark.readStream.format("files")
-        .options(uid="files", path=str(out / "data"), max_rows_per_epoch=1_000, readers=2)
+        .options(uid="files", path=str(out / "data"), max_rows_per_epoch=FILES * FILE_ROWS // EPOCHS, readers=2)
         .load()
     )
     made = sx.Job(
