@@ -76,7 +76,7 @@ def session(name: str, conf: Mapping[str, str]) -> SparkSession:
         return sx.session(name, master="local[2]", conf=conf)
     path = os.pathsep.join(filter(None, [str(_ROOT / "tests/support/planners"), os.environ.get("PYTHONPATH")]))
     with pytest.MonkeyPatch.context() as given:
-        given.setenv("SPARK_EXT_TESTS_PLANNERS", f"spark-ext-tests-{uuid4()}")
+        given.setenv("SPARK_EXT_TESTS_FORKS", f"spark-ext-tests-{uuid4()}")
         given.setenv("PYTHONPATH", path)
         return sx.session(name, master="local[2]", conf={"spark.python.daemon.module": "tests.support.daemon", **conf})
 

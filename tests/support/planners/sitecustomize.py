@@ -1,24 +1,44 @@
-"""Python runs this whenever Spark of the tests' session starts a process: planners and committers are forked instead.
+"""Python runs this in each process that Spark starts in the tests' session; `tests.support.forks` makes another one.
 
-Spark starts one for each source and sink of each query, and importing what it needs takes most of its life. This
-process asks `tests.support.daemon` for one that has imported it, and stays as `cat`, on which Spark may act: when
-either ends, so does the other. If nobody answers, it goes on as the planner itself.
+This process stays in its place as `cat`, on which Spark may act: when either ends, so does the other. If nobody
+answers, it goes on itself.
 """
 
 import os
 import sys
 
-if sys.orig_argv[1:2] == ["-m"] and sys.orig_argv[2].endswith(("_runner", "_driver_worker")):
+command = sys.orig_argv[2:] if sys.orig_argv[1:2] == ["-m"] else [""]
+if command[0] == "pyspark.daemon" or command[0].endswith(("_runner", "_driver_worker")):
     import json
     import socket
+    import subprocess
+    import time
 
-    asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        asking.connect("\0" + os.environ["SPARK_EXT_TESTS_PLANNERS"])
-    except (KeyError, OSError):
-        asking.close()
-    else:
-        start = {"module": sys.orig_argv[2], "path": sys.path, "environment": dict(os.environ)}
+    name = os.environ["SPARK_EXT_TESTS_FORKS"]
+
+    def ask() -> socket.socket | None:
+        """A connection to the process that forks; None if there is none."""
+        asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            asking.connect(f"\0{name}")
+        except OSError:
+            asking.close()
+            return None
+        return asking
+
+    asking = ask()
+    if asking is None:
+        forks = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forks", name, str(os.getppid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        while asking is None and forks.poll() is None:
+            time.sleep(0.01)
+            asking = ask()
+        asking = asking or ask()  # of another one that was faster
+    if asking is not None:
+        start = {"command": command, "path": sys.path, "environment": dict(os.environ)}
         socket.send_fds(asking, [json.dumps(start).encode()], [0, 1, 2])
         os.dup2(asking.fileno(), 0)
         os.execvp("cat", ["cat"])

@@ -1,0 +1,93 @@
+"""Forks the Python processes of a Spark driver: all but the workers of its tasks, which `tests.support.daemon` forks.
+
+Those are the planner of each source, and Spark's own daemons, whose workers read schemas, plan, write and commit.
+Importing what they need takes longer than most of them work. `planners/sitecustomize.py` runs in each process that
+Spark starts, and sends here what is to be done instead: `python -m tests.support.forks SOCKET JVM`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+
+
+def serve(name: str, jvm: int) -> None:
+    """Fork a process for each request until the JVM ends.
+
+    Args:
+        name: of an abstract socket; if it is taken, the JVM has such a process.
+        jvm: its process.
+    """
+    os.setpgid(0, 0)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(f"\0{name}")
+    listening.listen(128)
+    import_all()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
+    events = select.poll()
+    ended = os.pidfd_open(jvm)
+    events.register(ended, select.POLLIN)
+    events.register(listening, select.POLLIN)
+    while all(number != ended for number, _ in events.poll()):
+        asking, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            os.close(ended)
+            become(asking)
+            return
+        asking.close()
+
+
+def import_all() -> None:
+    """What processes import that Spark starts for sources and sinks."""
+    import pyspark.sql.streaming.python_streaming_source_runner
+    import pyspark.sql.worker.commit_data_source_write
+    import pyspark.sql.worker.create_data_source
+    import pyspark.sql.worker.plan_data_source_read
+    import pyspark.sql.worker.python_streaming_sink_runner
+    import pyspark.sql.worker.write_into_data_source  # noqa: F401
+
+    import spark_ext.sinks.delta_2pc
+    import spark_ext.sinks.exchange_2pc
+    import spark_ext.sinks.runtime.writer
+    import spark_ext.sources.datagen
+    import spark_ext.sources.end_of_input
+    import spark_ext.sources.exchange
+    import spark_ext.sources.runtime.ledger_view  # noqa: F401
+    import tests.support.daemon  # noqa: F401
+
+
+def become(asking: socket.socket) -> None:
+    """Do what the process on the other side was started for, and end with it."""
+    _, user, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    if user != os.getuid():
+        return
+    message, files, _, _ = socket.recv_fds(asking, 1 << 20, 3)
+    start = json.loads(message)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    fcntl.fcntl(asking, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(asking, fcntl.F_SETSIG, signal.SIGTERM)
+    fcntl.fcntl(asking, fcntl.F_SETFL, os.O_ASYNC)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(start["environment"])
+    module, *sys.argv[1:] = start["command"]
+    sys.path[:] = [sys.path[0], *start["path"]]  # `python -m` puts the working directory first
+    sys.modules.pop(module, None)  # as in a new process, where it is only `__main__`
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))
