@@ -32,10 +32,10 @@ COUNTS = "40,25"
 class Diamond:
     """in -> (pass) -> x -> (double) -> y; x and y -> (join), into the folder `out`."""
 
-    def __init__(self, lab: JobHarness, limit: int = 15, **given: Any) -> None:
+    def __init__(self, lab: JobHarness, limit: int = 25, **given: Any) -> None:
         self.lab = lab
         self.job: Job = sx.Job(lab.spark, "diamond", state=lab.folder / "state")
-        source = {"counts": COUNTS, "max_rows_per_epoch": 20, **given.pop("source", {})}
+        source = {"counts": COUNTS, "max_rows_per_epoch": 30, **given.pop("source", {})}
         x = self.job.exchange("x", partitions=3, key="n", **given)
         y = self.job.exchange("y", partitions=2, **given)
         self.job.add("pass", x.write(lab.source("in", **source)))
