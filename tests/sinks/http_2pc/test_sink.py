@@ -216,6 +216,7 @@ def test_only_failures_without_progress_count(target: HttpTarget, receiver: Rece
         (401, ConfigurationError, "'token'"),
         (404, ConfigurationError, "'url'"),
         (302, ConfigurationError, "Redirects are not followed"),
+        (307, ConfigurationError, "Redirects are not followed"),
         (412, FencedError, "the newer start"),
     ],
 )
@@ -223,7 +224,8 @@ def test_a_refusal_stops_the_query_and_shows_the_answers_beginning(
     target: HttpTarget, receiver: Receiver, status: int, kind: type[SparkExtError], do: str
 ) -> None:
     driver = started(target)
-    receiver.behave({"status": status, "text": f"no: {TOKEN} " + "x" * 1000})
+    elsewhere = {"Location": "http://127.0.0.1:1/elsewhere"} if status < 400 else {}
+    receiver.behave({"status": status, "text": f"no: {TOKEN} " + "x" * 1000, "headers": elsewhere})
     messages = [driver.write(0, numbered(0, 2))]
     with pytest.raises(kind) as refused:
         driver.commit(messages, 0)
