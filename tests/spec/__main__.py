@@ -1,6 +1,8 @@
 """Checks the models of the protocols, and that each rule of them is needed: `make spec`.
 
-python -m tests.spec [PART OF A NAME | commit | checkpoint]
+python -m tests.spec [PART OF A NAME | commit | checkpoint | deep]
+
+`deep`: with more starts, rows, checkpoints and queries; some twenty minutes.
 """
 
 from __future__ import annotations
@@ -10,16 +12,16 @@ import sys
 from tests.spec import checkpoint_checks, checks
 from tests.spec.checks import run
 
+DEEP = (*checks.DEEP, *checkpoint_checks.DEEP)
 CHECKS = (*checks.CHECKS, *checks.MUTANTS, *checkpoint_checks.CHECKS, *checkpoint_checks.MUTANTS)
 
 
 def main(wanted: str = "") -> int:
     """Run the checks with this in their name, or of this model; returns the exit code."""
     problems = []
-    for check in CHECKS:
-        if wanted not in check.name and wanted != check.module:
-            continue
-        answer, problem = run(check)
+    chosen = [check for check in CHECKS if wanted in check.name or wanted == check.module]
+    for check in DEEP if wanted == "deep" else chosen:
+        answer, problem = run(check, limit=1700)
         shown = f"{answer.states:>9,} states {answer.seconds:6.1f} s"
         if problem:
             problems.append(problem)
