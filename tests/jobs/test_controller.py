@@ -31,6 +31,7 @@ from spark_ext.model.event_progress import Step
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import SourceOffset
 from tests.queries.fakes import Bench
+from tests.support.ledgers import started
 from tests.support.waiting import until
 
 
@@ -85,7 +86,8 @@ class Desk:
     def __init__(self, folder: Path, ledger: Ledger, *, takeover: bool = False) -> None:
         self.ledger = ledger
         self.bench = Bench(folder)
-        incarnation = start_incarnation(ledger, "lab", takeover=takeover)
+        again = Path(ledger.uri).exists()
+        incarnation = start_incarnation(ledger, "lab", takeover=takeover) if again else started(ledger, "lab")
         self.writer = LedgerWriter(ledger, incarnation)
         made_of = QueryDefinition((OperatorDefinition("in", Role.SOURCE, "files"),))
         now = datetime.now(timezone.utc)

@@ -14,12 +14,13 @@ from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.ledger import contiguous
 from spark_ext.ledger.schema import EpochRow, FinishedRow, Row
 from tests.ledger.rows import checkpoint, epoch, event, flag, incident, state
+from tests.support.ledgers import started
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
     ledger = Ledger(str(tmp_path / "state"))
-    incarnation = start_incarnation(ledger, "j")
+    incarnation = started(ledger, "j")
     yield LedgerWriter(ledger, incarnation)
     forget(ledger.uri, incarnation.number)
 

@@ -37,6 +37,7 @@ from tests.ledger.rows import (
     state,
 )
 from tests.servers.object_store import Bucket
+from tests.support.ledgers import started
 
 pytestmark = pytest.mark.slow(0.4, "maintains the 14 tables of a ledger")
 
@@ -47,7 +48,7 @@ AT_ONCE = MaintenanceSettings(small_files=2, sweep_every=timedelta(0), file_rete
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
     ledger = Ledger(str(tmp_path / "state"))
-    incarnation = start_incarnation(ledger, "j")
+    incarnation = started(ledger, "j")
     yield LedgerWriter(ledger, incarnation)
     forget(ledger.uri, incarnation.number)
 

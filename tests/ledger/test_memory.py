@@ -11,16 +11,17 @@ import pytest
 from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.identity import renames
 from spark_ext.jobs.wishes import Wishes
-from spark_ext.ledger import FinalSteps, Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger import FinalSteps, Ledger, LedgerWriter
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.memory import JobMemory
 from tests.ledger.rows import checkpoint, definition, epoch, flag
+from tests.support.ledgers import started
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
     ledger = Ledger(str(tmp_path / "state"))
-    incarnation = start_incarnation(ledger, "j")
+    incarnation = started(ledger, "j")
     yield LedgerWriter(ledger, incarnation)
     forget(ledger.uri, incarnation.number)
 

@@ -20,13 +20,14 @@ from spark_ext.ledger.view import SourceView, event_of
 from spark_ext.model.barriers import Checkpoints
 from spark_ext.model.control import JOB, Delivery, Event, channel, query, source
 from tests.ledger.rows import START, checkpoint, event, flag, line, process
+from tests.support.ledgers import started
 from tests.support.waiting import until
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
     ledger = Ledger(str(tmp_path / "state"))
-    incarnation = start_incarnation(ledger, "j")
+    incarnation = started(ledger, "j")
     yield LedgerWriter(ledger, incarnation)
     forget(ledger.uri, incarnation.number)
 
