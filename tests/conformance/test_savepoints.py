@@ -16,9 +16,8 @@ import spark_ext as sx
 from spark_ext.checkpoints.savepoint import is_savepoint, read_savepoint, seal
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.jobs.job import Job
-from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import FinishedRow
-from spark_ext.model.checkpoint_metadata import VERSION
+from spark_ext.ledger.schema import CheckpointRow, FinishedRow
+from spark_ext.model.checkpoint_metadata import VERSION, CheckpointMetadata
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.epoch_files import state_partitions
 from spark_ext.spark.spark_log import SparkLog
@@ -206,8 +205,9 @@ def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(
     first = job(10).start()
     until(lambda: first.snapshot().query("q").rows > 0, "the first epoch")
     number = first.checkpoint(300)
-    (taken,) = first.ledger.checkpoints().where(f"checkpoint_id = {number} and status = 'COMPLETED'").collect()
-    epoch = json.loads(taken["metadata"])["queries"]["q"]["epoch"]
+    (taken,) = lab.ledger.table(CheckpointRow).rows([("checkpoint_id", "=", number), ("status", "=", "COMPLETED")])
+    epoch = CheckpointMetadata.from_json(taken.metadata).queries["q"].epoch
+    assert epoch is not None
     log = SparkLog(str(lab.checkpoint()))
     until(lambda: (log.newest_commit() or 0) >= epoch + epochs, f"{epochs} epochs")
     first.stop()
@@ -289,7 +289,7 @@ def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(la
     was given 5 partitions instead of 4.
     """
     log = SparkLog(str(lab.checkpoint()))
-    ledger = Ledger(str(lab.folder / "state"))
+    ledger = lab.ledger
     with running(recovered, lab.folder) as driver:
         until(lambda: len(lab.numbers("b")) == 2000 and len(lab.numbers()) == 3000, "the rows before the kill")
         until(lambda: ledger.flagged("q", 1).get("in") == 2, "the flags of two channels")
@@ -307,8 +307,8 @@ def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(la
     again.start()
     until(lambda: again.snapshot().query("b").rows >= 1500, "1,500 more rows of b")
     number = again.savepoint(lab.folder / "savepoint")
-    (row,) = again.ledger.checkpoints().where(f"checkpoint_id = {number}").collect()
-    assert (row["status"], row["rows_in_flight"]) == ("COMPLETED", 1500)
+    (row,) = ledger.table(CheckpointRow).rows([("checkpoint_id", "=", number)])
+    assert (row.status, row.rows_in_flight) == ("COMPLETED", 1500)
     pinned = [file for file in (lab.folder / "savepoint" / "exchanges" / "x").rglob("*.arrow") if file.is_file()]
     data = {file.stat().st_ino for file in (lab.folder / "state" / "exchanges" / "x").rglob("*.arrow")}
     assert pinned and {file.stat().st_ino for file in pinned} <= data, "none is written again"
@@ -351,7 +351,10 @@ def test_u8_an_input_that_ends_has_delivered_the_barrier(lab: JobHarness) -> Non
     taken: list[int] = []
     asked = threading.Thread(target=lambda: taken.append(first.savepoint(place, aligned=True)))
     asked.start()
-    until(lambda: first.ledger.checkpoints().where("status = 'TRIGGERED'").count() == 1, "the checkpoint is under way")
+    until(
+        lambda: len(lab.ledger.table(CheckpointRow).rows([("status", "=", "TRIGGERED")])) == 1,
+        "the checkpoint is under way",
+    )
     (lab.folder / "gate-1").touch()
     until(lambda: first.snapshot().query("p1").finished, "the end of the second input")
     assert not taken
