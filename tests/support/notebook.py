@@ -19,6 +19,17 @@ STATES: Final = "application/vnd.jupyter.widget-state+json"
 PLACES: Final = re.compile(r"(?:^|[\s'\"(=])(?:/[\w.-]+){2,}|\b[A-Z]:\\")
 """What looks like an absolute path."""
 
+LAST: Final = """
+import threading
+from ipywidgets.widgets.widget import _instances
+for thread in threading.enumerate():
+    if thread.name.startswith("widget of "):
+        thread.join()
+for widget in _instances.values():
+    widget.send_state()
+"""
+"""Sends widgets as they are at the end: nbclient drops what a thread sends between two cells."""
+
 
 def read(path: Path) -> Any:
     """A notebook."""
@@ -37,7 +48,13 @@ def executed(path: Path, folder: Path) -> Any:
         if cell.cell_type == "code":
             cell.outputs = []
     client = NotebookClient(found, timeout=500, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
-    return client.execute()
+    found.cells.append(nbformat.v4.new_code_cell(LAST))
+    with client.setup_kernel():
+        for number, cell in enumerate(found.cells):
+            client.execute_cell(cell, number)
+        client.set_widgets_metadata()
+    found.cells.pop()
+    return found
 
 
 def widgets(notebook: Any) -> dict[str, str]:
