@@ -56,6 +56,7 @@ def test_every_local_failure_is_judged_as_its_record(spark: SparkSession, name: 
     same(CASES[name], made(spark, CASES[name]))
 
 
+@pytest.mark.slow(30, "a driver, or a cluster, of its own")
 @pytest.mark.parametrize("name", [case.name for case in CASES.values() if case.where != "local"])
 def test_every_failure_of_a_driver_of_its_own_is_judged_as_its_record(name: str) -> None:
     same(CASES[name], made_apart(CASES[name]))
