@@ -26,7 +26,7 @@ help:
 	@echo "make test-all   the core and all slices"
 	@echo "make test-matrix  the quick tests and a file of each layer for each of PYTHONS, with the oldest and the newest libraries"
 	@echo "make spec       the models of the protocols, and that each of their rules is needed: 3 to 6 minutes"
-	@echo "make bench      ratios against plain Spark, measured side by side in one run"
+	@echo "make bench      ratios against plain Spark, measured side by side in one run; ARGS=--quick: ten figures in ten minutes"
 	@echo "make chaos      every sink, linked queries, checkpoints, savepoints, control events and the flights job, killed at random and at each named step"
 	@echo "make histories  random histories: starts, kills, renames, restored and copied states; exact or refused"
 	@echo "make lint       ruff, the layers of imports, and mypy --strict"
