@@ -103,8 +103,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Decided once, as workers are given files by name."""
-    if hasattr(config, "workerinput") or config.option.slice is None:
+    """Resolve `now`; workers are given the same arguments."""
+    if config.option.slice is None:
         return
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         config.option.slice = None
@@ -144,7 +144,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_whole(config: pytest.Config) -> bool:
     """Whether a run takes all of the core and of its slice."""
     option = config.option
-    return option.slice is not None and not (option.keyword or option.markexpr or option.deselect or option.lf)
+    return option.slice is not None and not (
+        option.keyword or option.markexpr or option.deselect or config.getoption("lf", False)
+    )
 
 
 def record(config: pytest.Config, seconds: float) -> None:

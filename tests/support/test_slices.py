@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.support.slices import FILE, ROOT, Pass, oldest, read, slice_of, with_now, with_pass
+from tests.support.slices import FILE, ROOT, Pass, oldest, pytest_configure, read, slice_of, with_now, with_pass
 
 TEXT = """\
 # kept
@@ -58,3 +60,18 @@ def test_a_pass_is_written_where_the_slice_is_and_nothing_else_changes() -> None
         '{commit = "a1", date = 2026-11-02, seconds = 7}', '{commit = "b2", date = 2026-11-28, seconds = 640}'
     )
     assert with_now(TEXT, 1) == TEXT.replace("now = 2", "now = 1")
+
+
+def configured(given: str, source: pytest.Config.ArgsSource) -> Any:
+    config: Any = SimpleNamespace(option=SimpleNamespace(slice=given), args_source=source, workerinput={})
+    pytest_configure(config)
+    return config.option.slice
+
+
+def test_a_worker_takes_the_slice_that_is_on_unless_tests_are_named() -> None:
+    now, slices = read(FILE.read_text(encoding="utf-8"))
+    assert configured("now", pytest.Config.ArgsSource.TESTPATHS) == str(now)
+    assert configured("core", pytest.Config.ArgsSource.TESTPATHS) == "core"
+    assert configured("now", pytest.Config.ArgsSource.ARGS) is None
+    with pytest.raises(pytest.UsageError, match=f"from 1 to {len(slices)}"):
+        configured("11", pytest.Config.ArgsSource.TESTPATHS)
