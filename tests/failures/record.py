@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import spark_ext as sx
@@ -89,6 +90,8 @@ def main() -> None:
     chosen = [one for one in all_cases() if fnmatch.fnmatch(one.name, given.name)]
     if given.alone is not None:
         (case,) = chosen
+        # Executors have no tests to import.
+        cloudpickle.register_pickle_by_value(sys.modules[case.cause.__module__])
         spark = _session(dict(case.conf), master="local[2]" if case.where == "process" else None)
         given.alone.write_text(made(spark, case))
         return

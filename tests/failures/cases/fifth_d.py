@@ -27,6 +27,11 @@ from tests.support.disks import small_disk
 from tests.support.waiting import until
 
 
+def executor() -> psutil.Process:
+    """The executor of this Python worker."""
+    return next(parent for parent in psutil.Process().parents() if parent.name() == "java")
+
+
 @contextmanager
 def somebody(acts: Callable[[int], object], found: Callable[[], list[int]]) -> Iterator[None]:
     """Somebody who waits until a job or stage is there, and does something to it, again and again."""
@@ -199,8 +204,7 @@ def native_library(spark: SparkSession, folder: Path) -> None:
 def frozen_executor(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def scored(value: int) -> int:
-        executor = next(parent for parent in psutil.Process().parents() if parent.name() == "java")
-        executor.suspend()  # as a virtual machine that is paused
+        executor().suspend()  # as a virtual machine that is paused
         return value
 
     into_noop(numbers(spark).select(scored("value")))

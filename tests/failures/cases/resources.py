@@ -150,11 +150,7 @@ def result_size(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-# Spark ends a JVM without memory at once: whether the driver still hears of the failure is chance.
-@case(
-    "resources.java_heap", type="RESOURCE", origin="spark", decision="restart", where="process",
-    conf={"spark.executor.killOnFatalError.depth": "0"},
-)  # fmt: skip
+@case("resources.java_heap", type="RESOURCE", origin="spark", decision="restart", where="process", conf={"spark.executor.killOnFatalError.depth": "0"})  # fmt: skip  # noqa: E501
 def java_heap(spark: SparkSession, folder: Path) -> None:
     texts = numbers(spark, rows=100).select(F.repeat(F.lit("x"), 100_000_000).alias("text"))
     fails(texts.agg(F.collect_list("text")).writeStream.format("noop").outputMode("complete"))
