@@ -59,6 +59,14 @@ def test_names_and_scopes_are_checked(tmp_path: Path) -> None:
         Tokens(tmp_path / "none")
 
 
+def test_a_token_is_accepted_as_a_whole(tmp_path: Path) -> None:
+    token = create(tmp_path / "tokens", "mine")
+    tokens = Tokens(tmp_path / "tokens")
+    assert tokens.find(token) is not None
+    for other in (token[:-1], f"{token[:-1]}{'a' if token[-1] != 'a' else 'b'}", token[: len(token) // 2], f"{token}x"):
+        assert tokens.find(other) is None
+
+
 def test_what_is_revoked_or_added_counts_at_once(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     first = create(file, "ann")
