@@ -19,7 +19,7 @@ help:
 	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
 	@echo "make pipeline   linked queries on the same data, and a second job from a savepoint; FRESH=1 starts over"
 	@echo "make control    a job over the same data, throttled, paused, reconfigured and drained from outside; FRESH=1 starts over"
-	@echo "make quick      the tests that need no Spark, no server and no process of their own: under a minute"
+	@echo "make quick      the tests that need no Spark, server, process or Delta table: under a minute"
 	@echo "make test       the core of the tests and the slice that is on; SLICE=3 for another one, ARGS='tests/test_x.py -k y'"
 	@echo "                for some tests, WORKERS=4 on a larger machine"
 	@echo "make slice      turn on the slice whose last pass is the oldest"
@@ -46,7 +46,7 @@ control: .venv/.test java
 # Nothing here waits for a server, so a third worker would only collect the tests once more.
 quick: WORKERS = 2
 quick: .venv/.test
-	@$(PYTEST) --hypothesis-profile quick -m "not (spark or server or process or slow)" $(ARGS)
+	@$(PYTEST) --hypothesis-profile quick -m "not (spark or server or process or table or slow)" $(ARGS)
 
 test: .venv/.test .venv/.browser java
 	@$(PYTEST) --slice $(SLICE) $(ARGS)

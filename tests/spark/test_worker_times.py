@@ -49,6 +49,8 @@ class Bytes:
             stream.write(row)
 
 
+@pytest.mark.core
+@pytest.mark.slow(0.7, "the time that is waited is what it measures")
 @pytest.mark.parametrize("wanted", [True, False])
 def test_waiting_for_rows_and_for_room_is_not_the_users_time(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
     reported: list[int] = []

@@ -96,4 +96,5 @@ def _show(terminal: pytest.TerminalReporter, core: Counter[str], rest: float, lo
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Costs(), "costs")
+    if config.option.slice is not None:
+        config.pluginmanager.register(Costs(), "costs")

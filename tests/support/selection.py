@@ -1,7 +1,7 @@
 """Determines what each test needs when it is collected, and whether it is in the core; sets the order of the files.
 
 A test is marked `spark` if it or one of its fixtures requests the Spark session, `server` if it uses something from
-`tests.servers`, and `process` if it starts a process itself. What a test uses is read from the code: the functions and
+`tests.servers`, `process` if it starts a process itself, and `table` if it uses Delta tables by itself. What a test uses is read from the code: the functions and
 classes of the tests that it refers to, those that they refer to, and so on.
 """
 
@@ -24,6 +24,14 @@ SESSION: Final = "spark_of_process"
 _OURS: Final = ("tests.", "spark_ext.testing.")
 _SERVERS: Final = ("tests.servers.", "spark_ext.server.server")
 _PROCESSES: Final = ("subprocess", "multiprocessing", "nbclient", "playwright")
+_TABLES: Final = (
+    "deltalake",
+    "spark_ext.delta.",
+    "spark_ext.ledger.",
+    "spark_ext.control.log",
+    "spark_ext.exchange.kinds",
+)
+_NO_TABLES: Final = ("spark_ext.ledger.schema", "spark_ext.ledger.columns", "deltalake.exceptions")
 
 _SECONDS: Final = {"chaos": 60.0, "cluster": 30.0, "process": 4.0, "spark": 4.0, "server": 2.0}
 """Assumed cost of a test without `slow`, by the most expensive of its markers; without any marker it is near zero."""
@@ -83,7 +91,7 @@ def _functions(item: pytest.Item, names: set[str]) -> Iterator[Callable[..., Any
 
 @cache
 def _uses(function: Callable[..., Any]) -> frozenset[str]:
-    """Which of the markers `process` and `server` a function needs."""
+    """Which of the markers `process`, `server` and `table` a function needs."""
     found: set[str] = set()
     todo: list[Any] = [getattr(function, "__func__", function)]
     seen: set[Any] = set(todo)
@@ -112,6 +120,8 @@ def _direct(one: FunctionType | type) -> tuple[frozenset[str], frozenset[Functio
         module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         if str(module).partition(".")[0] in _PROCESSES:
             found.add("process")
+        elif str(module).startswith(_TABLES) and not str(module).startswith(_NO_TABLES):
+            found.add("table")
         elif isinstance(value, (FunctionType, type)):
             if value.__module__.startswith(_SERVERS):
                 found.add("server")  # not `process`, which is for processes that the test starts itself

@@ -142,10 +142,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Whether a run takes all of the core and of its slice."""
+    """Whether a run takes all of its slice: with the core, or with `-m "not core"`."""
     option = config.option
-    return option.slice is not None and not (
-        option.keyword or option.markexpr or option.deselect or config.getoption("lf", False)
+    return (
+        option.slice is not None
+        and option.markexpr in ("", f"not {CORE}")
+        and not (option.keyword or option.deselect or config.getoption("lf", False))
     )
 
 

@@ -27,6 +27,8 @@ def trickle(beginning: bytes, again: bytes, pause: float = 0.02) -> Play:
     return play
 
 
+@pytest.mark.core
+@pytest.mark.slow(0.6, "waits out the time limit")
 @pytest.mark.parametrize(
     "play",
     [
@@ -47,6 +49,8 @@ def test_an_answer_without_an_end_ends_at_the_time_limit(play: Play) -> None:
         assert time.monotonic() - begin < 5
 
 
+@pytest.mark.core
+@pytest.mark.slow(0.6, "waits out the time limit")
 def test_a_receiver_that_reads_slowly_ends_at_the_time_limit() -> None:
     """The limit holds for sending as well."""
     from spark_ext.sinks.http_2pc.chunks import Chunk
