@@ -1,8 +1,8 @@
 """Determines what each test needs when it is collected, and whether it is in the core; sets the order of the files.
 
 A test is marked `spark` if it or one of its fixtures requests the Spark session, `server` if it uses something from
-`tests.servers`, `process` if it starts a process itself, and `table` if it uses Delta tables by itself. What a test uses is read from the code: the functions and
-classes of the tests that it refers to, those that they refer to, and so on.
+`tests.servers`, `process` if it starts a process itself, and `table` if it uses a Delta table itself. What a test uses
+is read from the code: the functions and classes of the tests that it refers to, those that they refer to, and so on.
 """
 
 from __future__ import annotations
