@@ -31,7 +31,7 @@ _TABLES: Final = (
     "spark_ext.control.log",
     "spark_ext.exchange.kinds",
 )
-_NO_TABLES: Final = ("spark_ext.ledger.schema", "spark_ext.ledger.columns", "deltalake.exceptions")
+_PURE: Final = ("spark_ext.ledger.schema", "spark_ext.ledger.columns", "deltalake.exceptions")
 
 _SECONDS: Final = {"chaos": 60.0, "cluster": 30.0, "process": 4.0, "spark": 4.0, "server": 2.0}
 """Assumed cost of a test without `slow`, by the most expensive of its markers; without any marker it is near zero."""
@@ -120,7 +120,7 @@ def _direct(one: FunctionType | type) -> tuple[frozenset[str], frozenset[Functio
         module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         if str(module).partition(".")[0] in _PROCESSES:
             found.add("process")
-        elif str(module).startswith(_TABLES) and not str(module).startswith(_NO_TABLES):
+        elif str(module).startswith(_TABLES) and not str(module).startswith(_PURE):
             found.add("table")
         elif isinstance(value, (FunctionType, type)):
             if value.__module__.startswith(_SERVERS):
