@@ -105,6 +105,19 @@ def owner_of_file(path: str, user_packages: Collection[str] = ()) -> Owner:
     return Owner.STANDARD if _STANDARD_FILES.search(path) else Owner.USER
 
 
+def owner_of_function(path: str, name: str, user_packages: Collection[str] = ()) -> Owner:
+    """The owner of a function in a traceback; `six` compiles `raise_from` from a string, without a file.
+
+    Args:
+        path: as in a traceback.
+        name: of the function.
+        user_packages: see `owner_of_file`.
+    """
+    if (path, name) == ("<string>", "raise_from"):
+        return Owner.LIBRARY
+    return owner_of_file(path, user_packages)
+
+
 def owner_of_class(name: str, is_users: Callable[[str], bool] = lambda name: True) -> Owner:
     """The owner of a Java class.
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from spark_ext.errors import SparkExtError
 from spark_ext.failures.evidence import CALL, MOST_EXCEPTIONS, MOST_FRAMES, STATEMENT, Frame, Link, Raised
-from spark_ext.failures.owners import owner_of_file
+from spark_ext.failures.owners import owner_of_function
 from spark_ext.failures.python_text import names_of_bases
 
 
@@ -92,7 +92,8 @@ def _raised(error: BaseException, link: Link, packages: Collection[str]) -> Rais
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        frames.append(Frame(owner_of_file(code.co_filename, packages), code.co_filename, trace.tb_lineno, code.co_name))
+        owner = owner_of_function(code.co_filename, code.co_name, packages)
+        frames.append(Frame(owner, code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
     return Raised(
         f"{kind.__module__}.{kind.__qualname__}",

@@ -16,7 +16,7 @@ from typing import Final
 
 from spark_ext.errors import code_in
 from spark_ext.failures.evidence import CALL, STATEMENT, TRACEBACK, Frame, Link, Raised
-from spark_ext.failures.owners import owner_of_file
+from spark_ext.failures.owners import owner_of_file, owner_of_function
 
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _HEAD: Final = re.compile(r"(?P<kind>[A-Za-z_][\w.]*(?:\.<locals>\.\w+)*)(?::(?: (?P<message>.*))?)?$", re.DOTALL)
@@ -132,7 +132,8 @@ def _block(text: str, user_packages: Collection[str]) -> Raised | None:
         match = _FRAME.match(line)
         if match is not None:
             file = match["file"]
-            frames.append(Frame(owner_of_file(file, user_packages), file, int(match["line"]), match["function"] or ""))
+            owner = owner_of_function(file, match["function"] or "", user_packages)
+            frames.append(Frame(owner, file, int(match["line"]), match["function"] or ""))
             by = ""
         elif line[:1].strip():
             found = headed("\n".join(lines[number:]), tuple(reversed(frames)))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from spark_ext import errors
 from spark_ext.failures.evidence import MOST_EXCEPTIONS, Frame, Link, Raised, cut
-from spark_ext.failures.owners import owner_of_file
+from spark_ext.failures.owners import owner_of_function
 from spark_ext.failures.python_error import errno_of, following, raised_by, said_by
 from spark_ext.failures.python_text import names_of_bases
 from spark_ext.masking import mask
@@ -78,7 +78,7 @@ def read(text: str, user_packages: Collection[str] = ()) -> tuple[Raised, ...] |
 
 
 def _raised(entry: dict[str, Any], packages: Collection[str]) -> Raised:
-    frames = tuple(Frame(owner_of_file(file, packages), file, line, name) for file, line, name in entry["frames"])
+    frames = tuple(Frame(owner_of_function(file, name, packages), file, line, name) for file, line, name in entry["frames"])
     return Raised(
         entry["kind"],
         entry["message"],

@@ -149,6 +149,18 @@ def test_the_owner_of_a_file(path: str, owner: Owner) -> None:
     assert owner_of_file(path, user_packages=("shop",)) is owner
 
 
+def test_what_six_compiles_is_not_the_users_line() -> None:
+    """Unlike a function that was given to `python -c`."""
+    (found,) = python_text.exceptions(
+        "Traceback (most recent call last):\n"
+        '  File "<string>", line 3, in written\n'
+        '  File "/opt/lib/python3.11/site-packages/dateutil/parser/_parser.py", line 1340, in parse\n'
+        '  File "<string>", line 3, in raise_from\n'
+        "dateutil.parser._parser.ParserError: day is out of range for month: 29 Feb 2023\n"
+    )
+    assert [frame.owner for frame in found.frames] == [Owner.LIBRARY, Owner.LIBRARY, Owner.USER]
+
+
 @pytest.mark.parametrize(
     ("name", "owner"),
     [
