@@ -10,7 +10,6 @@ from spark_ext.failpoints import FailPoint
 from tests.chaos import compact, follow, history, scenario
 from tests.chaos.harness import Known, Reference, Report, Round, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
-from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS
 from tests.chaos.sinks import known, server_at_steps
 from tests.chaos.verify import Content
 from tests.support.cluster import Cluster
@@ -63,23 +62,12 @@ def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference:
     assert len(report.kills) == 2
 
 
-@pytest.mark.slow(300, "starts the job ten times")
-def test_a_kill_at_a_named_step_changes_no_row(reference: Reference, tmp_path: Path) -> None:
-    # At half of the steps of a commit the worker is killed, at the others the driver, whose JVM survives for a moment.
-    commit: dict[str, str] = {point: ("kill", "kill-driver")[number % 2] for number, point in enumerate(COMMIT_STEPS)}
-    # Every other one of the steps that cost a new start each; `make chaos` has them all.
-    steps: dict[str, str] = dict.fromkeys((*START_STEPS[::2], *FINAL_STEPS[::2]), "kill") | commit
-    report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
-    assert report.problems == []
-    assert len(report.kills) == len(steps)
-
-
-@pytest.mark.slow(120, "starts the job five times or more")
-def test_more_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> None:
+@pytest.mark.slow(60, "starts the job three times or more")
+def test_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> None:
     targets: list[Target] = ["driver", "worker", "jvm", "all"]
-    report = random_kills(reference, tmp_path, kills=4, targets=targets, seed=7, env=LOCAL, say=print)
+    report = random_kills(reference, tmp_path, kills=2, targets=targets, seed=7, env=LOCAL, say=print)
     assert report.problems == []
-    assert len(report.kills) == 4
+    assert len(report.kills) == 2
 
 
 @pytest.mark.slow(100, "fills a topic for a minute while the job runs and is killed")
