@@ -8,7 +8,7 @@ import pytest
 
 from spark_ext.failpoints import FailPoint
 from tests.chaos import compact, follow, history, scenario
-from tests.chaos.harness import Known, Reference, Report, Round, Target, kills_at_steps, random_kills
+from tests.chaos.harness import Known, Reference, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.sinks import known, server_at_steps
 from tests.chaos.verify import Content
@@ -83,18 +83,3 @@ def test_the_changes_of_a_table_that_is_followed_stay_exact(tmp_path: Path) -> N
     report = follow.chaos(tmp_path, kills=5, seed=3)
     assert report.problems == []
     assert len(report.kills) == 5
-
-
-@pytest.mark.slow(60, "starts a cluster, and the job twice: one run, and one that finds it finished")
-@pytest.mark.cluster
-def test_an_undisturbed_run_leaves_the_same_locally_and_on_a_cluster(reference: Reference, tmp_path: Path) -> None:
-    local = Reference(scenario.compact(), tmp_path / "local", LOCAL)
-    assert local.problems == []
-    assert {name: rows.rows for name, rows in local.content.items()} == {
-        name: rows.rows for name, rows in reference.content.items()
-    }
-    with Cluster(tmp_path, workers=2) as cluster:
-        quiet = Report("cluster")
-        with Round(reference, tmp_path / "quiet", cluster.environment, quiet, cluster) as round_:
-            round_.finish()
-    assert (quiet.problems, quiet.starts) == ([], 2)
