@@ -185,7 +185,9 @@ def test_the_whole_year_and_then_nothing(example: ModuleType, data: Path, tmp_pa
             check=True,
         ).stdout
     )
-    assert (status["state"], status["incarnation"], status["incidents"]) == ("FINISHED", 2, [])
+    # On a busy machine three queries may wait for two slots long enough to be reported.
+    incidents = [one for one in status["incidents"] if one["type"] != "scheduling"]
+    assert (status["state"], status["incarnation"], incidents) == ("FINISHED", 2, [])
     assert {query["uid"]: query["finished"] for query in status["queries"]} == dict.fromkeys(example.KEYS, True)
     channels = {uid: count for query in status["queries"] for uid, count in query["channels_finished"].items()}
     assert channels == dict.fromkeys(("flights-daily", "flights-hourly", "flights-with_weather", "weather"), 12)
