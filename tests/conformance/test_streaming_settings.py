@@ -79,6 +79,8 @@ FURTHER = {
     "validateEventTimeWatermarkColumn": "false",
     "verifyCheckpointDirectoryEmptyOnStart": "true",
 }
+TOGETHER = 5
+"""Number of these settings that a job runs with."""
 REFUSED: dict[str, tuple[str, type[Exception], str]] = {
     "multipleWatermarkPolicy": ("max", ConfigurationError, "multipleWatermarkPolicy"),
     "numRecentProgressUpdates": ("0", ConfigurationError, "numRecentProgressUpdates"),
@@ -143,9 +145,11 @@ def test_the_formats_of_the_offset_log_may_change_between_runs(lab: JobHarness) 
     assert sum(DeltaTable(lab.folder / "out").to_pyarrow_table()["count"].to_pylist()) == 180
 
 
-@pytest.mark.parametrize("name", FURTHER)
-def test_any_setting_gives_the_right_rows(lab: JobHarness, name: str) -> None:
-    lab.spark.conf.set(PREFIX + name, FURTHER[name])
+@pytest.mark.slow(15, "two starts of a stateful query")
+@pytest.mark.parametrize("first", range(0, len(FURTHER), TOGETHER))
+def test_other_settings_give_the_right_rows(lab: JobHarness, first: int) -> None:
+    for name in list(FURTHER)[first : first + TOGETHER]:
+        lab.spark.conf.set(PREFIX + name, FURTHER[name])
     stopped_and_continued(lab)
 
 
