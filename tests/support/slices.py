@@ -142,10 +142,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Whether a run takes all of its slice: with the core, or with `-m "not core"`."""
+    """Whether a run takes all of its slice, with the core or with `-m "not core"`; a worker has a part of it."""
     option = config.option
     return (
         option.slice is not None
+        and not hasattr(config, "workerinput")
         and option.markexpr in ("", f"not {CORE}")
         and not (option.keyword or option.deselect or config.getoption("lf", False))
     )

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.slices import FILE, ROOT, Pass, oldest, pytest_configure, read, slice_of, with_now, with_pass
+from tests.support.slices import (
+    FILE,
+    ROOT,
+    Pass,
+    is_whole,
+    oldest,
+    pytest_configure,
+    read,
+    slice_of,
+    with_now,
+    with_pass,
+)
 
 TEXT = """\
 # kept
@@ -75,3 +86,28 @@ def test_a_worker_takes_the_slice_that_is_on_unless_tests_are_named() -> None:
     assert configured("now", pytest.Config.ArgsSource.ARGS) is None
     with pytest.raises(pytest.UsageError, match=f"from 1 to {len(slices)}"):
         configured("11", pytest.Config.ArgsSource.TESTPATHS)
+
+
+def run_of(**changed: Any) -> Any:
+    """The configuration of a whole run, with changes."""
+    option = {"slice": "2", "markexpr": "", "keyword": "", "deselect": None}
+    worker = {"workerinput": {}} if changed.pop("worker", False) else {}
+    return SimpleNamespace(
+        option=SimpleNamespace(**option | changed), getoption=lambda name, default: default, **worker
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "whole"),
+    [
+        ({}, True),
+        ({"markexpr": "not core"}, True),
+        ({"markexpr": "not slow"}, False),
+        ({"keyword": "kafka"}, False),
+        ({"slice": None}, False),
+        ({"worker": True}, False),
+    ],
+)
+def test_a_pass_is_recorded_by_a_whole_run_alone(changed: dict[str, Any], whole: bool) -> None:
+    """Also a worker has a summary: of its own tests, which may have passed while others failed."""
+    assert is_whole(run_of(**changed)) is whole
