@@ -78,7 +78,9 @@ def read(text: str, user_packages: Collection[str] = ()) -> tuple[Raised, ...] |
 
 
 def _raised(entry: dict[str, Any], packages: Collection[str]) -> Raised:
-    frames = tuple(Frame(owner_of_function(file, name, packages), file, line, name) for file, line, name in entry["frames"])
+    frames = tuple(
+        Frame(owner_of_function(file, name, packages), file, line, name) for file, line, name in entry["frames"]
+    )
     return Raised(
         entry["kind"],
         entry["message"],
