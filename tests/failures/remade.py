@@ -11,13 +11,23 @@ from tests.failures.corpus import Case, all_cases
 from tests.failures.results import RECORDED, Result, result_of
 
 CASES: Final = {case.name: case for case in all_cases()}
-SERIES: Final = ("more.", "fourth.", "fifth.")
-"""Cases that were collected in series; the others are by area."""
 
 
-def local(*, series: bool) -> list[str]:
-    """The names of the cases that share a session: those of the series, or those by area."""
-    return [case.name for case in CASES.values() if case.where == "local" and case.name.startswith(SERIES) == series]
+def of_each_rule(*where: str) -> list[str]:
+    """The names of cases: for each rule, origin and decision of those that run there the first one.
+
+    `python -m tests.failures.record` makes all of them fail again.
+    """
+    found: dict[tuple[str, str, str], str] = {}
+    for case in CASES.values():
+        if case.where in where:
+            then = result(case, recorded(case))
+            found.setdefault((then.verdict.rule, then.verdict.origin.value, then.decision.value), case.name)
+    return list(found.values())
+
+
+def recorded(case: Case) -> str:
+    return (RECORDED / f"{case.name}.json").read_text()
 
 
 def result(case: Case, text: str) -> Result:
@@ -26,7 +36,7 @@ def result(case: Case, text: str) -> Result:
 
 def check(case: Case, text: str) -> None:
     """The failure gets the verdict that its record has."""
-    now, then = result(case, text), result(case, (RECORDED / f"{case.name}.json").read_text())
+    now, then = result(case, text), result(case, recorded(case))
     assert (now.verdict.type, now.verdict.origin, now.decision, now.verdict.subject) == (
         then.verdict.type,
         then.verdict.origin,

@@ -341,7 +341,7 @@ def test_a_missing_module_of_an_object_is_no_matter_of_pickling() -> None:
     ("code", "said", "type", "decision"),
     [
         ("FENCED", "incarnation 2 of the job has been started; this is incarnation 1", "FENCED", "stop"),
-        ("STATE", "job 'shop' is running as incarnation 1", "FENCED", "stop"),
+        ("RUNNING", "job 'shop' is running as incarnation 1", "FENCED", "stop"),
         ("STATE", "query 'load' was 'read' in the last start", "STATE", "ask"),
         ("STATE", "this is not the target that was claimed: it has another id", "SINK", "restart"),
         ("STATE", "the state directory is partly deleted", "STATE", "restore"),

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.failures.record import made
-from tests.failures.remade import CASES, check, local, result
+from tests.failures.remade import CASES, check, of_each_rule, result
 
 USUAL = (
     "data.check_constraint",
@@ -29,6 +29,6 @@ def test_a_failure_is_judged_as_its_record_and_rightly(spark: SparkSession, name
     assert found.type_is_right and found.origin_is_right and found.decision_is_right and found.line_is_right
 
 
-@pytest.mark.parametrize("name", [name for name in local(series=False) if name not in USUAL])
+@pytest.mark.parametrize("name", [name for name in of_each_rule("local") if name not in USUAL])
 def test_a_failure_is_judged_as_its_record(spark: SparkSession, name: str) -> None:
     check(CASES[name], made(spark, CASES[name]))

@@ -118,13 +118,9 @@ def test_without_a_rule_a_checkpoint_or_its_restore_is_wrong(rule: str) -> None:
 
 
 @pytest.mark.slow(60, "goes through 100,000 states and more")
-@pytest.mark.parametrize(
-    "check",
-    [*CHECKS, *MUTANTS, *checkpoint_checks.CHECKS, *checkpoint_checks.MUTANTS],
-    ids=lambda check: check.name,
-)
-def test_the_model_holds_and_each_of_its_rules_is_needed(check: Check) -> None:
-    """Each of the faults that the rules prevent."""
+@pytest.mark.parametrize("check", [*CHECKS, *checkpoint_checks.CHECKS], ids=lambda check: check.name)
+def test_the_models_hold(check: Check) -> None:
+    """`make spec` also shows that each of their rules is needed."""
     _, problem = run(check)
     assert problem == ""
 

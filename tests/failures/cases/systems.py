@@ -46,7 +46,7 @@ def bus_error(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("systems.lost_blocks", type="SYSTEM", origin="spark", decision="restart")
+@case("systems.lost_blocks", type="SYSTEM", origin="spark", decision="restart", where="process")
 def lost_blocks(spark: SparkSession, folder: Path) -> None:
     names = spark.range(4).withColumnRenamed("id", "value").localCheckpoint(storageLevel=StorageLevel.MEMORY_ONLY)
     for number in spark.sparkContext._jsc.sc().getPersistentRDDs().keys().mkString(",").split(","):
