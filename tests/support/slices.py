@@ -33,6 +33,10 @@ class Pass:
     """Worker-seconds of the slice, without the core."""
 
 
+_BEGUN: Final = pytest.StashKey[tuple[str, str]]()
+"""The name of the slice and the commit with which a run began: both may change while it lasts."""
+
+
 @dataclass(frozen=True)
 class Slice:
     """The tests of some files that are not in the core."""
@@ -83,12 +87,14 @@ def with_now(text: str, number: int) -> str:
     return tomlkit.dumps(content)
 
 
-def with_pass(text: str, number: int, passed: Pass) -> str:
-    """The file's text with a slice's last pass."""
+def with_pass(text: str, name: str, passed: Pass) -> str:
+    """The file's text with a slice's last pass; unchanged if no slice has that name any more."""
     content = tomlkit.parse(text)
     entry = tomlkit.inline_table()
     entry.update(vars(passed))
-    content["slice"][number - 1]["passed"] = entry
+    for one in content["slice"]:
+        if one["name"] == name:
+            one["passed"] = entry
     return tomlkit.dumps(content)
 
 
@@ -114,6 +120,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if chosen != CORE and chosen not in {str(one.number) for one in slices}:
         raise pytest.UsageError(f"--slice {chosen}: expected '{NOW}', '{CORE}' or a number from 1 to {len(slices)}")
     config.option.slice = chosen
+    if chosen != CORE and is_whole(config):
+        config.stash[_BEGUN] = slices[int(chosen) - 1].name, _commit()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -154,15 +162,16 @@ def is_whole(config: pytest.Config) -> bool:
 
 def record(config: pytest.Config, seconds: float) -> None:
     """Note that a run has passed, and the worker-seconds of its slice."""
-    if not is_whole(config) or config.option.slice == CORE:
-        return
-    head = subprocess.run(
-        ["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if head.returncode == 0:  # not in a source distribution
-        passed = Pass(head.stdout.strip(), datetime.now(timezone.utc).date(), round(seconds))
-        text = FILE.read_text(encoding="utf-8")
-        FILE.write_text(with_pass(text, int(config.option.slice), passed), encoding="utf-8")
+    name, commit = config.stash.get(_BEGUN, ("", ""))
+    if commit:
+        passed = Pass(commit, datetime.now(timezone.utc).date(), round(seconds))
+        FILE.write_text(with_pass(FILE.read_text(encoding="utf-8"), name, passed), encoding="utf-8")
+
+
+def _commit() -> str:
+    """The newest commit; "" in a source distribution."""
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def main() -> None:

@@ -61,15 +61,16 @@ def test_a_file_of_no_slice_is_refused_by_name() -> None:
 
 def test_the_next_slice_is_the_one_whose_pass_is_the_oldest() -> None:
     assert oldest(read(TEXT)[1]).number == 2
-    never = with_pass(TEXT, 2, Pass("a3", date(2026, 11, 3), 9)) + '[[slice]]\nname = "new"\npaths = []\n'
+    never = with_pass(TEXT, "jobs", Pass("a3", date(2026, 11, 3), 9)) + '[[slice]]\nname = "new"\npaths = []\n'
     assert oldest(read(never)[1]).number == 3
 
 
 def test_a_pass_is_written_where_the_slice_is_and_nothing_else_changes() -> None:
-    text = with_pass(TEXT, 1, Pass("b2", date(2026, 11, 28), 640))
+    text = with_pass(TEXT, "all", Pass("b2", date(2026, 11, 28), 640))
     assert text == TEXT.replace(
         '{commit = "a1", date = 2026-11-02, seconds = 7}', '{commit = "b2", date = 2026-11-28, seconds = 640}'
     )
+    assert with_pass(TEXT, "renamed while it ran", Pass("b2", date(2026, 11, 28), 640)) == TEXT
     assert with_now(TEXT, 1) == TEXT.replace("now = 2", "now = 1")
 
 
