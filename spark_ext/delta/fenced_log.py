@@ -84,6 +84,8 @@ class FencedLog:
         self._opened_at = 0.0
         self._opened_version = 0
         self._passed: Guard | None = None
+        self._numbers: tuple[DeltaTable, int, dict[str, int | None]] | None = None
+        """Numbers that were read, of one handle at one version: on an object store each costs requests."""
         self._entry: tuple[int, int, int] | None = None
         """What the newest entry's file was, when it was read: of a table created again it is another one."""
 
@@ -107,8 +109,13 @@ class FencedLog:
         """
         if self._handle is None:
             return None
+        if self._numbers is None or self._numbers[0] is not self._handle or self._numbers[1] != self._handle.version():
+            self._numbers = self._handle, self._handle.version(), {}
+        found = self._numbers[2]
         try:
-            return self._handle.transaction_version(application)
+            if application not in found:
+                found[application] = self._handle.transaction_version(application)
+            return found[application]
         except FAILURES as problem:
             # The next look opens it anew, and finds out whether there is a table at all.
             self._handle = None

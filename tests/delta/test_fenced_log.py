@@ -285,6 +285,24 @@ def test_refreshing_tells_whether_there_is_something_new(path: Path, log: Fenced
     assert not log.refresh()
 
 
+def test_a_number_is_read_once_for_each_version(path: Path, log: FencedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    read = DeltaTable.transaction_version
+
+    def recorded(table: DeltaTable, name: str) -> int | None:
+        reads.append(name)
+        return read(table, name)
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", recorded)
+    log.commit(only_transactions, OLD, "committing")
+    log.reopen()
+    assert [log.held(OLD.application) for _ in range(3)] == [1, 1, 1]
+    log.commit(only_transactions, NEW, "committing")
+    log.refresh()
+    assert [log.held(OLD.application) for _ in range(3)] == [2, 2, 2]
+    assert reads.count(OLD.application) == 3, "at versions 0, 1 and 2"
+
+
 def test_a_handle_that_has_come_far_is_opened_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = opened(path, max_advance=1)
     log.refresh()
