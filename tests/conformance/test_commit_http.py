@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.sql import types as T
@@ -31,7 +31,7 @@ class HttpTarget(SinkTarget):
 
     before_commit = "delta.before_commit"
     after_commit = "http.settled"
-    points = (
+    points: ClassVar[tuple[str, ...]] = (
         "delta.before_fence",
         "http.fenced",
         "http.decided",

@@ -64,20 +64,21 @@ class TestPostgres2pcWithStatements(SinkContract):
         )
 
 
-class TestPostgres2pcGerman(SinkContract):
-    """With settings under which the server reads and shows values otherwise."""
+class TestPostgres2pcGerman:
+    """The values, with settings under which the server reads and shows them otherwise."""
 
-    @pytest.fixture
-    def target(self, german_database: Database) -> SinkTarget:
+    test_c9_nulls = SinkContract.test_c9_nulls
+    test_c9_every_supported_type = SinkContract.test_c9_every_supported_type
+    test_bad_rows = SinkContract.test_bad_rows_go_to_the_table_with_the_commit_of_their_epoch
+
+    _states_of_its_own = SinkContract._states_of_its_own
+    dirty = SinkContract.dirty
+
+    @pytest.fixture(params=["staged", "inline"])
+    def target(self, german_database: Database, request: pytest.FixtureRequest) -> SinkTarget:
+        if request.param == "inline":
+            return InlineTarget(german_database, inline_size="64m")
         return PostgresTarget(german_database)
-
-
-class TestPostgres2pcGermanInline(SinkContract):
-    """Likewise, for rows that travel in the commit message."""
-
-    @pytest.fixture
-    def target(self, german_database: Database) -> SinkTarget:
-        return InlineTarget(german_database, inline_size="64m")
 
 
 class TestPostgres2pcUpsert(SinkContract):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,7 +28,9 @@ def staged(bucket: Bucket, suffix: str) -> set[str]:
 
 
 class HttpFromStore(HttpTarget):
-    """A receiver, and an outbox in a bucket."""
+    """A receiver, and an outbox in a bucket; a driver is killed where the outbox has changed."""
+
+    points: ClassVar[tuple[str, ...]] = ("delta.before_fence", "http.fenced", "http.decided", "http.before_settle")
 
     def __init__(self, url: str, folder: Path, bucket: Bucket) -> None:
         super().__init__(url, folder, folder)

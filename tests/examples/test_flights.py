@@ -148,9 +148,9 @@ def test_two_weeks_and_then_nothing(
     assert not list(out.iterdir())
 
 
-@pytest.mark.slow(100, "336,776 rows through three queries")
+@pytest.mark.slow(80, "336,776 rows through three queries")
 @pytest.mark.timeout(1800)
-def test_the_whole_year_and_then_nothing(example: ModuleType, data: Path, tmp_path: Path) -> None:
+def test_the_whole_year(example: ModuleType, data: Path, tmp_path: Path) -> None:
     first = run(tmp_path, data)
     assert first.returncode == 0, first.stderr[-4000:]
     assert "job 'flights' FINISHED" in first.stdout
@@ -170,13 +170,6 @@ def test_the_whole_year_and_then_nothing(example: ModuleType, data: Path, tmp_pa
     assert list(outcome.hourly.columns) == ["hour", "carrier", "flights", "mean_dep_delay"]
     assert (tmp_path / "out" / "delays.png").read_bytes().startswith(b"\x89PNG")
 
-    before = tables(tmp_path / "out")
-    second = run(tmp_path, data)
-    assert second.returncode == 0, second.stderr[-4000:]
-    assert "job 'flights' FINISHED: 0 rows in 0 epochs" in second.stdout
-    assert "finished: the job had ended before, 0 rows read" in second.stdout
-    assert tables(tmp_path / "out") == before
-
     status = json.loads(
         subprocess.run(
             [sys.executable, "-m", "spark_ext", "status", str(tmp_path / "out" / "state"), "--json"],
@@ -187,7 +180,7 @@ def test_the_whole_year_and_then_nothing(example: ModuleType, data: Path, tmp_pa
     )
     # On a busy machine three queries may wait for two slots long enough to be reported.
     incidents = [one for one in status["incidents"] if one["type"] != "scheduling"]
-    assert (status["state"], status["incarnation"], incidents) == ("FINISHED", 2, [])
+    assert (status["state"], status["incarnation"], incidents) == ("FINISHED", 1, [])
     assert {query["uid"]: query["finished"] for query in status["queries"]} == dict.fromkeys(example.KEYS, True)
     channels = {uid: count for query in status["queries"] for uid, count in query["channels_finished"].items()}
     assert channels == dict.fromkeys(("flights-daily", "flights-hourly", "flights-with_weather", "weather"), 12)
