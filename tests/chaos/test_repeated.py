@@ -12,8 +12,12 @@ from tests.chaos.repeated import Series
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 
+NAMES = [name for name in INLETS if name not in ("linked", "postgres-xmin")]
+"""Without those whose end is found as in another one; by hand there are all."""
+
+
 @pytest.mark.slow(40, "starts a driver twice, and a job four times")
-@pytest.mark.parametrize("name", list(INLETS))
+@pytest.mark.parametrize("name", NAMES)
 def test_each_run_reads_what_is_there_and_in_the_end_each_row_is_there_once(name: str, tmp_path: Path) -> None:
     outcome = Series(name, tmp_path, seed=3).run(runs=3, kills=1)
     assert outcome.problems == []

@@ -1,8 +1,8 @@
 """Conformance, "Control", under `kill -9`: a driver dies between two steps of an event, and the next one continues.
 
-One job per step, looked at from many sides. It is started and stopped; events come while no driver runs; a driver dies
-at the step, which is then passed for the first time since the events were accepted; further events come; it is started
-again.
+One job for a few steps, looked at from many sides. It is started and stopped. Then, for each step: events come while no
+driver runs, and a driver dies at the step, which is then passed for the first time since the events were accepted. In
+the end further events come, and it is started again.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -50,64 +51,89 @@ STEPS: dict[str, str] = {
 }
 """Where a driver dies, and by which action: one step for each state in which a death can leave the files."""
 
+CORE: Final = "rows.1"
+"""The step that is in the core: planned but not committed."""
+
+_OTHERS: Final = [step for step in STEPS if step != CORE]
+GROUPS: Final = {CORE: [CORE]} | {group[0]: group for group in (_OTHERS[at::4] for at in range(4))}
+"""The steps at which the drivers of one job die."""
+
 pytestmark = pytest.mark.timeout(1200)
 
 
 @dataclass
+class Death:
+    """The death of a driver, and what was there at that time."""
+
+    step: str
+    stage: EventState
+    """Accepted before the driver was started; so was `aligned`."""
+    aligned: EventState
+    planned: dict[tuple[str, int], str] = field(default_factory=dict)
+    """The offsets that it has left."""
+
+
+@dataclass
 class Crashed:
-    """A job whose driver has died at a step, and that has been started again and stopped."""
+    """A job whose drivers have died at some steps, and that has been started again and stopped."""
 
     job: Steering
-    step: str
-    before: dict[str, EventState] = field(default_factory=dict)
-    """Events that were accepted before the driver was started that died."""
-    after: dict[str, EventState] = field(default_factory=dict)
-    """Those that came before the next one."""
-    planned: dict[tuple[str, int], str] = field(default_factory=dict)
-    """The offsets that the dead driver has left."""
+    deaths: list[Death] = field(default_factory=list)
+    sent: list[EventState] = field(default_factory=list)
+    """All events, as they were accepted."""
+    forward: EventState | None = None
+    back: EventState | None = None
 
-    def over(self, name: str) -> EventState:
-        """One of the events before, as it is at the end."""
-        return self.job.client.event(self.before[name].event_id)
+    def over(self, event: EventState | None) -> EventState:
+        """An event as it is at the end."""
+        assert event is not None
+        return self.job.client.event(event.event_id)
+
+    def send(self, event: EventState) -> EventState:
+        self.sent.append(event)
+        return event
 
 
-@pytest.fixture(scope="module", params=list(STEPS))
+@pytest.fixture(scope="module", params=list(GROUPS))
 def crashed(
     request: pytest.FixtureRequest, spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Crashed:
-    return crash(spark_of_process, tmp_path_factory.mktemp("crashed"), request.param)
+    return crash(spark_of_process, tmp_path_factory.mktemp("crashed"), GROUPS[request.param])
 
 
-def crash(spark: SparkSession, folder: Path, step: str) -> Crashed:
-    """Kill a driver at a step."""
+def crash(spark: SparkSession, folder: Path, steps: Sequence[str]) -> Crashed:
+    """Kill a driver at each step."""
     job = Steering(folder)
-    found = Crashed(job, step)
+    found = Crashed(job)
     first = steered(spark, folder).start()
     until(lambda: min(job.committed("q"), job.committed("r")) >= 1, "epochs of both queries")
     first.stop()
     at = {name: state.at for name, state in job.told.epochs("q")[-1].offsets["in"].running.items()}
-    found.before = {
-        "stage": job.set("stage", 1),
-        "limit": job.send("rate_limit", "source:in", {"rows_per_epoch": 40}),
-        "forward": job.send("seek", "source:in/0", {"position": at["0"] + 20, "yes": True}),
-        "back": job.send("seek", "source:in/1", {"position": max(0, at["1"] - 30), "yes": True}),
-        "note": job.send("broadcast", "job", {"type": "note", "value": 1}),
-        "aligned": job.set("both", 1, delivery="aligned"),
-    }
-    with driver(folder, **{VARIABLE: f"{step}={STEPS[step]}"}) as run:
-        code = run.wait(300)
-        assert code == -signal.SIGKILL, f"{step} was not reached: {code}\n{run.text()[-3000:]}"
-        until(lambda: not run.members(), "the killed driver's JVM and workers have ended")
-    for query in job.told.queries:
-        for file in (Path(job.told.checkpoint(query)) / "offsets").glob("[0-9]*"):
-            found.planned[query, int(file.name)] = file.read_text()
-    found.after = {"stage": job.set("stage", 2), "note": job.send("broadcast", "job", {"type": "note", "value": 2})}
+    for number, step in enumerate(steps, 1):
+        stage = found.send(job.set("stage", number))
+        if number == 1:
+            found.send(job.send("rate_limit", "source:in", {"rows_per_epoch": 40}))
+            found.forward = found.send(job.send("seek", "source:in/0", {"position": at["0"] + 20, "yes": True}))
+            back = {"position": max(0, at["1"] - 30), "yes": True}
+            found.back = found.send(job.send("seek", "source:in/1", back))
+        found.send(job.send("broadcast", "job", {"type": "note", "value": number}))
+        death = Death(step, stage, found.send(job.set(f"both {number}", number, delivery="aligned")))
+        with driver(folder, **{VARIABLE: f"{step}={STEPS[step]}"}) as run:
+            code = run.wait(300)
+            assert code == -signal.SIGKILL, f"{step} was not reached: {code}\n{run.text()[-3000:]}"
+            until(lambda: not run.members(), "the killed driver's JVM and workers have ended")
+        for query in job.told.queries:
+            for file in (Path(job.told.checkpoint(query)) / "offsets").glob("[0-9]*"):
+                death.planned[query, int(file.name)] = file.read_text()
+        found.deaths.append(death)
+    found.send(job.set("stage", len(steps) + 1))
+    found.send(job.send("broadcast", "job", {"type": "note", "value": len(steps) + 1}))
     second = steered(spark, folder).start()
     try:
-        job.over(*found.before.values(), *found.after.values())
-        job.sees("stage", 2)
+        job.over(*found.sent)
+        job.sees("stage", len(steps) + 1)
         # The driver may have read on before it obeyed.
-        passed = max(at["1"], found.over("back").result["from"])
+        passed = max(at["1"], found.over(found.back).result["from"])
         until(lambda: _at(job, "1") > passed, "what is read again")
         until(lambda: job.committed() % 3 == 1, "what the last multiple of three has emitted")
     finally:
@@ -116,12 +142,12 @@ def crash(spark: SparkSession, folder: Path, step: str) -> Crashed:
 
 
 def _at(job: Steering, channel: str) -> int:
-    """How far a channel has been read."""
-    return int(job.told.epochs("q")[-1].offsets["in"].running[channel].at)
+    """How far a channel has been read by epochs that are committed."""
+    newest = [epoch for epoch in job.told.epochs("q") if epoch.number <= job.committed()][-1]
+    return int(newest.offsets["in"].running[channel].at)
 
 
-FEW = ("[rows.1]",)
-"""The step that is in the core: planned but not committed."""
+FEW: Final = (f"[{CORE}]",)
 
 
 @pytest.mark.core_for(*FEW)
@@ -129,29 +155,31 @@ FEW = ("[rows.1]",)
 def test_e1_an_accepted_event_takes_effect_once_after_a_kill(crashed: Crashed) -> None:
     """All rows are those of the offsets, and saw what these say; each event has one final status and one epoch."""
     assert crashed.job.told.problems() == []
-    statuses = {name: crashed.over(name).status for name in crashed.before}
-    assert statuses == dict.fromkeys(crashed.before, "acknowledged")
-    sent = [event.idempotency_key for event in (*crashed.before.values(), *crashed.after.values())]
+    assert {crashed.over(event).status for event in crashed.sent} == {"acknowledged"}
+    sent = [event.idempotency_key for event in crashed.sent]
     assert [row.idempotency_key for row in crashed.job.told.events() if row.idempotency_key] == sent
 
 
 @pytest.mark.core_for(*FEW)
 def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Crashed) -> None:
     """Whatever was sent before it was replayed."""
-    for (query, epoch), text in crashed.planned.items():
-        place = Path(crashed.job.told.checkpoint(query)) / "offsets" / str(epoch)
-        assert not place.exists() or place.read_text() == text, f"{query}/{epoch} was planned again"
-        rows = {row["config"] for row in crashed.job.told.table(query) if row["epoch"] == epoch}
-        assert not any('"stage": 2' in config for config in rows), f"{query}/{epoch} was planned before stage 2"
-    if crashed.step in ("rows.1", FailPoint.SINK_BEFORE_COMMIT):
-        applied = crashed.over("stage").applied
-        assert any((query, epoch) in crashed.planned for query, epoch in applied.items())
+    for number, death in enumerate(crashed.deaths, 1):
+        for (query, epoch), text in death.planned.items():
+            place = Path(crashed.job.told.checkpoint(query)) / "offsets" / str(epoch)
+            assert not place.exists() or place.read_text() == text, f"{query}/{epoch} was planned again"
+            rows = {row["config"] for row in crashed.job.told.table(query) if row["epoch"] == epoch}
+            stages = {json.loads(config).get("stage", 0) for config in rows}
+            assert all(stage <= number for stage in stages), f"{query}/{epoch} was planned before stage {number + 1}"
+        if death.step in (CORE, FailPoint.SINK_BEFORE_COMMIT):
+            applied = crashed.over(death.stage).applied
+            assert any((query, epoch) in death.planned for query, epoch in applied.items())
 
 
 @pytest.mark.core_for(*FEW)
 def test_e9_all_queries_obey_an_aligned_event_behind_one_cut_also_after_a_kill(crashed: Crashed) -> None:
     """Also those that had not reached the barrier when the driver died."""
-    assert_aligned(crashed.job, crashed.over("aligned"), "both", 1)
+    for number, death in enumerate(crashed.deaths, 1):
+        assert_aligned(crashed.job, crashed.over(death.aligned), f"both {number}", number)
     kinds = [row.kind for row in crashed.job.told.events() if row.kind in ("align", "release")]
     assert kinds.count("align") >= kinds.count("release") >= 1
 
@@ -166,7 +194,7 @@ def test_e13_replayed_tasks_have_emitted_once(crashed: Crashed) -> None:
 def test_e14_a_seek_is_obeyed_once_also_after_a_kill(crashed: Crashed) -> None:
     """What is skipped is not there, what is read again is there twice, and everything else once."""
     jumps = Counter((epoch.number, name) for epoch in crashed.job.told.epochs("q") for name in epoch.jumps("in"))
-    forward, back = crashed.over("forward"), crashed.over("back")
+    forward, back = crashed.over(crashed.forward), crashed.over(crashed.back)
     assert set(jumps) == {(forward.applied["q"], "0"), (back.applied["q"], "1")}
     assert forward.result["to"] - forward.result["from"] == forward.result["skipped"]
     assert back.result["read_again"] == back.result["from"] - back.result["to"]

@@ -130,7 +130,7 @@ def test_l8_a_cluster_without_workers_and_what_holds_a_query_on_one(tmp_path: Pa
             waits = tmp_path / "waits"
             until(lambda: waits.exists() or driver.poll() is not None, "the job waits for a slot")
             cluster.add_worker()
-            out, _ = driver.communicate(timeout=100)
+            out, _ = driver.communicate(timeout=400)
         finally:
             driver.kill()
             driver.wait()
