@@ -1,4 +1,4 @@
-"""What the tests cost: worker-seconds of the core by folder, beside the budget in `pyproject.toml`.
+"""What the tests cost: worker-seconds of the core by folder, beside the budget in `pyproject.toml`, and of the slice.
 
 A fixed loop is timed in each worker before each file. Its median against that of the time when the budget was set tells
 a slow or busy machine from tests that have become slow. Time alone never fails a run.
@@ -19,6 +19,9 @@ from tests.support import slices
 
 OVER: Final = 1.1
 """A folder that costs more than its budget times this is named in red."""
+
+COSTLIEST: Final = 10
+"""Number of files of the slice that are shown."""
 
 
 def loop_ms() -> float:
@@ -66,21 +69,22 @@ class Costs:
     ) -> None:
         """The table, and the record of a pass."""
         core: Counter[str] = Counter()
-        rest = 0.0
+        rest: Counter[str] = Counter()
         for kind in ("passed", "failed", "skipped", "error", ""):  # "": setups and teardowns
             for report in terminalreporter.getreports(kind):
+                file = report.nodeid.partition("::")[0]
                 if slices.CORE in report.keywords:
-                    core[folder(report.nodeid.partition("::")[0])] += report.duration
+                    core[folder(file)] += report.duration
                 else:
-                    rest += report.duration
+                    rest[file] += report.duration
         if not slices.is_whole(config) or not self._loops_ms:
             return
         if exitstatus == pytest.ExitCode.OK:
-            slices.record(config, rest)
+            slices.record(config, rest.total())
         _show(terminalreporter, core, rest, median(self._loops_ms))
 
 
-def _show(terminal: pytest.TerminalReporter, core: Counter[str], rest: float, loop: float) -> None:
+def _show(terminal: pytest.TerminalReporter, core: Counter[str], rest: Counter[str], loop: float) -> None:
     project: Any = tomlkit.parse((slices.ROOT / "pyproject.toml").read_text(encoding="utf-8")).unwrap()
     settings = project["tool"]["spark-ext-tests"]
     budget: dict[str, float] = settings["budget"]
@@ -91,7 +95,11 @@ def _show(terminal: pytest.TerminalReporter, core: Counter[str], rest: float, lo
         if seconds >= 1:
             line = f"{seconds:7.0f} of {budget.get(name, 0):4} s  {name}"
             terminal.write_line(f"{line}  over its budget" if name in red else line, red=name in red)
-    terminal.write_line(f"{core.total():7.0f} of {sum(budget.values()):4} s  in all; {rest:.0f} s for the slice")
+    terminal.write_line(f"{core.total():7.0f} of {sum(budget.values()):4} s  in all")
+    terminal.section("worker-seconds of the slice", sep="-")
+    for name, seconds in rest.most_common(COSTLIEST):
+        terminal.write_line(f"{seconds:7.0f} s  {name}")
+    terminal.write_line(f"{rest.total():7.0f} s  in all, {len(rest)} files")
     terminal.write_line(f"a fixed loop took {loop:.1f} ms, {slowness:.2f} times as long as when the budget was set")
 
 
