@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -15,6 +16,7 @@ from benchmarks._measure import measure
 from spark_ext.spark.jars import session_jars
 from tests.servers import kafka
 from tests.servers.spark_kafka import spark_kafka_jars
+from tests.support import cheap_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +31,7 @@ def prepare() -> None:
     _spark.UNCOUNTED = 0
     _spark.session = _session
     kafka.Broker = _broker  # type: ignore[assignment, misc]
+    os.environ.update(cheap_jvm.forking())
     # It needs Maven, and is downloaded.
     _flink.once = lambda name, arguments: {"emitRowsPerSec": 1000.0, "endToEndMedianMs": 10.0}
 

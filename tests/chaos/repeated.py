@@ -98,7 +98,8 @@ class Series:
     def _start(self, inlet: Inlet) -> Tree:
         script = ROOT / "tests" / "chaos" / "repeated_job.py"
         command: list[str | Path] = [sys.executable, script, self._shape, self._folder, json.dumps(dict(inlet.options))]
-        env = {"SPARK_MASTER": "local[2]", "PYTHONPATH": str(ROOT)}
+        env = {"SPARK_MASTER": "local[2]", **cheap_jvm.forking()}
+        env["PYTHONPATH"] += f":{ROOT}"
         return Tree(command, self._folder / "driver.log", env)
 
     def _add(self, inlet: Inlet) -> None:

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from spark_ext.script import load_function
+from tests.support import cheap_jvm
 from tests.support.scripts import scripts_undone
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +123,8 @@ def test_a_difference_of_one_row_or_value_is_seen(example: ModuleType) -> None:
 
 def run(folder: Path, data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), "--out", str(folder / "out"), "--data", str(data), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, "COLUMNS": "200"})
+    env = {**os.environ, **cheap_jvm.forking(), "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env)
 
 
 @pytest.mark.slow(20, "runs the three queries of the example, one of them a join")

@@ -8,9 +8,12 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -47,18 +50,20 @@ def made(spark: SparkSession, case: Case) -> str:
     raise AssertionError(f"{case.name} did not fail")
 
 
-def made_apart(case: Case) -> str:
-    """The record of a case in a driver of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        if case.where == "process":
-            return _driver(case, {})
-        with Cluster(Path(folder), workers=2) as cluster:
-            return _driver(case, cluster.environment)
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """The cluster of cases that need one."""
+    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), workers=2) as running:
+        yield running
 
 
-def _driver(case: Case, environment: dict[str, str]) -> str:
-    import os
+def made_apart(case: Case, environment: Mapping[str, str]) -> str:
+    """The record of a case in a driver of its own.
 
+    Args:
+        case: what is to fail.
+        environment: of a cluster, if the driver runs on one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "record.json"
         subprocess.run(
@@ -98,15 +103,20 @@ def main() -> None:
     chosen = [one for one in chosen if one.where == given.where and one.held_out == given.held_out]
     RECORDED.mkdir(exist_ok=True)
     shared = _session({}, master="local[2]") if given.where == "local" else None
+    with cluster() if given.where == "cluster" else nullcontext() as running:
+        _record(chosen, shared, running.environment if running else {}, show=given.show)
+    if shared is not None:
+        shared.stop()
+
+
+def _record(chosen: Sequence[Case], shared: SparkSession | None, environment: Mapping[str, str], *, show: bool) -> None:
     for case in chosen:
         try:
-            text = made(shared, case) if shared is not None else made_apart(case)
+            text = made(shared, case) if shared is not None else made_apart(case, environment)
         except (AssertionError, subprocess.TimeoutExpired) as problem:
             print(f"{case.name}: {problem}", flush=True)
             continue
-        _keep(case, text, show=given.show)
-    if shared is not None:
-        shared.stop()
+        _keep(case, text, show=show)
 
 
 def _keep(case: Case, text: str, *, show: bool) -> None:

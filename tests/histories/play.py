@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 from spark_ext.errors import ConfigurationError
 from spark_ext.sinks.files_2pc import committed_files
 from tests.histories.definition import FILES, ROWS, Change, Definition, Run, Step, changed
+from tests.support import cheap_jvm
 from tests.support.waiting import until
 
 LIMIT = 180.0
@@ -46,7 +47,7 @@ class Driver:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=err,
-                env={**os.environ, "TMPDIR": str(temporary)},
+                env={**os.environ, **cheap_jvm.forking(), "TMPDIR": str(temporary)},
                 start_new_session=True,
                 text=True,
                 bufsize=1,

@@ -74,11 +74,16 @@ def session(name: str, conf: Mapping[str, str]) -> SparkSession:
     """A local session whose JVM forks all its Python processes from one that has imported what they need."""
     if not Path.cwd().samefile(_ROOT):  # Spark's `python -m` does not find the daemon
         return sx.session(name, master="local[2]", conf=conf)
-    path = os.pathsep.join(filter(None, [str(_ROOT / "tests/support/planners"), os.environ.get("PYTHONPATH")]))
     with pytest.MonkeyPatch.context() as given:
-        given.setenv("SPARK_EXT_TESTS_FORKS", f"spark-ext-tests-{uuid4()}")
-        given.setenv("PYTHONPATH", path)
+        for variable, value in forking().items():
+            given.setenv(variable, value)
         return sx.session(name, master="local[2]", conf={"spark.python.daemon.module": "tests.support.daemon", **conf})
+
+
+def forking() -> dict[str, str]:
+    """Variables of the environment with which a driver forks its planners; see `tests.support.forks`."""
+    path = os.pathsep.join(filter(None, [str(_ROOT / "tests/support/planners"), os.environ.get("PYTHONPATH")]))
+    return {"SPARK_EXT_TESTS_FORKS": f"spark-ext-tests-{uuid4()}", "PYTHONPATH": path}
 
 
 def _make(archive: Path) -> None:

@@ -83,8 +83,9 @@ def become(asking: socket.socket) -> None:
         os.close(file)
     os.environ.clear()
     os.environ.update(start["environment"])
+    os.chdir(start["directory"])
     module, *sys.argv[1:] = start["command"]
-    sys.path[:] = [sys.path[0], *start["path"]]  # `python -m` puts the working directory first
+    sys.path[:] = [start["directory"], *start["path"]]  # `python -m` puts the working directory first
     sys.modules.pop(module, None)  # as in a new process, where it is only `__main__`
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import cheap_jvm
 from tests.support.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,7 +46,7 @@ def run(folder: Path, code: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, script.name],
         cwd=folder,
-        env={**os.environ, **env},
+        env={**os.environ, **cheap_jvm.forking(), **env},
         capture_output=True,
         text=True,
         timeout=500,
@@ -120,6 +121,7 @@ class Runner:
             self._process = subprocess.Popen(
                 [sys.executable, str(folder / "each.py")],
                 cwd=folder / "work",
+                env={**os.environ, **cheap_jvm.forking()},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

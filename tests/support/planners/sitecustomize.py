@@ -13,6 +13,7 @@ if command[0] == "pyspark.daemon" or command[0].endswith(("_runner", "_driver_wo
     import socket
     import subprocess
     import time
+    from pathlib import Path
 
     name = os.environ["SPARK_EXT_TESTS_FORKS"]
 
@@ -32,13 +33,14 @@ if command[0] == "pyspark.daemon" or command[0].endswith(("_runner", "_driver_wo
             [sys.executable, "-m", "tests.support.forks", name, str(os.getppid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            cwd=Path(__file__).parents[3],
         )
         while asking is None and forks.poll() is None:
             time.sleep(0.01)
             asking = ask()
         asking = asking or ask()  # of another one that was faster
     if asking is not None:
-        start = {"command": command, "path": sys.path, "environment": dict(os.environ)}
+        start = {"command": command, "path": sys.path, "environment": dict(os.environ), "directory": str(Path.cwd())}
         socket.send_fds(asking, [json.dumps(start).encode()], [0, 1, 2])
         os.dup2(asking.fileno(), 0)
         os.execvp("cat", ["cat"])
