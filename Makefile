@@ -48,13 +48,13 @@ quick: WORKERS = 2
 quick: .venv/.test
 	@$(PYTEST) --hypothesis-profile quick -m "not (spark or server or process or table or slow)" $(ARGS)
 
-test: .venv/.test .venv/.browser java
+test: .venv/.test .venv/.browser java .venv/.prepared
 	@$(PYTEST) --slice $(SLICE) $(ARGS)
 
 slice: .venv/.test
 	@$(BIN)/python -m tests.support.slices
 
-test-all: .venv/.test .venv/.browser java
+test-all: .venv/.test .venv/.browser java .venv/.prepared
 	@$(PYTEST) $(ARGS)
 
 test-matrix: .venv/.dev java
@@ -66,7 +66,7 @@ spec: .venv/.test java
 bench: .venv/.test java
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: .venv/.test java
+chaos: .venv/.test java .venv/.prepared
 	@$(BIN)/python -m tests.chaos $(or $(ARGS),--sink all --kills 40)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job history)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job follow)
@@ -77,7 +77,7 @@ chaos: .venv/.test java
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.downtime)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos)
 
-histories: .venv/.test java
+histories: .venv/.test java .venv/.prepared
 	@$(BIN)/python -m tests.histories $(ARGS)
 
 lint: .venv/.dev

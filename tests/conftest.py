@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -104,11 +103,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if needs and not session.config.option.collectonly:
         from tests.servers import kafka  # by now a plugin
 
-        cache = getattr(session.config, "cache", None)  # not there with `-p no:cacheprovider`
         # Without jars the tests say what is missing, each for itself.
         with contextlib.suppress(EnvironmentProblem):
             packages = [kafka.PACKAGES] if "server" in needs else []
-            cheap_jvm.prepare(Path(cache.mkdir("jvm")) if cache is not None else None, *packages)
+            cheap_jvm.prepare(*packages)
 
 
 # So that its assertions say what differs, as those of tests do.

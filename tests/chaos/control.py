@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import signal
@@ -22,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+from tempfile import mkdtemp
 from typing import Any
 
 from spark_ext.control.client import LocalClient
@@ -407,7 +406,7 @@ def run(folder: Path, count: int, per_round: int, seed: int, cluster: bool) -> t
         What was wrong; what was killed; and the number of events.
     """
     chance = random.Random(seed)
-    cheap_jvm.prepare(_made(Path(gettempdir()) / f"spark-ext-chaos-jvm-{os.getuid()}"))
+    cheap_jvm.prepare()
     kinds = ("driver", "worker", "server", "worker", "driver", *(("executor", "executor") if cluster else ()))
     due = [kinds[number % len(kinds)] for number in range(count)]
     chance.shuffle(due)

@@ -7,7 +7,6 @@ each row once.
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import sys
@@ -171,11 +170,6 @@ def _size(place: Path) -> tuple[int, int]:
     return len(files), sum(path.stat().st_size for path in files if path.exists())
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 def _say(console: Console, name: str, what: str) -> None:
     console.print(f"{name}: {what}", markup=False)
 
@@ -192,7 +186,7 @@ def main(
     folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-repeated-"))).resolve()
     names = list(INLETS) if source == "all" else [name.strip() for name in source.split(",")]
     failed = False
-    cheap_jvm.prepare(_made(Path(tempfile.gettempdir()) / f"spark-ext-chaos-jvm-{os.getuid()}"))
+    cheap_jvm.prepare()
     try:
         for name in names:
             place = folder / name

@@ -26,7 +26,7 @@ def main(
     console = Console(soft_wrap=True, highlight=False)
     root = (keep or Path(tempfile.mkdtemp(prefix="histories-"))).resolve()
     root.mkdir(parents=True, exist_ok=True)
-    cheap_jvm.prepare(root)
+    cheap_jvm.prepare()
     garage = Garage(root)
     exact = refused = wrong = starts = 0
     began = time.monotonic()
