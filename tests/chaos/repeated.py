@@ -97,9 +97,7 @@ class Series:
     def _start(self, inlet: Inlet) -> Tree:
         script = ROOT / "tests" / "chaos" / "repeated_job.py"
         command: list[str | Path] = [sys.executable, script, self._shape, self._folder, json.dumps(dict(inlet.options))]
-        env = {"SPARK_MASTER": "local[2]", **cheap_jvm.forking()}
-        env["PYTHONPATH"] += f":{ROOT}"
-        return Tree(command, self._folder / "driver.log", env)
+        return Tree(command, self._folder / "driver.log", {"SPARK_MASTER": "local[2]", **cheap_jvm.forking(ROOT)})
 
     def _add(self, inlet: Inlet) -> None:
         count = self._random.choice([0, 1, 3, 12])

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 
 NAMES = [name for name in INLETS if name not in ("linked", "postgres-xmin")]
-"""Without those whose end is found as in another one; by hand there are all."""
+"""All but those that find their end as another one does; `python -m tests.chaos.repeated` runs them all."""
 
 
 @pytest.mark.slow(40, "starts a driver twice, and a job four times")

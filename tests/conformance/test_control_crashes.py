@@ -11,8 +11,8 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -61,7 +61,7 @@ GROUPS: Final = {CORE: [CORE]} | {group[0]: group for group in (_OTHERS[at::4] f
 pytestmark = pytest.mark.timeout(1200)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Death:
     """The death of a driver, and what was there at that time."""
 
@@ -69,29 +69,24 @@ class Death:
     stage: EventState
     """Accepted before the driver was started; so was `aligned`."""
     aligned: EventState
-    planned: dict[tuple[str, int], str] = field(default_factory=dict)
+    planned: Mapping[tuple[str, int], str]
     """The offsets that it has left."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Crashed:
     """A job whose drivers have died at some steps, and that has been started again and stopped."""
 
     job: Steering
-    deaths: list[Death] = field(default_factory=list)
-    sent: list[EventState] = field(default_factory=list)
+    deaths: Sequence[Death]
+    sent: Sequence[EventState]
     """All events, as they were accepted."""
-    forward: EventState | None = None
-    back: EventState | None = None
+    forward: EventState
+    back: EventState
 
-    def over(self, event: EventState | None) -> EventState:
+    def over(self, event: EventState) -> EventState:
         """An event as it is at the end."""
-        assert event is not None
         return self.job.client.event(event.event_id)
-
-    def send(self, event: EventState) -> EventState:
-        self.sent.append(event)
-        return event
 
 
 @pytest.fixture(scope="module", params=list(GROUPS))
@@ -104,41 +99,45 @@ def crashed(
 def crash(spark: SparkSession, folder: Path, steps: Sequence[str]) -> Crashed:
     """Kill a driver at each step."""
     job = Steering(folder)
-    found = Crashed(job)
     first = steered(spark, folder).start()
     until(lambda: min(job.committed("q"), job.committed("r")) >= 1, "epochs of both queries")
     first.stop()
     at = {name: state.at for name, state in job.told.epochs("q")[-1].offsets["in"].running.items()}
+    limit = job.send("rate_limit", "source:in", {"rows_per_epoch": 40})
+    forward = job.send("seek", "source:in/0", {"position": at["0"] + 20, "yes": True})
+    back = job.send("seek", "source:in/1", {"position": max(0, at["1"] - 30), "yes": True})
+    sent, deaths = [limit, forward, back], []
     for number, step in enumerate(steps, 1):
-        stage = found.send(job.set("stage", number))
-        if number == 1:
-            found.send(job.send("rate_limit", "source:in", {"rows_per_epoch": 40}))
-            found.forward = found.send(job.send("seek", "source:in/0", {"position": at["0"] + 20, "yes": True}))
-            back = {"position": max(0, at["1"] - 30), "yes": True}
-            found.back = found.send(job.send("seek", "source:in/1", back))
-        found.send(job.send("broadcast", "job", {"type": "note", "value": number}))
-        death = Death(step, stage, found.send(job.set(f"both {number}", number, delivery="aligned")))
-        with driver(folder, **{VARIABLE: f"{step}={STEPS[step]}"}) as run:
-            code = run.wait(300)
-            assert code == -signal.SIGKILL, f"{step} was not reached: {code}\n{run.text()[-3000:]}"
-            until(lambda: not run.members(), "the killed driver's JVM and workers have ended")
-        for query in job.told.queries:
-            for file in (Path(job.told.checkpoint(query)) / "offsets").glob("[0-9]*"):
-                death.planned[query, int(file.name)] = file.read_text()
-        found.deaths.append(death)
-    found.send(job.set("stage", len(steps) + 1))
-    found.send(job.send("broadcast", "job", {"type": "note", "value": len(steps) + 1}))
+        stage, note = job.set("stage", number), job.send("broadcast", "job", {"type": "note", "value": number})
+        aligned = job.set(f"both {number}", number, delivery="aligned")
+        sent += [stage, note, aligned]
+        deaths.append(Death(step, stage, aligned, killed_at(job, step)))
+    last = len(steps) + 1
+    sent += [job.set("stage", last), job.send("broadcast", "job", {"type": "note", "value": last})]
     second = steered(spark, folder).start()
     try:
-        job.over(*found.sent)
-        job.sees("stage", len(steps) + 1)
+        job.over(*sent)
+        job.sees("stage", last)
         # The driver may have read on before it obeyed.
-        passed = max(at["1"], found.over(found.back).result["from"])
+        passed = max(at["1"], job.client.event(back.event_id).result["from"])
         until(lambda: _at(job, "1") > passed, "what is read again")
         until(lambda: job.committed() % 3 == 1, "what the last multiple of three has emitted")
     finally:
         second.stop()
-    return found
+    return Crashed(job, deaths, sent, forward, back)
+
+
+def killed_at(job: Steering, step: str) -> dict[tuple[str, int], str]:
+    """Kill a driver at a step; returns the offsets that it has left, by query and epoch."""
+    with driver(job.folder, **{VARIABLE: f"{step}={STEPS[step]}"}) as run:
+        code = run.wait(300)
+        assert code == -signal.SIGKILL, f"{step} was not reached: {code}\n{run.text()[-3000:]}"
+        until(lambda: not run.members(), "the killed driver's JVM and workers have ended")
+    return {
+        (query, int(file.name)): file.read_text()
+        for query in job.told.queries
+        for file in (Path(job.told.checkpoint(query)) / "offsets").glob("[0-9]*")
+    }
 
 
 def _at(job: Steering, channel: str) -> int:

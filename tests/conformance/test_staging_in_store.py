@@ -28,7 +28,7 @@ def staged(bucket: Bucket, suffix: str) -> set[str]:
 
 
 class HttpFromStore(HttpTarget):
-    """A receiver, and an outbox in a bucket; a driver is killed where the outbox has changed."""
+    """A receiver, and an outbox in a bucket. A driver is killed only around changes of the outbox."""
 
     points: ClassVar[tuple[str, ...]] = ("delta.before_fence", "http.fenced", "http.decided", "http.before_settle")
 
@@ -71,7 +71,7 @@ def in_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 
 class TestHttp2pcFromStore(SinkContract):
-    # Seconds each, and what they need of a store is in the others.
+    # Half a minute each; the other tests do the same with the store.
     test_c10_two_jobs_write_the_same_target_without_harm = None  # type: ignore[assignment]
     test_bad_rows_crash_at_every_step_and_each_row_is_there_once = None  # type: ignore[assignment]
 

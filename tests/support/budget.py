@@ -96,10 +96,11 @@ def _show(terminal: pytest.TerminalReporter, core: Counter[str], rest: Counter[s
             line = f"{seconds:7.0f} of {budget.get(name, 0):4} s  {name}"
             terminal.write_line(f"{line}  over its budget" if name in red else line, red=name in red)
     terminal.write_line(f"{core.total():7.0f} of {sum(budget.values()):4} s  in all")
-    terminal.section("worker-seconds of the slice", sep="-")
-    for name, seconds in rest.most_common(COSTLIEST):
-        terminal.write_line(f"{seconds:7.0f} s  {name}")
-    terminal.write_line(f"{rest.total():7.0f} s  in all, {len(rest)} files")
+    if rest:
+        terminal.section("worker-seconds of the slice", sep="-")
+        for name, seconds in rest.most_common(COSTLIEST):
+            terminal.write_line(f"{seconds:7.0f} s  {name}")
+        terminal.write_line(f"{rest.total():7.0f} s  in all, {len(rest)} files")
     terminal.write_line(f"a fixed loop took {loop:.1f} ms, {slowness:.2f} times as long as when the budget was set")
 
 

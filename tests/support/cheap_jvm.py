@@ -2,8 +2,8 @@
 
 The options reach every driver through the environment variable `SPARK_SUBMIT_OPTS`, which Spark's launcher reads. Spark
 takes properties of the JVM that begin with `spark.` as settings. A short-lived JVM gains nothing from the second
-compiler or from a parallel collector. What makes most of the difference is the class archive, which `make test` makes
-once by `spark-ext prepare`, and each session uses.
+compiler or from a parallel collector. The class archive saves the most time: `make test` has `spark-ext prepare` make
+it once, and every local session uses it.
 """
 
 from __future__ import annotations
@@ -61,10 +61,17 @@ def session(name: str, conf: Mapping[str, str]) -> SparkSession:
         return sx.session(name, master="local[2]", conf={"spark.python.daemon.module": "tests.support.daemon", **conf})
 
 
-def forking() -> dict[str, str]:
-    """Variables of the environment with which a driver forks its planners; see `tests.support.forks`."""
-    path = os.pathsep.join(filter(None, [str(_ROOT / "tests/support/planners"), os.environ.get("PYTHONPATH")]))
-    return {"SPARK_EXT_TESTS_FORKS": f"spark-ext-tests-{uuid4()}", "PYTHONPATH": path}
+def forking(*folders: Path) -> dict[str, str]:
+    """Variables of the environment with which a driver forks its planners; see `tests.support.forks`.
+
+    Args:
+        folders: from which its Python processes may import as well.
+    """
+    path = [_ROOT / "tests/support/planners", *folders, os.environ.get("PYTHONPATH", "")]
+    return {
+        "SPARK_EXT_TESTS_FORKS": f"spark-ext-tests-{uuid4()}",
+        "PYTHONPATH": os.pathsep.join(filter(None, map(str, path))),
+    }
 
 
 @contextmanager
