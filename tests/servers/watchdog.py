@@ -1,8 +1,7 @@
 """Ends the servers of a test process that is gone, also when it was killed with SIGKILL.
 
-`python watchdog.py PID STARTED FOLDER`: waits for the end of process PID (started at STARTED, so that a number used
-again is not taken for it), then kills what FOLDER/pids lists, with all its children, and removes FOLDER. A server that
-ends by itself or by its fixture takes its line out of FOLDER/pids; the fixture ends the watchdog.
+`python watchdog.py PID FOLDER`, started by process PID, waits for the end of that process, then kills what FOLDER/pids
+lists, with all its children, and removes FOLDER. The fixture ends the watchdog.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from pathlib import Path
 import psutil
 
 PIDS = "pids"
-"""File of the folder: a line `pid started` for each process to end."""
+"""File of the folder: a line `pid identity` for each process to end. The identity is psutil's, by which a reused pid is
+told; unlike the start time, it does not move when the machine's clock is set."""
 
 
 class Watched:
@@ -27,9 +27,8 @@ class Watched:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        me = psutil.Process()
         self._guard = subprocess.Popen(
-            [sys.executable, __file__, str(me.pid), repr(me.create_time()), str(folder)],
+            [sys.executable, __file__, str(os.getpid()), str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -38,7 +37,7 @@ class Watched:
     def add(self, pid: int) -> None:
         """End this one too."""
         with (self.folder / PIDS).open("a") as file:
-            file.write(f"{pid} {psutil.Process(pid).create_time()!r}\n")
+            file.write(f"{pid} {hash(psutil.Process(pid))}\n")
 
     def close(self) -> None:
         """End what is left, remove the folder, and stop watching."""
@@ -51,10 +50,10 @@ def trees(lines: Iterable[str]) -> list[psutil.Process]:
     """The living processes that lines of a pid file name, and all their children."""
     found = []
     for line in lines:
-        pid, started = line.split()
+        pid, identity = line.split()
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(pid))
-            if process.create_time() == float(started):
+            if hash(process) == int(identity):
                 found += [process, *process.children(recursive=True)]
     return found
 
@@ -70,16 +69,13 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def main(pid: int, started: float, folder: Path) -> None:
-    """Wait for the end of a process, then clear."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        while process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.2)
-            process = psutil.Process(pid)
+def main(parent: int, folder: Path) -> None:
+    """Wait for the end of the parent, after which this process has another one, then clear."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
     clear(folder)
 
 
 if __name__ == "__main__":
     os.chdir("/")
-    main(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -24,10 +24,12 @@ from tests.support.waiting import until
 class Member:
     """A process of a tree."""
 
-    pid: int
-    started: float
-    """Seconds since 1970; together with the pid it identifies a process, even if the pid is reused."""
+    process: psutil.Process
     command: str
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     @property
     def is_jvm(self) -> bool:
@@ -47,9 +49,9 @@ class Member:
     def kill(self) -> bool:
         """Send SIGKILL; returns whether the process still existed."""
         with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
-            if process.create_time() == self.started and process.status() != psutil.STATUS_ZOMBIE:
-                process.kill()
+            # psutil tells a reused pid by the start since boot, which a change of the machine's clock does not move.
+            if self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE:
+                self.process.kill()
                 return True
         return False
 
@@ -101,7 +103,7 @@ class Tree:
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
                 if os.getsid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(Member(process.pid, process.create_time(), " ".join(process.cmdline())))
+                    found.append(Member(process, " ".join(process.cmdline())))
         return found
 
     def kill(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.servers.watchdog import Watched
 from tests.support.cluster import Cluster
 from tests.support.processes import Tree
 from tests.support.waiting import until
@@ -52,6 +53,31 @@ def test_a_kill_that_comes_too_late_hits_nobody(tmp_path: Path) -> None:
         members = tree.members()
         tree.kill_all()
     assert [member.kill() for member in members] == [False] * 3
+
+
+def test_a_tree_is_ended_also_when_the_clock_is_set_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start times move with the clock; that of the boot is what psutil adds to them."""
+    with family(tmp_path) as tree:
+        until(lambda: len(tree.members()) == 3, "parent, child and grandchild")
+        members = tree.members()
+        boot = psutil.boot_time()
+        monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot + 60)
+        assert [member.kill() for member in members] == [True] * 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the start since boot is known on Linux alone")
+def test_servers_are_ended_also_when_the_clock_is_set_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with family(tmp_path) as tree:
+        watched = Watched(tmp_path / "servers")
+        watched.folder.mkdir()
+        watched.add(tree.pid)
+        boot = psutil.boot_time()
+        monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot + 60)
+        until(lambda: len(tree.members()) == 3, "parent, child and grandchild")
+        watched.close()
+        assert tree.members() == []
 
 
 @pytest.mark.cluster
