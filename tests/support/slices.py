@@ -75,9 +75,11 @@ def slice_of(file: str, slices: Sequence[Slice]) -> Slice:
     return max(found, key=lambda match: match[0])[1]
 
 
-def oldest(slices: Sequence[Slice]) -> Slice:
-    """The slice that passed longest ago; one that never did comes first."""
-    return min(slices, key=lambda one: one.passed.date if one.passed else date.min)
+def oldest(slices: Sequence[Slice], now: int) -> Slice:
+    """The slice that passed longest ago; one that never did comes first. Of one day, the next one after `now`."""
+    return min(
+        slices, key=lambda one: (one.passed.date if one.passed else date.min, (one.number - now - 1) % len(slices))
+    )
 
 
 def with_now(text: str, number: int) -> str:
@@ -177,7 +179,8 @@ def _commit() -> str:
 def main() -> None:
     """Turn the next slice on."""
     text = FILE.read_text(encoding="utf-8")
-    chosen = oldest(read(text)[1])
+    now, slices = read(text)
+    chosen = oldest(slices, now)
     FILE.write_text(with_now(text, chosen.number), encoding="utf-8")
     print(f"slice {chosen} is on")
 

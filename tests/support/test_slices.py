@@ -11,6 +11,7 @@ from tests.support.slices import (
     FILE,
     ROOT,
     Pass,
+    Slice,
     is_whole,
     oldest,
     pytest_configure,
@@ -60,9 +61,14 @@ def test_a_file_of_no_slice_is_refused_by_name() -> None:
 
 
 def test_the_next_slice_is_the_one_whose_pass_is_the_oldest() -> None:
-    assert oldest(read(TEXT)[1]).number == 2
+    assert oldest(read(TEXT)[1], now=2).number == 2
     never = with_pass(TEXT, "jobs", Pass("a3", date(2026, 11, 3), 9)) + '[[slice]]\nname = "new"\npaths = []\n'
-    assert oldest(read(never)[1]).number == 3
+    assert oldest(read(never)[1], now=2).number == 3
+
+
+def test_slices_that_passed_on_one_day_take_turns() -> None:
+    slices = [Slice(number, "", (), Pass("a1", date(2026, 11, 28), 1)) for number in (1, 2, 3)]
+    assert [oldest(slices, now).number for now in (1, 2, 3)] == [2, 3, 1]
 
 
 def test_a_pass_is_written_where_the_slice_is_and_nothing_else_changes() -> None:
