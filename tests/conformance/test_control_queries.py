@@ -21,6 +21,7 @@ from spark_ext.control.event_state import EventState
 from spark_ext.ledger.schema import ExecutionStateRow
 from tests.conformance import test_control_queries
 from tests.conformance.test_control_crashes import assert_aligned, assert_emitted_once
+from tests.jobs.changes import NEVER
 from tests.support.controlled import generated, told
 from tests.support.steered import ENDS, RATE, Steering, steered
 from tests.support.waiting import until
@@ -213,7 +214,7 @@ BOUNDED = 10_000
 
 def unmoved(spark: SparkSession, folder: Path, how: str) -> Job:
     """A query that makes no epoch of its own any more."""
-    interval = "1 hour" if how == "hourly" else "0 s"
+    interval = NEVER if how == "hourly" else "0 s"
     made = sx.Job(spark, "lab", state=folder / "state", interval=interval, checkpoint_interval="1 hour")
     options: dict[str, dict[str, Any]] = {
         "idle": {"rows_per_second": 0.0001},

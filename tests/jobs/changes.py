@@ -28,8 +28,9 @@ ALL: Final = FILES + GENERATED
 SIDE: Final = list(range(100, 104))
 """What the query `side` writes, which has finished before the job is stopped."""
 
-NEVER: Final = "1 hour"
-"""Interval between epochs with which a job is left in its first one."""
+NEVER: Final = "30000 days"
+"""Interval between epochs with which a job is left in its first one. Epochs begin at multiples of it, so that with an
+hour the second one may follow at once."""
 
 
 @dataclass

@@ -119,7 +119,8 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 def test_the_job_cannot_be_started_twice(states: Callable[[str], Lab], spark: SparkSession) -> None:
     """`started-again`: while it runs."""
     lab = states("stopped")
-    running = lab.job(interval=NEVER).start()
+    # One epoch at once, and rows for more: it does not finish meanwhile.
+    running = lab.job(lab.files().union(lab.generated(max_rows_per_epoch=1)), interval=NEVER).start()
     with pytest.raises(SparkExtError, match="is running as incarnation"):
         lab.job().start()
     with pytest.raises(SparkExtError, match="an earlier driver may still run"):

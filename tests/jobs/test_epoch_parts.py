@@ -102,7 +102,7 @@ def lab(spark: SparkSession, tmp_path: Path) -> Lab:
 
 def sleeping(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        time.sleep(0.7)
+        time.sleep(2)
         yield batch
 
 

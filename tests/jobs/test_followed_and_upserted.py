@@ -14,12 +14,11 @@ import spark_ext as sx
 from spark_ext.errors import SparkExtError
 from spark_ext.jobs.job import Job
 from spark_ext.spark.spark_log import SparkLog
+from tests.jobs.changes import NEVER
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-NEVER = "1 hour"
 
 
 def test_an_unfinished_upsert_does_not_start_with_another_key(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError
 from spark_ext.jobs.job import Job
+from tests.jobs.changes import NEVER
 from tests.support.waiting import until
 
 SCHEMA = "named_tables"
@@ -38,7 +39,7 @@ class Shop:
 
     def begin(self, **options: str) -> None:
         """Commit the first epoch, and stop."""
-        running = self.job(interval="1 hour", **options).start()
+        running = self.job(interval=NEVER, **options).start()
         until(lambda: min(query.rows for query in running.snapshot().queries) >= 2, "the first epoch")
         running.stop()
 
