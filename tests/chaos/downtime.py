@@ -23,6 +23,7 @@ from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentRow, Jo
 from spark_ext.views.downtime import Downtime, Piece, downtime
 from spark_ext.views.recorded import beats_of, rows_of
 from spark_ext.views.timeline import timeline
+from tests.support.cheap_jvm import forking
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
@@ -55,7 +56,9 @@ class Driven:
     def start(self) -> None:
         """Start a driver, and wait until the job commits."""
         self._tree = Tree(
-            [sys.executable, "-m", "tests.chaos.downtime", "--driver", str(self.folder)], self.folder / "log"
+            [sys.executable, "-m", "tests.chaos.downtime", "--driver", str(self.folder)],
+            self.folder / "log",
+            forking(),
         )
         self.moves()
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from spark_ext.failpoints import ONCE_DIR, VARIABLE
-from tests.chaos.scenario import Scenario
+from tests.chaos.scenario import ROOT, Scenario
 from tests.chaos.verify import Content, differences, ledger_problems
+from tests.support import cheap_jvm
 from tests.support.cluster import Cluster
 from tests.support.processes import Member, Tree
 from tests.support.waiting import until
@@ -354,7 +355,9 @@ def kills_at_steps(
     report = Report(f"{len(steps)} named steps")
     once = folder / "acted"
     once.mkdir(parents=True)
-    points = {VARIABLE: ";".join(f"{point}={action}" for point, action in steps.items()), ONCE_DIR: str(once)}
+    # Random kills find workers by their command; here nobody looks for them.
+    forks = {} if cluster else cheap_jvm.forking(ROOT)
+    points = {**forks, VARIABLE: ";".join(f"{point}={action}" for point, action in steps.items()), ONCE_DIR: str(once)}
     known: set[str] = set()
     with timed(report), Round(reference, folder / "steps", env, report, cluster, say) as round_:
         failed_starts = 0

@@ -25,9 +25,10 @@ from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.failpoints import VARIABLE, FailPoint
 from spark_ext.spark.spark_log import SparkLog
 from tests.chaos import diamond
-from tests.chaos.scenario import Scenario
+from tests.chaos.scenario import ROOT, Scenario
 from tests.chaos.scenario import diamond as scenario
 from tests.chaos.verify import Content, differences
+from tests.support import cheap_jvm
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
@@ -75,7 +76,7 @@ class Trial:
     def command(self, *more: str, out: Path | None = None, step: FailPoint | None = None) -> Tree:
         """Begin one."""
         self._logs += 1
-        env = {"SPARK_MASTER": "local[2]"}
+        env = {"SPARK_MASTER": "local[2]", **cheap_jvm.forking(ROOT)}
         if step is not None:
             env[VARIABLE] = f"{step}=kill"
         command = [*self.scenario.command(out or self.out), "--rows", str(ROWS), *more]

@@ -19,6 +19,7 @@ from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.spark.spark_log import SparkLog
+from tests.support.cheap_jvm import forking
 from tests.support.jobs import JobHarness, expected
 from tests.support.killable import mixed, running
 from tests.support.processes import Tree
@@ -200,7 +201,7 @@ def test_i12_a_session_that_is_stopped_ends_its_job(tmp_path: Path) -> None:
     """Formerly: the next start in this process said that the job was running."""
     script = tmp_path / "stopped.py"
     script.write_text(STOPPED_SESSION)
-    with Tree([sys.executable, script, tmp_path], tmp_path / "driver.log") as driver:
+    with Tree([sys.executable, script, tmp_path], tmp_path / "driver.log", forking()) as driver:
         code = driver.wait(180)
         shown = driver.log.read_text()
     assert code == 0, shown

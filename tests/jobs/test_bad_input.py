@@ -30,6 +30,7 @@ from spark_ext.errors import (
 )
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger, start_incarnation
+from tests.support.cheap_jvm import forking
 from tests.support.jobs import JobHarness, expected
 from tests.support.processes import Tree
 from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
@@ -197,7 +198,7 @@ lab.job(lab.source(live="true")).run(progress=False)
 
 
 def test_two_drivers_on_one_job(lab: JobHarness) -> None:
-    with Tree([sys.executable, "-c", DRIVER, lab.folder], lab.folder / "first.log", {"PYTHONPATH": str(ROOT)}) as first:
+    with Tree([sys.executable, "-c", DRIVER, lab.folder], lab.folder / "first.log", forking(ROOT)) as first:
         until(lambda: lab.rows() or first.poll() is not None, "rows of the first driver")
         assert first.poll() is None, first.text()
         with refused(StateError, "job 'lab'", f"is running as incarnation 1 in process {first.pid}", "takeover=True"):
