@@ -38,7 +38,11 @@ def folder(file: str) -> str:
 
 
 def over(spent: Mapping[str, float], budget: Mapping[str, float], slowness: float) -> set[str]:
-    """The folders that have spent too much; one without a budget has no leave to spend more than a second."""
+    """The folders that have spent too much; one without a budget has no leave to spend more than a second.
+
+    A fast machine does not shorten the budget, as much of the time is spent waiting.
+    """
+    slowness = max(slowness, 1)
     return {name for name, seconds in spent.items() if seconds > max(budget.get(name, 0) * OVER, 1) * slowness}
 
 
