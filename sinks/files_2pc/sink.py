@@ -8,7 +8,7 @@ Tasks write files that readers ignore; the driver commits an epoch by one entry 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.files_2pc.options import FilesSinkOptions
-from spark_ext.sinks.files_2pc.storable import UNSTORABLE, Storable
 from spark_ext.sinks.runtime.aside import Aside
 
 if TYPE_CHECKING:
@@ -123,8 +122,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         if self.collects_bad_rows:
             aside = Aside(self, task)
             files.bad = aside.rows
-            storable = Storable(schema, self.options.format, self.options.partition_by)
-            batches = Numbered(storable.check, UNSTORABLE, aside.row).good(batches)
+            batches = Numbered(self._readable(schema), ValueError, aside.row).good(batches)
         try:
             return files.write(batches)
         except OSError as problem:
@@ -136,6 +134,18 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                 kept=NOTHING_VISIBLE,
                 do="filter such rows out, or choose another format",
             ) from problem
+
+    def _readable(self, schema: StructType) -> Callable[[pa.RecordBatch], None]:
+        """What refuses rows before a file is written that readers would not get back from it."""
+        from spark_ext.sinks.files_2pc.text import refuse_unreadable
+
+        form, kept = self.options.format, [name for name in schema.names if name not in self.options.partition_by]
+
+        def check(batch: pa.RecordBatch) -> None:
+            if form != "parquet":
+                refuse_unreadable(batch.select(kept), form)
+
+        return check
 
     def _writer(self, schema: StructType, task: Task) -> DataFileWriter:
         from spark_ext.sinks.files_2pc.text import HivePathWriter, TextFileWriter

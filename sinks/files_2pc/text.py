@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types as spark
 
 from spark_ext.datafiles.partition_values import NULL_FOLDER
 from spark_ext.datafiles.writer import DataFile, DataFileWriter
-from spark_ext.errors import NOTHING_VISIBLE, DataError
 from spark_ext.sinks.files_2pc.json import json_lines
 
 if TYPE_CHECKING:
@@ -29,21 +28,11 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE: Final = 20_000
 """Rows of JSON that are converted at a time."""
 
-_YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The years 1 to 9999 as microseconds since 1970: the range of the text form of times."""
-
 
 class HivePathWriter(DataFileWriter):
     """Writes files into folders `day=2013-01-31`, from which readers take the partition's value."""
 
     def _folder(self, name: str, value: str | None) -> str:
-        if value == NULL_FOLDER:
-            raise DataError(
-                f"a value of the partition column '{name}' is the text '{NULL_FOLDER}', which readers take for null",
-                operator=f"sink '{self._task.sink}', epoch {self._task.epoch}, partition {self._task.partition}",
-                kept=NOTHING_VISIBLE,
-                do="make it another text or null in the query, or partition by other columns",
-            )
         return hive_folder(name, value)
 
 
@@ -93,9 +82,8 @@ class _TextFile:
         Raises:
             ValueError: a time has no text form, or readers would find another text.
         """
-        columns = list(zip(table.column_names, table.columns, strict=True))
-        refuse_far_times(columns)
-        refuse_lost_texts(columns, self.form)
+        for batch in table.to_batches():
+            refuse_unreadable(batch, self.form)
         self._rows += table.num_rows
         self._write(table)
         return int(self._raw.tell())
@@ -118,32 +106,11 @@ class _TextFile:
                 stream.close()
 
 
-def refuse_far_times(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray]]) -> None:
-    """Refuse dates and times that have no text form.
+def refuse_unreadable(batch: pa.RecordBatch, form: str) -> None:
+    """Refuse values that readers of the files would not get back.
 
     Args:
-        columns: names and values.
-
-    Raises:
-        ValueError: names the column.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for name, column in columns:
-        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-            days = pa.types.is_date(column.type)
-            bounds = pc.min_max(column.cast(pa.int32()).cast(pa.int64()) if days else column.cast(pa.int64())).as_py()
-            least, most = (bound // 86_400_000_000 if days else bound for bound in _YEARS)
-            if bounds["min"] is not None and (bounds["min"] < least or bounds["max"] > most):
-                raise ValueError(f"column '{name}' has a time outside the years 1 to 9999")
-
-
-def refuse_lost_texts(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray]], form: str) -> None:
-    """Refuse texts that readers of the files would not get back.
-
-    Args:
-        columns: names and values.
+        batch: rows.
         form: `csv` or `json`.
 
     Raises:
@@ -152,14 +119,12 @@ def refuse_lost_texts(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray]],
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for name, column in columns:
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-            continue
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            raise ValueError(f"column '{name}' has a text that is not UTF-8") from None
-        if form == "csv" and pc.any(pc.match_substring(column, "\0")).as_py():
+    from spark_ext.schemas.values import refuse_far_times
+
+    refuse_far_times(batch)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        if form == "csv" and text and pc.any(pc.match_substring(column, "\0")).as_py():
             # Spark's parser takes it for an escape in a value that has quotes, and leaves it out.
             raise ValueError(f"column '{name}' has a text with the character NUL, which readers of CSV leave out")
 

@@ -11,15 +11,17 @@ from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.epoch import CommitRows, Left, SinkPlace, TaskRows
 from spark_ext.bad_rows.names import default_table
+from spark_ext.bad_rows.sift import Numbered
 from spark_ext.control import current, levels
 from spark_ext.control.current import Place
-from spark_ext.errors import CommitError, ConfigurationError, StateError
+from spark_ext.errors import NOTHING_VISIBLE, CommitError, ConfigurationError, DataError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
 from spark_ext.model.barriers import NO_BARRIER, SourceBarrier, barrier_of
 from spark_ext.model.identity import Identity
 from spark_ext.model.query_offsets import final_epochs, source_offsets
 from spark_ext.sinks.contract import CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.sinks.runtime.identity import identity_of
 from spark_ext.sinks.runtime.position import Position, remember, remembered
 from spark_ext.sinks.runtime.retry import attempts
@@ -66,12 +68,38 @@ def write_task(
         into = TaskRows(bad_rows_place(sink.options, identity, task.query_id, task.epoch))
     sink.collect_bad_rows(into)
     try:
-        prepared = sink.write(schema, counted, task)
+        prepared = sink.write(schema, _decodable(counted, sink, task), task)
         left = None if into is None else into.finish()
     finally:
         sink.collect_bad_rows(None)
     reach(FailPoint.SINK_WRITTEN)
     return Written(task.query_id, task.epoch, counted.rows, prepared, left)
+
+
+def _decodable(batches: Iterator[pa.RecordBatch], sink: TwoPhaseCommitSink, task: Task) -> Iterator[pa.RecordBatch]:
+    """The rows without those that have a text that is not UTF-8, whatever the sink: few readers of a target stand it.
+
+    Raises:
+        DataError: there is such a row, and the sink puts none aside; names the row and the column.
+    """
+    from spark_ext.schemas.values import undecodable
+
+    def check(batch: pa.RecordBatch) -> None:
+        column = undecodable(batch)
+        if column is not None:
+            raise ValueError(f"column '{column}' has a text that is not UTF-8")
+
+    def refuse(number: int, row: pa.RecordBatch, problem: Exception) -> None:
+        raise DataError(
+            f"row {number + 1}: {problem}",
+            operator=f"sink '{task.sink}', epoch {task.epoch}, partition {task.partition}",
+            kept=NOTHING_VISIBLE,
+            do="decode the bytes in the query, decode(CAST(column AS binary), 'ISO-8859-1') for example, or write them "
+            "as binary; filter such rows, or put them aside with on_bad_row=quarantine where the sink supports it",
+        )
+
+    bad = Aside(sink, task).row if sink.collects_bad_rows else refuse
+    return Numbered(check, ValueError, bad).good(batches)
 
 
 def bad_rows_place(options: SinkOptions, identity: Identity, query_id: str, epoch: int) -> SinkPlace:

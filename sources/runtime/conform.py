@@ -83,9 +83,14 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
     from spark_ext.schemas.casts import cast
+    from spark_ext.schemas.values import undecodable
 
     columns = [cast(batch.column(field.name), field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    found = pa.RecordBatch.from_arrays(columns, schema=schema)
+    column = undecodable(found)
+    if column is not None:
+        raise pa.ArrowInvalid(f"column '{column}' has a text that is not UTF-8")
+    return found
 
 
 def _refusal(problem: Exception, schema: pa.Schema, piece: Range, uid: str) -> DataError:

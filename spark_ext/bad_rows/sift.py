@@ -59,15 +59,20 @@ def _value(scalar: pa.Scalar) -> object:
     return str(found) if isinstance(found, float) and not math.isfinite(found) else found
 
 
-def _unreadable(scalar: pa.Scalar) -> str:
-    """A value that Python does not have: a time, as days or microseconds since 1970; text that is not UTF-8; a list."""
+def _unreadable(scalar: pa.Scalar) -> object:
+    """A value with one in it that Python does not have: a time, as days or microseconds since 1970; bytes as text."""
     import pyarrow as pa
 
+    kind = scalar.type
     if hasattr(scalar, "as_buffer"):
         return repr(scalar.as_buffer().to_pybytes())
-    if pa.types.is_nested(scalar.type):
-        return " ".join(str(pa.repeat(scalar, 1)).split())
-    return f"{scalar.type} {scalar.value}"
+    if pa.types.is_dictionary(kind):
+        return _unreadable(scalar.dictionary[scalar.index.as_py()])
+    if pa.types.is_struct(kind):
+        return {field.name: _value(scalar[number]) for number, field in enumerate(kind)}
+    if pa.types.is_nested(kind):
+        return [_value(item) for item in scalar.values]
+    return f"{kind} {scalar.value}"
 
 
 Bad = Callable[[int, "pa.RecordBatch", Exception], object]

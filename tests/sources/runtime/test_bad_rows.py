@@ -225,3 +225,17 @@ def test_a_batch_in_the_declared_schema_is_not_touched(job: Path) -> None:
 
 def test_memory_is_what_it_was() -> None:
     assert memory(Store({"a": 1})).options.on_bad_row == "fail"
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_a_text_that_is_not_utf8_is_a_bad_row_of_whatever_source(kind: pa.DataType) -> None:
+    """Also where nothing has to be cast: Spark would pass the bytes on as text."""
+    raw = pa.array([b"a", b"M\xf6hre", b"c"], pa.binary() if kind == pa.string() else pa.large_binary())
+    texts = pa.Array.from_buffers(kind, 3, raw.buffers())
+    batch = pa.record_batch({"t": texts})
+    wanted, found = pa.schema([("t", pa.string())]), list[BadRow]()
+    piece = Range("a", None, 0, 3)
+    with pytest.raises(DataError, match="column 't' has a text that is not UTF-8"):
+        conform(batch, wanted, piece, "s")
+    assert sifted(batch, wanted, piece, "s", 0, found.append)["t"].to_pylist() == ["a", "c"]
+    assert [(row.position["row"], json.loads(row.raw or "")) for row in found] == [(1, {"t": repr(b"M\xf6hre")})]
