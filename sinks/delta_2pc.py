@@ -10,7 +10,7 @@ See `docs/delta_2pc.md` for the guarantee and its limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.sift import Numbered
 from spark_ext.datafiles.location import Location, check_for_delta
-from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout
+from spark_ext.datafiles.writer import LONGEST_NAME, DataFile, DataFileWriter, Layout
 from spark_ext.errors import DataError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Names, Pairs
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from spark_ext.delta.merge import Merge
     from spark_ext.delta.optimize import Optimize
     from spark_ext.delta.rollback import RollBack
+    from spark_ext.delta.row_rules import RowRules
     from spark_ext.delta.sink_table import Target
     from spark_ext.delta.upsert import Upsert
 
@@ -112,8 +113,8 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         self.location = Location.of(self.options.path, self.options.storage_options)
         check_for_delta(self.location, f"sink '{self.options.uid}' (delta_2pc)")
         self._schema: StructType | None = None
-        self._required: frozenset[str] | None = None
-        """With `quarantine`: columns of the table that are NOT NULL; None: not looked up."""
+        self._rules: RowRules | None = None
+        """With `quarantine`: what the table's columns demand of each row; None: not looked up."""
 
     @classmethod
     def name(cls) -> str:
@@ -137,7 +138,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             partition_by=self.options.partition_by,
             merge_schema=self.options.merge_schema,
             properties=properties,
-            without_nulls=self._required or (),
+            without_nulls=self._rules.not_null if self._rules else (),
             merge=self._merge,
         )
 
@@ -180,21 +181,16 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     def __getstate__(self) -> dict[str, Any]:
         """Executors receive the sink without the table, and with what it demands of rows."""
-        if self.options.on_bad_row == "quarantine" and self._required is None:
-            self._required = self._not_null()
+        if self.options.on_bad_row == "quarantine" and self._rules is None:
+            self._rules = self._row_rules()
             self.__dict__.pop("_target", None)
         return {key: value for key, value in self.__dict__.items() if key != "_target"}
 
-    def _not_null(self) -> frozenset[str]:
-        from spark_ext.delta.not_null import not_null
+    def _row_rules(self) -> RowRules:
+        from spark_ext.delta.row_rules import row_rules
         from spark_ext.delta.target_errors import TargetErrors
 
-        return not_null(self.location, TargetErrors(self._target.who))
-
-    def _refuse_nulls(self, batch: pa.RecordBatch) -> None:
-        for name in self._required or ():
-            if name in batch.schema.names and batch.column(name).null_count:
-                raise DataError(f"column '{name}' may not be null in the table")
+        return row_rules(self.location, TargetErrors(self._target.who))
 
     def _mark(self, epoch: Epoch) -> Sequence[Transaction]:
         from deltalake import Transaction
@@ -218,7 +214,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         """
         self._check_input(schema, self._target.who)
         if self.options.on_bad_row == "quarantine":
-            self._required = self._not_null()
+            self._rules = self._row_rules()
             self.__dict__.pop("_target", None)
         table = self._target.load()
         if table is not None:
@@ -233,18 +229,18 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
         Raises:
             ConfigurationError: a type cannot be stored.
-            DataError: a row of an upsert has no key.
+            DataError: a row of an upsert has no key, or a partition value cannot be stored.
             StorageError: a file cannot be written.
         """
         who = f"sink '{task.sink}' (delta_2pc {self.location.uri}), epoch {task.epoch}, partition {task.partition}"
         self._check_input(schema, who)
         files = DataFileWriter(self.location, schema, self._layout, task)
-        if self.collects_bad_rows:
-            aside = Aside(self, task)
+        aside = Aside(self, task) if self.collects_bad_rows else None
+        if aside is not None:
             files.bad = aside.rows
-            batches = Numbered(self._refuse_nulls, DataError, aside.row).good(batches)
+        checked = Numbered(self._check_rows(schema, who), DataError, aside.row if aside else _raised).good(batches)
         try:
-            return files.write(batches if self._upsert is None else self._checked(batches, self._upsert, who))
+            return files.write(checked if self._upsert is None else self._with_keys(checked, self._upsert, who))
         except OSError as problem:
             raise StorageError(
                 f"a data file could not be written: {problem}",
@@ -253,10 +249,26 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
                 do="check the storage (space, permissions); the epoch will be retried",
             ) from problem
 
-    def _checked(self, batches: Iterator[pa.RecordBatch], upsert: Upsert, who: str) -> Iterator[pa.RecordBatch]:
+    def _check_rows(self, schema: StructType, who: str) -> Callable[[pa.RecordBatch], None]:
+        """What refuses rows by the table's rules, and by what delta-rs makes of them when it rewrites files."""
+        from spark_ext.datafiles.partitions import check_rewritten
+
+        keys = [schema[name] for name in self.options.partition_by]
+        rewritten = self._upsert is not None or self._optimize is not None
+        longest = LONGEST_NAME if self.location.local is not None else None
+
+        def check(batch: pa.RecordBatch) -> None:
+            if self._rules is not None:
+                self._rules.check(batch, who)
+            if rewritten:
+                check_rewritten(batch, keys, longest, who)
+
+        return check
+
+    def _with_keys(self, batches: Iterator[pa.RecordBatch], upsert: Upsert, who: str) -> Iterator[pa.RecordBatch]:
         rows = 0
         for batch in batches:
-            upsert.check_values(batch, self.options.partition_by, rows, who)
+            upsert.check_values(batch, rows, who)
             rows += batch.num_rows
             yield batch
 
@@ -331,3 +343,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
     def roll_back(self, claim: Claim, position: Any) -> None:
         """One fenced commit, a RESTORE of the version; none when the sink has committed nothing since."""
         self._roll_back.apply(claim, position)
+
+
+def _raised(number: int, row: pa.RecordBatch, problem: Exception) -> None:
+    raise problem

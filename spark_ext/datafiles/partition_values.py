@@ -83,7 +83,6 @@ def float_text(value: float, *, single: bool) -> str:
         return "NaN"
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
-    value = value + 0.0  # -0.0 and 0.0 are one partition
     if single:
         for digits in range(6, 10):
             short = f"{value:.{digits}g}"
@@ -92,7 +91,7 @@ def float_text(value: float, *, single: bool) -> str:
     return repr(value)
 
 
-def folder(name: str, value: str | None, escape: str = "%") -> str:
+def folder(name: str, value: str | None, escape: str = "%", *, shortened: bool = True) -> str:
     """The folder of a partition, `day=2013-01-31`, with special characters escaped as Hive does it.
 
     Readers take the values from the log, so the name only has to be readable: a very long value is truncated.
@@ -101,9 +100,10 @@ def folder(name: str, value: str | None, escape: str = "%") -> str:
         name: the partition column.
         value: as in the log.
         escape: the character before the two hexadecimal digits; object stores disagree on `%`.
+        shortened: whether a very long value is truncated.
     """
     spelled = NULL_FOLDER if value is None else _escaped(value, escape)
-    return f"{_escaped(name, escape)}={spelled[:_LONGEST_FOLDER]}"
+    return f"{_escaped(name, escape)}={spelled[:_LONGEST_FOLDER] if shortened else spelled}"
 
 
 def _escaped(text: str, escape: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from pyspark.sql import types as spark
 
 from spark_ext.datafiles import partition_values as values
 from spark_ext.errors import NOTHING_VISIBLE, DataError
+from spark_ext.schemas.values import refuse_far_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,15 +29,14 @@ def split(
         who: the sink, for messages.
 
     Raises:
-        DataError: a value has no text form: a date outside the years 1 to 9999.
+        DataError: a value has no text form, such as a date outside the years 1 to 9999 or the empty text.
     """
     spelled: list[list[str | None]] = []
     code: NDArray[np.int64] | None = None
     for key in keys:
-        # A null is a value of its own.
-        column = batch.column(batch.schema.get_field_index(key.name)).dictionary_encode(null_encoding="encode")
-        texts, numbers = _merged([_text(key, value, who) for value in _raw(column.dictionary)])
-        mine = numbers[column.indices.to_numpy(zero_copy_only=False)]
+        distinct, rows = _spelled(batch, key, who)
+        texts, numbers = _merged(distinct)
+        mine = numbers[rows]
         spelled.append(texts)
         code = mine if code is None else code * len(texts) + mine
     assert code is not None
@@ -50,8 +51,44 @@ def split(
         yield _decode(one, spelled), sorted_rows.slice(start, end - start)
 
 
+def check_rewritten(batch: pa.RecordBatch, keys: Sequence[spark.StructField], longest: int | None, who: str) -> None:
+    """Refuse rows that delta-rs cannot rewrite, or after which readers fail.
+
+    It shortens no folder's name, as `split` does, and notes bounds of dates and times that have no text form.
+
+    Args:
+        batch: rows.
+        keys: the partition columns.
+        longest: the greatest length of a folder's name, bytes; None: there is no limit.
+        who: the sink, for messages.
+    """
+    try:
+        refuse_far_times(batch)
+    except ValueError as problem:
+        do = "filter such rows out, or append them (mode=append without optimize_interval)"
+        raise _refused(f"{problem}, where files are rewritten", who, do) from None
+    for key in keys:
+        for text in _spelled(batch, key, who)[0]:
+            if text is not None and isinstance(key.dataType, (spark.FloatType, spark.DoubleType)):
+                text = format(Decimal(text), "f")  # delta-rs writes no exponents
+            size = len(values.folder(key.name, text, shortened=False))
+            if longest is not None and size > longest:
+                raise _refused(
+                    f"a value of the partition column '{key.name}' makes the name of a folder {size} bytes long where "
+                    f"files are rewritten; file systems allow {longest}: {str(text)[:60]!r}...",
+                    who,
+                    "shorten the value in the query, or partition by another column",
+                )
+
+
+def _spelled(batch: pa.RecordBatch, key: spark.StructField, who: str) -> tuple[list[str | None], NDArray[np.int64]]:
+    """The texts of the distinct values, of which null is one, and for each row the number of its value."""
+    column = batch.column(batch.schema.get_field_index(key.name)).dictionary_encode(null_encoding="encode")
+    return [_text(key, value, who) for value in _raw(column.dictionary)], column.indices.to_numpy(zero_copy_only=False)
+
+
 def _merged(texts: list[str | None]) -> tuple[list[str | None], NDArray[np.int64]]:
-    """The distinct texts, and for each given text its number: null and the empty string have the same text."""
+    """The distinct texts, and for each given text its number: NaNs of different bits have the same text."""
     distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     return list(distinct), np.array([distinct[text] for text in texts], dtype=np.int64)
 
@@ -75,8 +112,15 @@ def _raw(column: pa.Array) -> list[Any]:
 
 def _text(key: spark.StructField, value: Any, who: str) -> str | None:
     kind = key.dataType
-    if value is None or value == "":
-        return None  # Delta has no empty partition value, and Spark takes it as null too
+    if value is None:
+        return None
+    if value in ("", values.NULL_FOLDER):
+        shown = f"the text '{value}'" if value else "the empty text"
+        raise _refused(
+            f"a value of the partition column '{key.name}' is {shown}, which readers take for null",
+            who,
+            "make it another text or null in the query, or partition by other columns",
+        )
     text: str | None
     if isinstance(kind, spark.BooleanType):
         text = "true" if value else "false"
@@ -94,10 +138,13 @@ def _text(key: spark.StructField, value: Any, who: str) -> str | None:
     else:
         text = str(value)
     if text is None:
-        raise DataError(
+        raise _refused(
             f"partition column '{key.name}' has a {kind.simpleString()} outside the years 1 to 9999",
-            operator=who,
-            kept=NOTHING_VISIBLE,
-            do="filter such rows out, or partition by another column",
+            who,
+            "filter such rows out, or partition by another column",
         )
     return text
+
+
+def _refused(what: str, who: str, do: str) -> DataError:
+    return DataError(what, operator=who, kept=NOTHING_VISIBLE, do=do)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_ext.delta.features import TableFacts, demands, refuse
-from spark_ext.errors import ConfigurationError
+from spark_ext.delta.row_rules import RowRules
+from spark_ext.errors import ConfigurationError, refused
 from spark_ext.schemas import parquet_types
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+_OF_THE_FEED: Final = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
 
 def facts_of(table: DeltaTable) -> TableFacts:
@@ -58,6 +61,10 @@ def check_fit(
     """
     facts = facts_of(table)
     refuse(demands(facts, replaces=replaces), who, uri)
+    check_reserved(schema, facts.configuration, who)
+    inside = RowRules.of(facts.schema).inside
+    if inside is not None:
+        refuse((f"char(n) or varchar(n) inside of the column '{inside}'",), who, uri)
     found = list(table.metadata().partition_columns)
     if found != list(partition_by):
         raise ConfigurationError(
@@ -84,9 +91,20 @@ def check_fit(
             if fit.new
             else "change the query to match the table (cast, rename), or write to another table",
         )
-    if any(field.dataType.typeName() == "timestamp_ntz" for field in fit.new):
+    if any(parquet_types.has_local_times(field.dataType) for field in fit.new):
         refuse(() if "timestampNtz" in facts.writer_features else ("timestampNtz for a new column",), who, uri)
     return fit.new
+
+
+def check_reserved(schema: StructType, configuration: Mapping[str, str], who: str) -> None:
+    """Refuse columns that a table with a change data feed, by its properties, has for itself."""
+    taken = next((name for name in schema.names if name.lower() in _OF_THE_FEED), None)
+    if taken is not None and configuration.get("delta.enableChangeDataFeed", "").lower() == "true":
+        raise refused(
+            f"column '{taken}' has the name of a column of the change data feed, which the table records",
+            who,
+            "rename the column in the query, for example with .alias(), or unset delta.enableChangeDataFeed",
+        )
 
 
 def _missing_field(given: DataType, there: DataType, path: str = "") -> str | None:

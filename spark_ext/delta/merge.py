@@ -39,6 +39,9 @@ _NEW: Final = "s"
 _EXHAUSTED: Final = ("Resources exhausted", "max_temp_directory_size")
 """What delta-rs says when it would exceed a limit that it was given."""
 
+_LONGEST_BOUND: Final = 1024
+"""Bytes of a text above which it is no bound of a merge."""
+
 _Codec = Literal["UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"]
 
 _COMPRESSIONS: Final[dict[str, _Codec]] = {"snappy": "SNAPPY", "zstd": "ZSTD", "gzip": "GZIP", "none": "UNCOMPRESSED"}
@@ -101,9 +104,10 @@ class Merge:
 
     def _merger(self, table: DeltaTable, rows: pa.Table, commit: CommitProperties) -> Any:
         rule, schema = self.upsert, from_delta(table.schema().to_json())
+        as_text = _without_bounds(schema, table.metadata().partition_columns) | _long_keys(rows, rule.key)
         merger = table.merge(
             rows,
-            rule.matches(_OLD, _NEW, _without_bounds(schema, table.metadata().partition_columns)),
+            rule.matches(_OLD, _NEW, as_text),
             source_alias=_NEW,
             target_alias=_OLD,
             # Else the bounds of the rows' keys are not used to skip files of the table.
@@ -111,6 +115,8 @@ class Merge:
             writer_properties=WriterProperties(
                 compression=_COMPRESSIONS[self.compression],
                 max_row_group_size=self.row_group_rows,
+                # Else the log has the least and the greatest text of each file in full.
+                statistics_truncate_length=64,
                 **statistics(schema),
             ),
             max_spill_size=self.memory,
@@ -150,6 +156,15 @@ def _without_bounds(schema: StructType, partition_by: Sequence[str]) -> frozense
     return frozenset(
         field.name for field in schema.fields if field.name not in partition_by and not bounds_hold(field.dataType)
     )
+
+
+def _long_keys(rows: pa.Table, key: Sequence[str]) -> frozenset[str]:
+    """Columns with a value that is too long to be a bound: it would be in the commit, in the log, in full."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = [name for name in key if pa.types.is_string(rows.schema.field(name).type)]
+    return frozenset(name for name in texts if (pc.max(pc.binary_length(rows[name])).as_py() or 0) > _LONGEST_BOUND)
 
 
 def _both(one: str, other: str | None) -> str:

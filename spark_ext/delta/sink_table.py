@@ -16,13 +16,14 @@ from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from spark_ext.datafiles.writer import DataFile
-from spark_ext.delta.columns import check_fit
+from spark_ext.delta.columns import check_fit, check_reserved
 from spark_ext.delta.features import refuse
 from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties
 from spark_ext.delta.merge import Merge
 from spark_ext.delta.publish import Append, MergeInto, Publish, add_files
 from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore, taken_away
+from spark_ext.delta.row_rules import check_files
 from spark_ext.delta.target_errors import TargetErrors
 from spark_ext.delta.transactions import (
     bad_rows_name,
@@ -139,6 +140,7 @@ class Target:
 
     def _create(self, log: FencedLog, schema: StructType, transactions: Sequence[Transaction]) -> None:
         """Create the table, fence included, unless another creator is faster."""
+        check_reserved(schema, self._properties, self.who)
         log.create(
             Schema.from_json(parquet_types.table_schema(self._stored(schema)).json()),
             partition_by=self._partition_by,
@@ -180,6 +182,7 @@ class Target:
         Raises:
             FencedError: a newer incarnation has claimed the table.
             ConfigurationError: the rows do not fit the table, or it demands a feature that the sink does not write.
+            DataError: a text is longer than its column allows.
             CommitError: other writers were faster, again and again.
             StorageError: the log cannot be read or written.
         """
@@ -206,6 +209,7 @@ class Target:
                 reach(FailPoint.DELTA_BEFORE_COLUMNS)
                 self._add_columns(table, new, carried)
                 return None
+            check_files(table.schema().to_json(), self.location, files, f"{self.who}, epoch {epoch.number}")
             mine = (Transaction(epoch.application, epoch.number), newest_epoch(epoch), *carried, *also())
             version = publish(table, mine)
             reach(FailPoint.DELTA_COMMITTED)

@@ -32,6 +32,8 @@ _COMPARED: Final = (
 )
 """Types whose values are equal, and come before each other, in the same way for every engine."""
 
+_RESERVED: Final = "__delta_rs_"
+
 _SHOWN: Final = 200
 """Most characters of a row or key that an error shows."""
 
@@ -90,20 +92,20 @@ class Upsert:
                 who,
                 f"make it boolean in the query, for example ({self.deleted_if} = 'd')",
             )
-        quoted = next((name for name in kinds if "`" in name), None)
-        if quoted is not None:
+        bad = next((name for name in kinds if "`" in name or name.startswith(_RESERVED)), None)
+        if bad is not None:
+            what = "contains '`', which it does not quote" if "`" in bad else f"begins with {_RESERVED}, as its own do"
             raise refused(
-                f"column name '{quoted}' contains '`', which the library that merges does not quote",
+                f"column name '{bad}' cannot be used by the library that merges: it {what}",
                 who,
                 "rename the column in the query, for example with .alias()",
             )
 
-    def check_values(self, batch: pa.RecordBatch, partition_by: Sequence[str], before: int, who: str) -> None:
+    def check_values(self, batch: pa.RecordBatch, before: int, who: str) -> None:
         """Refuse rows that have no key, no time, or do not say whether they delete.
 
         Args:
             batch: rows of a task.
-            partition_by: the table's partition columns: there an empty text is a null.
             before: number of rows of the task before these.
             who: the sink with epoch and partition, for messages.
 
@@ -115,16 +117,11 @@ class Upsert:
         flag = (self.deleted_if,) if self.deleted_if else ()
         for option, names in (("key", self.key), ("newest_by", self.newest_by), ("deleted_if", flag)):
             for name in names:
-                values = batch.column(name)
-                missing, what = pc.is_null(values), "null"
-                if option == "key" and name in partition_by and _is_text(values.type):
-                    empty = pc.fill_null(pc.equal(values, ""), fill_value=False)
-                    if pc.any(empty).as_py():
-                        missing, what = empty, "an empty text, which is a null in a partition column"
+                missing = pc.is_null(batch.column(name))
                 if pc.any(missing).as_py():
                     row = before + pc.index(missing, True).as_py() + 1
                     raise DataError(
-                        f"row {row}, column '{name}' is {what}; the option '{option}' does not allow that",
+                        f"row {row}, column '{name}' is null; the option '{option}' does not allow that",
                         operator=who,
                         kept=NOTHING_VISIBLE,
                         do=f"filter such rows in the query, or give them a value: coalesce({name}, ...)",
@@ -203,7 +200,8 @@ class Upsert:
 
         def side(alias: str, name: str) -> str:
             column = f"{alias}.{quoted(name)}"
-            return f"CAST({column} AS VARCHAR)" if name in as_text else column
+            # Of an expression that appends something delta-rs takes no bounds.
+            return f"CAST({column} AS VARCHAR) || ''" if name in as_text else column
 
         return " AND ".join(f"{side(old, name)} = {side(new, name)}" for name in self.key)
 
@@ -222,12 +220,6 @@ class Upsert:
 def quoted(name: str) -> str:
     """A column's name in SQL."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
 def _sorted(work: pa.Table, keys: Sequence[str], times: Sequence[str]) -> Any:

@@ -61,6 +61,18 @@ def _walk(kind: spark.DataType, path: str) -> Iterator[tuple[str, spark.DataType
         yield from _walk(kind.valueType, f"{path}.value")
 
 
+def has_local_times(kind: spark.DataType, only_in_maps: bool = False) -> bool:
+    """Whether a type is, or contains, `timestamp_ntz`, for which a table needs a feature.
+
+    Args:
+        kind: the type.
+        only_in_maps: whether only those in a map count, which delta-rs does not find.
+    """
+    if only_in_maps:
+        return any(isinstance(one, spark.MapType) and has_local_times(one) for _, one in _walk(kind, "c"))
+    return any(isinstance(one, spark.TimestampNTZType) for _, one in _walk(kind, "c"))
+
+
 def _unstorable(kind: spark.DataType) -> str | None:
     if isinstance(kind, spark.StringType):
         return None if kind.isUTF8BinaryCollation() else "has a collation that this sink does not write"

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType, TimestampNTZType
 
 from spark_ext.delta.features import TableFacts, demands
-from spark_ext.errors import UnsupportedTableError
-from tests.sinks.delta_2pc.delta_kit import Driver, ids, numbered
+from spark_ext.errors import ConfigurationError, DataError, UnsupportedTableError
+from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
+from tests.sinks.delta_2pc.delta_kit import Driver, ddl, ids, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +74,30 @@ def test_a_demand_that_comes_while_the_query_runs_is_refused_at_the_commit(tmp_p
     assert ids(tmp_path / "t") == list(range(5))
 
 
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "id"}])
+def test_columns_of_the_change_data_feed_are_refused(tmp_path: Path, options: dict[str, str]) -> None:
+    feed, schema = {"delta.enableChangeDataFeed": "true"}, ddl("id long, _Change_type string")
+    driver = Driver(tmp_path / "new", schema, options={**options, "table_properties": json.dumps(feed)})
+    with pytest.raises(ConfigurationError, match="'_Change_type' has the name of a column of the change data feed"):
+        driver.claim()
+    assert not (tmp_path / "new").exists()
+    Driver(tmp_path / "t", schema, options=options).run(0, [{"id": 1, "_Change_type": "x"}])
+    DeltaTable(tmp_path / "t").alter.set_table_properties(feed)
+    with pytest.raises(ConfigurationError, match="'_Change_type' has the name"):
+        Driver(tmp_path / "t", schema, options=options).sink().validate(schema)
+
+
+def test_local_times_are_found_wherever_they_are(tmp_path: Path) -> None:
+    """delta-rs looks into no map: a table that it creates, or to which it adds a column, could not be opened again."""
+    schema = StructType().add("id", "long").add("m", ArrayType(MapType(StringType(), TimestampNTZType())))
+    with pytest.raises(ConfigurationError, match="timestamp_ntz in a map"):
+        Driver(tmp_path / "new", schema).claim()
+    assert not (tmp_path / "new").exists()
+    Driver(tmp_path / "t", ddl("id long")).run(0, [{"id": 1}])
+    with pytest.raises(UnsupportedTableError, match="timestampNtz for a new column"):
+        Driver(tmp_path / "t", schema, options={"merge_schema": "true"}).sink().validate(schema)
+
+
 REFUSED = {
     "columnMapping": "TBLPROPERTIES('delta.columnMapping.mode'='name')",
     "rowTracking": "TBLPROPERTIES('delta.enableRowTracking'='true')",
@@ -131,3 +156,21 @@ def test_a_table_with_a_check_constraint_is_refused(spark: SparkSession, tmp_pat
     spark.sql(f"ALTER TABLE {place} ADD CONSTRAINT positive CHECK (id > 0)")
     with pytest.raises(UnsupportedTableError, match="checkConstraints"):
         Driver(tmp_path / "t").claim()
+
+
+def test_texts_of_char_and_varchar_are_written_and_read_as_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    place, names = f"delta.`{tmp_path}/t`", ["id", "p", "c", "v"]
+    spark.sql(f"CREATE TABLE {place} (id INT, p CHAR(4), c CHAR(3), v VARCHAR(3)) USING delta PARTITIONED BY (p)")
+    spark.sql(f"INSERT INTO {place} VALUES (1, 'ab', 'x', 'y ')")
+    driver = Driver(tmp_path / "t", ddl("id int, p string, c string, v string"), options={"partition_by": "p"})
+    driver.claim()
+    driver.run(0, [{"id": 2, "p": "ab", "c": "x", "v": "y "}, dict.fromkeys(names)])
+    with pytest.raises(DataError, match=r"'v' is varchar\(3\)"):
+        driver.run(1, [{"id": 3, "p": "ab", "c": "x", "v": "y   "}])
+    source = DeltaSnapshot({"uid": "in", "path": f"{tmp_path}/t"})
+    source.declared = source.schema()
+    read = [row for one in source.discover() for batch in source.read(one, 0, 9) for row in batch.to_pylist()]
+    found = [row.asDict() for row in spark.table(place).collect()]
+    padded = {"p": "ab  ", "c": "x  ", "v": "y "}
+    expected = [dict.fromkeys(names), {"id": 1, **padded}, {"id": 2, **padded}]
+    assert sorted(read, key=str) == sorted(found, key=str) == sorted(expected, key=str)

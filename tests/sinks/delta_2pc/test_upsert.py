@@ -309,6 +309,16 @@ def test_a_merge_that_may_not_use_what_it_needs_is_refused_in_words(tmp_path: Pa
     assert len(stored(tmp_path / "t")) == 1000
 
 
+def test_long_texts_are_not_in_the_log(tmp_path: Path) -> None:
+    """delta-rs notes the least and the greatest key in the commit, and the bounds of all columns with each file."""
+    driver = Driver(tmp_path / "t", ddl("k string, v string"), options={"mode": "upsert", "key": "k"})
+    for epoch, key in enumerate(["z" * 100_000, "漢" * 40_000, "z" * 100_000]):
+        driver.run(epoch, [{"k": key, "v": key + str(epoch)}, {"k": "a", "v": str(epoch)}])
+    found = {row["k"]: row["v"] for row in table(tmp_path / "t").to_pylist()}
+    assert found == {"a": "2", "z" * 100_000: "z" * 100_000 + "2", "漢" * 40_000: "漢" * 40_000 + "1"}
+    assert all(entry.stat().st_size < 10_000 for entry in (tmp_path / "t" / "_delta_log").glob("*.json"))
+
+
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -340,6 +350,7 @@ def test_options_that_do_not_go_together(tmp_path: Path, options: Mapping[str, s
         ("id long, at double", {"key": "id", "newest_by": "at"}, "option 'newest_by': column 'at' has the type double"),
         ("id long, gone string", {"key": "id", "deleted_if": "gone"}, "type string, and not boolean"),
         ("id long, b`q string", {"key": "id"}, "does not quote"),
+        ("id long, __delta_rs_source long", {"key": "id"}, "'__delta_rs_source' cannot be used by the library"),
         ("id long, g boolean, v long", {"key": "id", "deleted_if": "g", "partition_by": "g"}, "'g' is not a column"),
     ],
 )
@@ -358,7 +369,9 @@ def test_columns_that_an_upsert_cannot_use(
         ({"id": None}, "row 2, column 'id' is null; the option 'key'"),
         ({"at": None}, "row 2, column 'at' is null; the option 'newest_by'"),
         ({"gone": None}, "row 2, column 'gone' is null; the option 'deleted_if'"),
-        ({"shop": ""}, "row 2, column 'shop' is an empty text, which is a null in a partition column"),
+        ({"shop": ""}, "partition column 'shop' is the empty text, which readers take for null"),
+        ({"shop": "__HIVE_DEFAULT_PARTITION__"}, "'shop' is the text '__HIVE_DEFAULT_PARTITION__', which readers take"),
+        ({"shop": "漢" * 28}, "'shop' makes the name of a folder 257 bytes long where files are rewritten"),
     ],
 )
 def test_rows_without_key_time_or_flag(tmp_path: Path, bad: Row, message: str) -> None:
