@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
 from spark_ext.schemas.arrow import arrow_schema, arrow_type
@@ -41,13 +43,14 @@ def path_in(id: str) -> str:
     return id.partition("/")[2]
 
 
-def data_of(file: DataFile, names: Mapping[str, str], mapped: bool) -> dict[str, Any]:
+def data_of(file: DataFile, names: Mapping[str, str], mapped: bool, widths: Mapping[str, int]) -> dict[str, Any]:
     """What a channel remembers of its data file, without what a plain table does not need.
 
     Args:
         file: the data file.
         names: of the table's columns, by those in data files.
         mapped: whether they differ.
+        widths: of columns whose texts are padded.
     """
     data: dict[str, Any] = {"size": file.size}
     if file.rows_deleted:
@@ -56,7 +59,19 @@ def data_of(file: DataFile, names: Mapping[str, str], mapped: bool) -> dict[str,
         data["mapped"] = True
     if file.partition:
         data["partition"] = {names[name]: text for name, text in file.partition.items()}
+    if widths:
+        data["char"] = dict(widths)
     return data
+
+
+def padded(batch: pa.RecordBatch, widths: Mapping[str, int]) -> pa.RecordBatch:
+    """A batch with spaces at the end of texts that are shorter than their columns, whose widths are in characters."""
+    for name, width in widths.items():
+        number = batch.schema.get_field_index(name)
+        if number >= 0:
+            texts = pc.utf8_rpad(batch.column(number), width)
+            batch = batch.set_column(number, batch.schema.field(number), texts)
+    return batch
 
 
 def in_table(declared: StructType, *tables: TableVersion) -> StructType:

@@ -181,7 +181,13 @@ def _file(action: Mapping[str, Any]) -> LoggedFile:
 
 
 def local(path: str) -> str:
-    """A path in the log; an absolute local one, as in a shallow clone, without `file:`."""
+    """A path in the log; an absolute local one, as in a shallow clone, without `file:`.
+
+    Raises:
+        ValueError: it leads out of the table's folder.
+    """
+    if ".." in path.split("/"):
+        raise ValueError(f"it names the file '{path}', and a path in a table has no '..'")
     return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
 
 

@@ -30,6 +30,7 @@ from spark_ext.sources.delta_snapshot.channels import (
     format_for,
     id_of,
     in_table,
+    padded,
     path_in,
     version_in,
     version_read,
@@ -260,7 +261,7 @@ class DeltaSnapshot(StagedSource):
         at = self._log.at(table.version) if self.options.changes else None
         channels = []
         for file in table.files():
-            data = data_of(file, names, table.mapped) | ({"at": at} if self.options.changes else {})
+            data = data_of(file, names, table.mapped, table.widths) | ({"at": at} if self.options.changes else {})
             channels.append(Channel(id_of(table.version, file.path), 0, data))
             self._rows[channels[-1].id] = file.rows
         check_begun(self._begun, table.version, channels, options.path, self._operator)
@@ -338,16 +339,18 @@ class DeltaSnapshot(StagedSource):
         if channel.id == CHANNEL:
             batches = self._pieces.read(Place.of(start), Place.of(end))
             tables = self._names.of(Place.of(end).names) if channel.data["mapping"] == "name" else ()
+            widths: Mapping[str, int] = self._names.now.widths
         else:
             version, file = version_read(channel), self._file(channel)
             keep = self._keep(version, file) if channel.data.get("deleted") else None
             batches = self._format(channel).read(file, start, end, keep)
             tables = (version_of(self._uri, version),) if channel.data.get("mapped") else ()
+            widths = channel.data.get("char", {})
         if tables:
             wanted = arrow_schema(self._declared)
             held = arrow_schema(in_table(self._declared, *tables))
             batches = (conform(renamed(batch, held), wanted, {}) for batch in batches)
-        yield from (batch for batch in batches if batch.num_rows)
+        yield from (padded(batch, widths) for batch in batches if batch.num_rows)
 
     def _keep(self, version: int, file: InputFile) -> pa.Array:
         mask = mask_of(keep_masks(self._uri, version), file.path)

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import KEPT, resolve
 from spark_ext.datafiles.uri import shown, without_secrets
+from spark_ext.delta.row_rules import RowRules
 from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, StorageError, UnsupportedTableError, refused
 from spark_ext.options import instant
 from spark_ext.sources.delta_snapshot.commits import Metadata, local
@@ -83,7 +84,9 @@ class TableVersion:
             self._table = DeltaTable(path, version=version)
             if version is None and timestamp is not None:
                 self._table.load_as_version(self._version_at(instant(timestamp)))
-        except TableNotFoundError:
+        except TableNotFoundError as problem:
+            if version is not None and DeltaTable.is_deltatable(path):
+                raise self._unreadable(version, pinned, problem) from None
             raise refused(f"there is no Delta table '{shown(path)}'", operator, "correct the option 'path'") from None
         except ValueError as problem:
             raise refused(
@@ -199,8 +202,18 @@ class TableVersion:
         """Its columns with the names in the data files; the same fields at the same positions."""
         return StructType.fromJson(_plain(self._fields, physical=self.mapped))
 
+    @cached_property
+    def widths(self) -> dict[str, int]:
+        """The columns that Spark declares as `char(n)`, with n: whoever has written a text, Spark reads it padded."""
+        lengths = RowRules.of(StructType.fromJson(self._fields)).lengths
+        return {name: length for name, (kind, length) in lengths.items() if kind == "char"}
+
     def files(self) -> Iterator[DataFile]:
-        """Its data files, oldest first."""
+        """Its data files, oldest first.
+
+        Raises:
+            DataError: one of them is outside of the table.
+        """
         actions = pa.table(self._table.get_add_actions()).sort_by(
             [("modification_time", "ascending"), ("path", "ascending")]
         )
@@ -213,7 +226,15 @@ class TableVersion:
         known = "num_records" in actions.schema.names
         rows = actions["num_records"].to_pylist() if known else [None] * len(sizes)
         for index, encoded in enumerate(actions["path"].to_pylist()):
-            path = local(unquote(encoded))
+            try:
+                path = local(unquote(encoded))
+            except ValueError as problem:
+                raise DataError(
+                    f"the log of '{shown(self._path)}' is damaged at version {self.version}: {problem}",
+                    operator=self._operator,
+                    kept=KEPT,
+                    do="restore the table's log from a backup; find out who has written that commit",
+                ) from None
             yield DataFile(
                 path,
                 sizes[index],

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.schema import PrimitiveType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -271,6 +272,22 @@ def test_an_empty_partition_value_is_null_as_in_a_snapshot(tmp_path: Path, kind:
     for run in (started(tmp_path, starting_version="0"), started(tmp_path)):
         read(run)
         assert run.trace.all_rows().to_pylist() == [{"id": 1, "k": None}]
+
+
+@pytest.mark.parametrize("partition_by", [[], ["c"]])
+def test_a_text_of_char_is_as_long_as_its_column_whoever_wrote_it(tmp_path: Path, partition_by: list[str]) -> None:
+    """In the snapshot and in later versions, as Spark reads it; delta-rs writes the text without spaces at its end."""
+    note = {"__CHAR_VARCHAR_TYPE_STRING": "char(4)"}
+    fields = [Field("id", PrimitiveType("long")), Field("c", PrimitiveType("string"), metadata=note)]
+    DeltaTable.create(tmp_path, Schema(fields), partition_by=partition_by)
+    texts = pa.array([None, "ab", "äö", "abcd"])
+    write_deltalake(tmp_path, pa.table({"id": pa.array(range(4)), "c": texts}), mode="append")
+    run = started(tmp_path)
+    assert sorted(read(run)) == [0, 1, 2, 3]
+    write_deltalake(tmp_path, pa.table({"id": pa.array(range(4, 8)), "c": texts}), mode="append")
+    assert sorted(read(run)) == sorted(later(run)) == [4, 5, 6, 7]
+    found = {row["id"]: row["c"] for row in run.trace.all_rows().to_pylist()}
+    assert found == dict(enumerate([None, "ab  ", "äö  ", "abcd"] * 2))
 
 
 def test_compaction_adds_no_rows(tmp_path: Path) -> None:

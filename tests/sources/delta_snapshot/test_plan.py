@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Channel, Limit
+from spark_ext.sources.delta_snapshot.commits import parse
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.testing.source_kit import drive
 from tests.sources.delta_snapshot.delta_log import dated, iso
@@ -89,6 +91,35 @@ def test_version_and_timestamp(tmp_path: Path) -> None:
             DeltaSnapshot(options(tmp_path, **more)).schema()
     with pytest.raises(ConfigurationError, match="no Delta table"):
         DeltaSnapshot(options(tmp_path / "absent")).schema()
+
+
+def test_a_version_that_the_log_has_forgotten_is_no_missing_table(tmp_path: Path) -> None:
+    for version in range(3):
+        append(tmp_path, version, 1)
+    DeltaTable(tmp_path).create_checkpoint()
+    for version in range(2):
+        (tmp_path / f"_delta_log/{version:020}.json").unlink()
+    with pytest.raises(ConfigurationError, match=r"version 1 of the Delta table .* cannot be loaded"):
+        DeltaSnapshot(options(tmp_path, version="1")).schema()
+    with pytest.raises(DataError, match=r"version 1 of .*, which this source reads, can no longer be loaded"):
+        DeltaSnapshot(options(tmp_path))._load(1, pinned=True)
+    assert ids(source(tmp_path, version="2")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("path", ["../a.parquet", "p=1/%2E%2E/%2e%2e/a.parquet", "file:///t/../../etc/a.parquet"])
+def test_a_file_that_the_log_names_outside_of_the_table_is_refused(tmp_path: Path, path: str) -> None:
+    append(tmp_path / "t", 0, 1)
+    entry = tmp_path / "t" / f"_delta_log/{0:020}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["path"] = path
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    shutil.copy(next((tmp_path / "t").glob("*.parquet")), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"damaged at version 0: it names the file .*, and a path in a table has no"):
+        source(tmp_path / "t").discover()
+    with pytest.raises(ValueError, match="a path in a table has no"):
+        parse(0, entry.read_text())
 
 
 def test_partition_values_are_columns_of_their_type(tmp_path: Path) -> None:
