@@ -100,16 +100,23 @@ def read_file(file: Path, kind: str, schema: T.StructType) -> list[dict[str, Any
         found = pq.ParquetFile(file).read().to_pylist()
         return found
     if kind == "csv":
-        wanted = arrow_schema(schema)
-        named = pc.ReadOptions(column_names=wanted.names, block_size=32 * 1024**2)
-        kinds = pc.ConvertOptions(
-            column_types=wanted, strings_can_be_null=True, quoted_strings_can_be_null=False, true_values=["true"]
-        )
-        lines = pc.ParseOptions(newlines_in_values=True)
-        found = pc.read_csv(file, named, lines, kinds).to_pylist() if file.stat().st_size else []
+        found = csv_table(file, arrow_schema(schema)).to_pylist() if file.stat().st_size else []
         return found
     lines_of = file.read_text(encoding="utf-8").splitlines()
     return [_from_json(json.loads(line), schema) for line in lines_of]
+
+
+def csv_table(file: Path, wanted: pa.Schema) -> pa.Table:
+    """The rows of a file of CSV, in the types of a schema."""
+    named = pc.ReadOptions(column_names=wanted.names, block_size=32 * 1024**2)
+    kinds = pc.ConvertOptions(
+        column_types=wanted,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        true_values=["true"],
+    )
+    return pc.read_csv(file, named, pc.ParseOptions(newlines_in_values=True), kinds)
 
 
 def _from_json(value: Any, kind: T.DataType) -> Any:
