@@ -27,6 +27,10 @@ class Cutover:
     """The greatest offset by partition. A partition is named by its columns, joined by a colon; `""` without any."""
     time: int | None = None
     """The greatest event time, microseconds since 1970 UTC; None: not by time, or there was no row."""
+    rows: int | None = None
+    """How many of its rows have that time, to the millisecond; None: all that have it. `hybrid` always counts them."""
+    uncounted: bool = False
+    """Whether there may be more of them: the times of some rows could not be read."""
 
 
 @runtime_checkable
@@ -37,7 +41,8 @@ class FollowingSource(Protocol):
         """Begin right after a cutover. Called before `resume` and `discover`, in each run.
 
         By offsets: begin at the offset after the one given; a partition that is not named begins where it would
-        without a cutover. By time: begin with the first row that is later.
+        without a cutover. By time: begin with the first row that is later, or that has the same time and is not among
+        `rows`; refuse the cutover if that cannot be told.
 
         Raises:
             ConfigurationError: it cannot begin there.

@@ -8,6 +8,7 @@ afterwards, and it never has to be computed again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,19 +60,29 @@ def extended(seen: Cutover, batches: Iterable[pa.RecordBatch], columns: Sequence
         batches: rows with at least the columns of the cutover.
         columns: those that name a partition, then the offset; or a time alone.
     """
-    offsets, time = dict(seen.offsets), seen.time
+    offsets = dict(seen.offsets)
     for batch in batches:
-        found = _greatest(pa.Table.from_batches([batch]).select(list(columns)), columns)
-        last = found.column(columns[-1])
+        table = pa.Table.from_batches([batch]).select(list(columns))
+        last = table.column(columns[-1])
         if pa.types.is_timestamp(last.type):
-            newest = pc.max(last.cast(pa.timestamp("us", last.type.tz)).cast(pa.int64())).as_py()
-            time = newest if time is None or (newest is not None and newest > time) else time
+            seen = _later(seen, last.cast(pa.timestamp("us", last.type.tz)).cast(pa.int64()))
             continue
-        for row in found.to_pylist():
+        for row in _greatest(table, columns).to_pylist():
             partition = ":".join(str(row[name]) for name in columns[:-1])
             if row[columns[-1]] is not None:
                 offsets[partition] = max(row[columns[-1]], offsets.get(partition, row[columns[-1]]))
-    return Cutover(offsets, time)
+    return replace(seen, offsets=offsets)
+
+
+def _later(seen: Cutover, times: pa.ChunkedArray) -> Cutover:
+    newest = pc.max(times).as_py()
+    before = None if seen.time is None else seen.time // 1000
+    if newest is None or (before is not None and newest // 1000 < before):
+        return seen
+    rows = pc.sum(pc.greater_equal(times, newest // 1000 * 1000)).as_py()
+    if seen.time is None or newest // 1000 != before:
+        return replace(seen, time=newest, rows=rows)
+    return replace(seen, time=max(newest, seen.time), rows=(seen.rows or 0) + rows)
 
 
 def _greatest(table: pa.Table, columns: Sequence[str]) -> pa.Table:

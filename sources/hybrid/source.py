@@ -13,14 +13,14 @@ of the offset: a replay or a restart continues where it was, and a stage that ha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
-from spark_ext.bad_rows.row import passed_over
+from spark_ext.bad_rows.row import BadRow
 from spark_ext.errors import ConfigurationError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Json, Position, Range
@@ -147,14 +147,16 @@ class Hybrid(StagedSource):
         if not here.cutover:
             return stage
         kept = stage or {"number": self._at, "name": here.name, "begin": None}
-        before = Cutover(**kept["seen"]) if "seen" in kept else Cutover()
+        before = _cutover(kept["seen"]) if "seen" in kept else Cutover()
         self._prepared(here)
+        bad: list[BadRow] = []
         if self.options.on_bad_row == "quarantine":
-            here.cutover_reader._collect = passed_over
+            here.cutover_reader._collect = bad.append
         seen = before
         for piece in pieces:
             channel = Channel(_inner(piece.channel), None, piece.data)
             seen = extended(seen, here.cutover_reader.read(channel, piece.start, piece.end), here.cutover)
+        seen = replace(seen, uncounted=seen.uncounted or bool(bad))
         following = self._prepared(self._stages[self._at + 1])
         if isinstance(following, IdentifiedSource) and ("ids" not in kept or seen.offsets.keys() - before.offsets):
             # Of what has come since, such as a topic that a pattern matches; the ids of others stay as they were.
@@ -217,7 +219,7 @@ class Hybrid(StagedSource):
             current = self._current
             if not isinstance(current, FollowingSource):
                 raise self._cannot_follow(self._stage)
-            current.follow(Cutover(**stage["begin"]))
+            current.follow(_cutover(stage["begin"]))
             if isinstance(current, IdentifiedSource):
                 current.expect(stage.get("expected", {}))
         if self._opened:
@@ -362,6 +364,11 @@ class Hybrid(StagedSource):
         """All stages."""
         for stage in self._stages:
             self._prepared(stage).close()
+
+
+def _cutover(stored: Mapping[str, Any]) -> Cutover:
+    """From an offset; an older version has counted no rows."""
+    return Cutover(**{"rows": 0, "uncounted": True, **stored})
 
 
 def _stage_name(channel: str) -> str:

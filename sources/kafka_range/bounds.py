@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final, Literal
 
 from spark_ext.errors import DataError, refused
+from spark_ext.sources.staged import Cutover
 
 TopicPartition = tuple[str, int]
 """Topic and partition."""
@@ -17,6 +18,8 @@ TopicPartition = tuple[str, int]
 EARLIEST: Final = -2
 LATEST: Final = -1
 """As in the options of Spark's own Kafka source."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 NOTHING_READ: Final = "everything that was committed; nothing of this epoch was read"
 
@@ -72,7 +75,8 @@ def milliseconds(value: object) -> int:
     except ValueError:
         raise ValueError(f"{text!r} is not a time such as '2024-01-31T12:00:00' or 1706702400000") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    return round(moment.timestamp() * 1000)
+    # Up: a message of the millisecond in which the time lies may be earlier.
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
 def _offset(value: object) -> int:
@@ -254,6 +258,34 @@ def among(given: Mapping[TopicPartition, int], places: Iterable[TopicPartition],
                 "name the topic from which the earlier stage was filled",
             )
     return {place: at for place, at in resolved.items() if place in there}
+
+
+def rest(there: Mapping[TopicPartition, Sequence[int]], cutover: Cutover, who: str) -> dict[TopicPartition, int]:
+    """Where a partition begins before the first later message: at those of the cutover's millisecond that are left.
+
+    Args:
+        there: the offsets of the messages of that millisecond, by partition; of partitions that have some.
+        cutover: by time.
+        who: for messages.
+
+    Raises:
+        DataError: it cannot be told which of them the stage before it has read.
+    """
+    found = sum(map(len, there.values()))
+    if cutover.rows is None or found in (0, cutover.rows):
+        return {}
+    if cutover.rows < found and len(there) == 1 and not cutover.uncounted:
+        ((place, offsets),) = there.items()
+        return {place: offsets[cutover.rows]}
+    assert cutover.time is not None
+    moment = _EPOCH + timedelta(milliseconds=cutover.time // 1000)
+    raise DataError(
+        f"the stage before it ended with {cutover.rows} rows of {moment.isoformat(timespec='milliseconds')}, and "
+        f"{found} messages in {len(there)} partitions have that timestamp: which of them it has read cannot be told",
+        operator=who,
+        kept="the rows of the stage before it, up to the last committed epoch; nothing of this one was read",
+        do=f"{_SEAM}; and begin with a new uid and an empty target",
+    )
 
 
 def id_of(place: TopicPartition) -> str:

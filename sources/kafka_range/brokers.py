@@ -215,7 +215,9 @@ class Brokers:
         of = kafka.admin.OffsetSpec
         words = {"earliest": of.earliest(), "latest": of.latest()}
         specs = {
-            place: words[spec] if isinstance(spec, str) else of.for_timestamp(spec) for place, spec in wanted.items()
+            # Negative times stand for other questions, such as -1 for the end.
+            place: words[spec] if isinstance(spec, str) else of.for_timestamp(max(spec, 0))
+            for place, spec in wanted.items()
         }
         try:
             with self._admin() as client:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
 from spark_ext.clients.kafka import admin, library, to_error
@@ -30,6 +31,7 @@ from spark_ext.sources.kafka_range.bounds import (
     id_of,
     name,
     place_of,
+    rest,
 )
 from spark_ext.sources.kafka_range.brokers import Brokers
 from spark_ext.sources.kafka_range.decoding import decoded
@@ -131,7 +133,7 @@ class KafkaRange(ChannelSource):
         raise refused(what, self._who, f"give the stage before it the seam {wanted}, or a column of times")
 
     def follow(self, cutover: Cutover) -> None:
-        """Begin after another source's last offsets, or after its last time.
+        """Begin after another source's last offsets, or after its last time and the rows that it has of it.
 
         Raises:
             ConfigurationError: an offset has no partition.
@@ -200,6 +202,8 @@ class KafkaRange(ChannelSource):
         matched = self._cutover is None and self.options.starting_time_unmatched == "refuse"
         ask = self._brokers.offsets
         first = begins(start, fresh, ends, ask, self._who, accept=accept, future=by_cutover, matched=matched)
+        if by_cutover and not self._begun:
+            first |= self._rest(first)
         grace = self.options.ending_grace
         last = finishes(self.options.end, fresh, ends, ask, self._who, grace=grace)
         self._brokers.watch(fresh, ends.latest)
@@ -222,6 +226,22 @@ class KafkaRange(ChannelSource):
         ends = self._brokers.ends(places)
         own = begins(self.options.start, places, ends, self._brokers.offsets, self._who, accept=True)
         return Bound(offsets=own | among(self._after, places, self._who))
+
+    def _rest(self, later: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Begin earlier where messages of the cutover's own millisecond are left."""
+        cutover = self._cutover
+        assert cutover is not None and cutover.time is not None
+        moment = cutover.time // 1000 * 1000
+        accept = self.options.lost_records == "accept"
+        there: dict[TopicPartition, list[int]] = {}
+        for place, at in self._brokers.offsets(dict.fromkeys(later, moment // 1000)).items():
+            if 0 <= at < later[place]:
+                names = ("offset", "timestamp")
+                for batch in read(self.options, place, at, later[place], names, self._who, accept=accept):
+                    same = batch.filter(pc.equal(batch["timestamp"].cast(pa.int64()), moment))["offset"]
+                    if len(same):
+                        there.setdefault(place, []).extend(same.to_pylist())
+        return rest(there, cutover, self._who)
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
         """Up to the limit, the channel's end, or what is committed now."""

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from hypothesis import strategies as st
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.schemas.ddl import columns
@@ -163,7 +165,7 @@ def test_the_cutover_is_the_logged_one_whatever_has_become_of_the_history(tmp_pa
         run.restart({"max_rows_per_epoch": "8"})
         if not run.epoch():
             break
-    cutover = {"offsets": {"0": 16, "1": 11, "3": 2}, "time": None}
+    cutover = {"offsets": {"0": 16, "1": 11, "3": 2}, "time": None, "rows": None, "uncounted": False}
     assert run.offset.stage == {"number": 1, "name": "live", "begin": cutover}
     assert rows(run) == sorted(row["id"] for row in log())
 
@@ -199,7 +201,18 @@ def test_cutovers_by_several_columns_by_one_and_by_time(tmp_path: Path) -> None:
     assert cutover("topic", "p", "o") == Cutover({"a:0": 7, "b:0": 9})
     assert cutover("p", "o") == Cutover({"0": 9})
     assert cutover("o") == Cutover({"": 9})
-    assert cutover("t") == Cutover(time=3_000_000)
+    assert cutover("t") == Cutover(time=3_000_000, rows=1)
+
+
+@hypothesis.given(st.lists(st.lists(st.none() | st.integers(-3_000, 3_000), max_size=6), max_size=4))
+def test_a_cutover_by_time_counts_the_rows_of_its_millisecond(batches: list[list[int | None]]) -> None:
+    seen = Cutover()
+    for times in batches:
+        seen = extended(seen, [pa.record_batch({"t": pa.array(times, pa.timestamp("us"))})], ["t"])
+    flat = [time for times in batches for time in times if time is not None]
+    newest = max(flat, default=None)
+    last = [time for time in flat if newest is not None and time // 1000 == newest // 1000]
+    assert seen == Cutover(time=newest, rows=len(last) or None)
 
 
 # -- a live side that has no end --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ from deltalake import write_deltalake
 
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.sources.hybrid.source import Hybrid
-from spark_ext.sources.kafka_range.bounds import TopicPartition, after, among
+from spark_ext.sources.kafka_range.bounds import TopicPartition, after, among, milliseconds, rest
 from spark_ext.sources.kafka_range.source import KafkaRange
+from spark_ext.sources.staged import Cutover
 from spark_ext.testing.source_kit import SourceRun, drive
 from tests.servers.kafka import Broker
 
@@ -144,6 +146,90 @@ def test_where_partitions_continue(
         return
     with pytest.raises(ConfigurationError, match=then):
         among(after(offsets, "who"), places, "who")
+
+
+NOON = 1_714_564_800_000
+"""Milliseconds, 2024-05-01."""
+
+
+def by_time(kafka: Broker, topic: str, folder: Path, times: list[int | None], **more: str) -> dict[str, str]:
+    """A seam by time, after a table with these times, ms after noon."""
+    at = pa.array([None if time is None else (NOON + time) * 1000 for time in times], pa.timestamp("us", "UTC"))
+    write_deltalake(folder / "lake", pa.table({"value": pa.array([b"old"] * len(times)), "at": at}))
+    given = options(kafka, topic, folder / "lake", **{"history.seam": "at", "live.select": "value", **more})
+    return {**given, "history.select": "value"}
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_messages_of_the_last_millisecond_that_the_history_lacks_are_read(
+    kafka: Broker, tmp_path: Path, partitions: int
+) -> None:
+    """All are in one partition, so the history has the first of them."""
+    topic = kafka.topic("seam", partitions=partitions)
+    kafka.send(topic, ["a", "b"], timestamp=NOON)
+    kafka.send(topic, ["c", "d", "e", "f"], timestamp=NOON + 1)
+    kafka.send(topic, ["g"], partition=partitions - 1, timestamp=NOON + 2)
+    trace = drive(Hybrid, by_time(kafka, topic, tmp_path, [0, 0, 1, None, 1]), rng=random.Random(1), crash=0.3)
+    assert sorted(trace.all_rows()["value"].to_pylist()) == [b"e", b"f", b"g"] + [b"old"] * 5
+
+
+def test_a_cutover_by_time_that_cannot_be_told_is_refused(kafka: Broker, tmp_path: Path) -> None:
+    topic = kafka.topic("seam", partitions=2)
+    for partition in range(2):
+        kafka.send(topic, ["a", "b"], partition, timestamp=NOON)
+    with pytest.raises(DataError, match=r"ended with 3 rows of 2024-05-01T12:00:00\.000.* 4 messages in 2 partitions"):
+        drive(Hybrid, by_time(kafka, topic, tmp_path, [0, 0, 0]), rng=random.Random(1))
+    trace = drive(Hybrid, by_time(kafka, topic, tmp_path / "whole", [0, 0, 0, 0]), rng=random.Random(1))
+    assert trace.all_rows().num_rows == 4, "each of them is in the history"
+
+
+A, B = ("t", 0), ("t", 1)
+
+
+@pytest.mark.parametrize(
+    ("there", "rows", "then"),
+    [
+        ({}, 3, {}),
+        ({A: [5, 7], B: [1]}, 3, {}),
+        ({A: [5, 7, 8]}, 1, {A: 7}),
+        ({A: [5, 7], B: [1]}, 2, "3 messages in 2 partitions"),
+        ({A: [5]}, 2, "ended with 2 rows .* 1 messages in 1 partitions"),
+    ],
+)
+def test_what_is_left_of_the_last_millisecond(
+    there: dict[TopicPartition, list[int]], rows: int, then: dict[TopicPartition, int] | str
+) -> None:
+    cutover = Cutover(time=NOON * 1000 + 999, rows=rows)
+    if isinstance(then, dict):
+        assert rest(there, cutover, "who") == then
+    if then:
+        with pytest.raises(DataError, match=then if isinstance(then, str) else "3 messages in 1 partitions"):
+            rest(there, replace(cutover, uncounted=True), "who")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1970-01-01T00:00:00.0004", 1),
+        ("1970-01-01T00:00:00.001", 1),
+        ("2024-05-01T12:00:00.123", NOON + 123),
+        ("1969-12-31T23:59:59.9985", -1),
+        (f"{NOON}", NOON),
+    ],
+)
+def test_a_time_within_a_millisecond_begins_after_it(text: str, found: int) -> None:
+    """Messages of that millisecond may be earlier."""
+    assert milliseconds(text) == found
+
+
+def test_a_time_before_1970_is_the_beginning(kafka: Broker) -> None:
+    """To the brokers -1 is the end of a partition, and other negative numbers are further questions."""
+    topic = kafka.topic("early")
+    kafka.send(topic, ["a"])
+    for time in ("1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.997Z", "1900-01-01"):
+        made = KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic, "starting_time": time})
+        made.resume((), frozenset())
+        assert [one.begin for one in made.discover()] == [0]
 
 
 def test_only_topics_that_are_still_read_are_expected() -> None:
