@@ -17,10 +17,11 @@ from pyspark.sql import types as T
 from spark_ext.clients.kafka import KafkaOptions
 from spark_ext.clients.library import load
 from spark_ext.clients.registered_schemas import OwnSchema, existing
-from spark_ext.clients.schema_registry import Registry, RegistryOptions
+from spark_ext.clients.schema_registry import HEADER_BYTES, Registry, RegistryOptions
 from spark_ext.errors import NOTHING_DONE, NOTHING_VISIBLE, ConfigurationError, DataError, refused
 from spark_ext.schemas.avro import Unsupported, spark_type
-from spark_ext.schemas.avro_rows import OUTERMOST, Unfit, avro_schema, writer
+from spark_ext.schemas.avro_decoder import decoder
+from spark_ext.schemas.avro_rows import OUTERMOST, Unfit, avro_schema, check_same, writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +115,7 @@ class Encoder:
         self._column, self._id, self._who = column, pinned.id, who
         schema = json.loads(pinned.text)
         try:
-            self._convert = writer(kind, spark_type(schema)[0])
+            self._convert = writer(kind, spark_type(schema))
         except Unsupported as problem:
             what = f"version {pinned.version} of the subject '{pinned.subject}'" if pinned.version else "its schema"
             raise refused(
@@ -123,6 +124,8 @@ class Encoder:
                 "select the columns of the schema with their types, or name another version",
             ) from None
         self._schema = load("fastavro", "schemas", who).parse_schema(schema)
+        # The library does not check logical types and cuts off what they cannot hold; schemas of our own hold all.
+        self._decode = decoder(self._schema, self._schema) if pinned.version else None
         self._header = b"\0" + pinned.id.to_bytes(4, "big")
 
     def encoded(self, column: pa.Array) -> pa.Array:
@@ -146,9 +149,12 @@ class Encoder:
         out.write(self._header)
         try:
             schemaless_writer(out, self._schema, value if self._convert is None else self._convert(value))
+            content = out.getvalue()
+            if self._decode is not None:
+                check_same(value, self._decode(content, HEADER_BYTES)[0])
         except Exception as problem:  # The library raises what its own writing happens to run into.
             raise self._unfit(problem) from problem
-        return out.getvalue()
+        return content
 
     def _unfit(self, problem: Exception) -> DataError:
         how = str(problem) if isinstance(problem, Unfit) else f"{type(problem).__name__}: {problem}"

@@ -89,8 +89,8 @@ def _header(data: bytes) -> Header:
     marker = _take(stream, _MARKER)
     try:
         schema = json.loads(notes[b"avro.schema"])
-    except (KeyError, ValueError):
-        raise ValueError("its header has no schema") from None
+    except (KeyError, ValueError, RecursionError):
+        raise ValueError("its header has no schema, or one that is nested too deeply") from None
     return Header(schema, notes.get(b"avro.codec", b"null").decode("utf-8", "replace"), marker, stream.tell())
 
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from spark_ext.schemas.avro import MOST_PARTS
+
 _PLAIN: dict[str, pa.DataType] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -67,10 +69,13 @@ def columns_of(schema: Any) -> Columns:
     types.name(schema, None)
     space = _space(schema, None)
     for field in schema["fields"]:
+        types.parts = 0
         try:
             fields.append(pa.field(field["name"], types.of(field["type"], space)))
         except UnsupportedError as problem:
             others[field["name"]] = str(problem)
+        except RecursionError:
+            others[field["name"]] = "types nested too deeply"
     return Columns(pa.schema(fields), others)
 
 
@@ -83,15 +88,23 @@ class _Types:
     """Types, with those that were given names so far."""
 
     def __init__(self) -> None:
-        self._named: dict[str, pa.DataType | None] = {}
+        self._named: dict[str, tuple[pa.DataType, int] | None] = {}
+        self.parts = 0
 
-    def name(self, schema: dict[str, Any], outer: str | None, kind: pa.DataType | None = None) -> None:
-        """Note a named type; without `kind` it is still open, and may only be meant by a recursion."""
+    def name(self, schema: dict[str, Any], outer: str | None, kind: tuple[pa.DataType, int] | None = None) -> None:
+        """Note a named type and its parts; without `kind` it is still open, and may only be meant by a recursion."""
         name, space = str(schema.get("name", "")), _space(schema, outer)
         self._named[name if "." in name or not space else f"{space}.{name}"] = kind
 
+    def _add(self, parts: int) -> None:
+        self.parts += parts
+        if self.parts > MOST_PARTS:
+            raise UnsupportedError(f"more than {MOST_PARTS} parts")
+
     def of(self, schema: Any, space: str | None) -> pa.DataType:
         """The type of a part of a schema."""
+        before = self.parts
+        self._add(1)
         if isinstance(schema, list):
             return self._union(schema, space)
         if isinstance(schema, str):
@@ -117,7 +130,7 @@ class _Types:
         else:
             found = _LOGICAL.get((str(kind), str(logical))) or self._of_name(str(kind), space)
         if kind in ("record", "enum", "fixed"):
-            self.name(schema, space, found)
+            self.name(schema, space, (found, self.parts - before))
         return found
 
     def _of_name(self, name: str, space: str | None) -> pa.DataType:
@@ -125,9 +138,10 @@ class _Types:
             return _PLAIN[name]
         for full in (name, f"{space}.{name}"):
             if full in self._named:
-                if self._named[full] is None:
+                if (known := self._named[full]) is None:
                     raise UnsupportedError(f"the type '{name}', which contains itself")
-                return self._named[full]
+                self._add(known[1])
+                return known[0]
         raise UnsupportedError(f"the type '{name}', which is not known")
 
     def _union(self, parts: list[Any], space: str | None) -> pa.DataType:

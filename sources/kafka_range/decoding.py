@@ -6,7 +6,6 @@ was defined, so that its columns stay what they are. A record that cannot be dec
 
 from __future__ import annotations
 
-import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +16,12 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_ext.clients.pinned_schemas import Pinned
-from spark_ext.clients.schema_registry import HEADER_BYTES, NoSuchSchema, Registry
+from spark_ext.clients.schema_registry import HEADER_BYTES, InvalidSchema, NoSuchSchema, Registry
 from spark_ext.errors import ConfigurationError, DataError, refused
 from spark_ext.schemas.arrow import arrow_type
-from spark_ext.schemas.avro import Convert, Unsupported, resolved
+from spark_ext.schemas.avro import Unsupported
 from spark_ext.schemas.avro import spark_type as type_of_avro
+from spark_ext.schemas.avro_decoder import decoder as avro_decoder
 from spark_ext.schemas.protobuf import indexes
 from spark_ext.schemas.protobuf import spark_type as type_of_message
 from spark_ext.sources.contract import BadRow
@@ -92,14 +92,11 @@ class Avro(Decoder):
 
     def __init__(self, pinned: Pinned, registry: Callable[[], Registry], who: str) -> None:
         self._pinned, self._registry = pinned, registry
-        found = json.loads(pinned.text)
-        self._convert: Convert
         try:
-            self.kind, self._convert = type_of_avro(found)
+            self.kind = type_of_avro(json.loads(pinned.text))
         except Unsupported as problem:
             raise no_form(pinned, problem, who) from None
-        self._resolved = resolved(found)
-        self._writers: dict[int, Any] = {}
+        self._decoders: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {}
 
     @cached_property
     def _reader(self) -> Any:
@@ -108,33 +105,34 @@ class Avro(Decoder):
         return parse_schema(json.loads(self._pinned.text))
 
     def _writer(self, id: int) -> Any:
-        if id not in self._writers:
-            registry = self._registry()
-            try:
-                found = registry.schema(id)
-                if (found.schema_type or "AVRO") != "AVRO":
-                    raise Undecodable(f"it was written with the schema {id}, which is of another format")
-                self._writers[id] = registry.avro(found)
-            except NoSuchSchema:
-                raise Undecodable(f"it was written with the schema {id}, which the registry does not have") from None
-        return self._writers[id]
+        if id == self._pinned.id:
+            return self._reader
+        registry = self._registry()
+        try:
+            found = registry.schema(id)
+            if (found.schema_type or "AVRO") != "AVRO":
+                raise Undecodable(f"it was written with the schema {id}, which is of another format")
+            return registry.avro(found)
+        except NoSuchSchema:
+            raise Undecodable(f"it was written with the schema {id}, which the registry does not have") from None
+        except InvalidSchema as problem:
+            raise Undecodable(f"it was written with the schema {id}, which {problem}") from None
 
     def value(self, content: bytes) -> Any:
         """The value, resolved."""
-        from fastavro import schemaless_reader
-
-        writer = self._reader if (id := schema_id(content)) == self._pinned.id else self._writer(id)
-        rest = io.BytesIO(content[HEADER_BYTES:])
+        if (id := schema_id(content)) not in self._decoders:
+            writer = self._writer(id)
+            try:
+                self._decoders[id] = avro_decoder(writer, self._reader)
+            except Exception as problem:  # whatever schemas and defaults run into that are none
+                raise Undecodable(f"the schema {id} cannot be read: {type(problem).__name__}: {problem}") from None
         try:
-            own = writer is self._reader
-            found = schemaless_reader(rest, writer, None if own else self._reader)
-            convert = self._convert if own else self._resolved
-            converted = found if convert is None or found is None else convert(found)
-        except Exception as problem:  # The library raises what its own reading of bytes happens to run into.
+            found, end = self._decoders[id](content, HEADER_BYTES)
+        except (EOFError, ValueError, OverflowError, RecursionError) as problem:
             raise Undecodable(f"it is not of the schema {id}: {type(problem).__name__}: {problem}") from None
-        if rest.tell() != len(content) - HEADER_BYTES:
+        if end != len(content):
             raise Undecodable(f"it is longer than a value of the schema {id}")
-        return converted
+        return found
 
 
 class Protobuf(Decoder):

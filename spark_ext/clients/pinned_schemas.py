@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spark_ext.clients.proto_compiler import compiled
-from spark_ext.clients.schema_registry import NoSuchSchema, Registry
+from spark_ext.clients.schema_registry import InvalidSchema, NoSuchSchema, Registry
 from spark_ext.errors import refused
 
 
@@ -53,9 +53,16 @@ def pin(
                 "correct the format, the subject or the version",
             )
         if format == "avro":
-            text = json.dumps(plain(registry.avro(found.schema)))
+            try:
+                text = json.dumps(plain(registry.avro(found.schema)))
+            except RecursionError as problem:
+                raise InvalidSchema("is nested too deeply") from problem
         else:
             text, message = compiled(registry, found.schema, message)
+    except InvalidSchema as problem:
+        raise refused(
+            f"version {found.version} of the subject '{subject}' {problem}", who, "correct the schema in the registry"
+        ) from problem
     except NoSuchSchema as missing:
         raise refused(
             f"the schema registry {registry.url} does not have {missing}",

@@ -65,6 +65,10 @@ class NoSuchSchema(Exception):
     """The registry has no such subject, version or id."""
 
 
+class InvalidSchema(Exception):
+    """A schema that the registry has is none; the text says why, as the rest of a sentence about it."""
+
+
 class Incompatible(Exception):
     """The registry refuses a schema: it is not compatible with its subject, or is none that it accepts."""
 
@@ -181,7 +185,7 @@ class Registry:
 
         Raises:
             NoSuchSchema, SparkExtError: as `ask` raises them.
-            ValueError: it is none.
+            InvalidSchema: it is none.
         """
         with warnings.catch_warnings(record=True):
             load("fastavro", "schemas", self.who)
@@ -191,9 +195,15 @@ class Registry:
         def parsed(client: Any) -> Any:
             # To a type checker it is the one for asyncio, which has the same name.
             referred: Any = _resolve_named_schema(schema, client)
-            return parse_schema_with_repo(schema.schema_str, referred)
+            try:
+                return parse_schema_with_repo(schema.schema_str, referred)
+            except Exception as problem:  # The library raises what its own reading of a schema happens to run into.
+                raise InvalidSchema(f"cannot be parsed: {type(problem).__name__}: {problem}") from problem
 
-        return self.ask(parsed, "a schema that another one refers to")
+        try:
+            return self.ask(parsed, "a schema that another one refers to")
+        except RecursionError as problem:
+            raise InvalidSchema("refers to itself") from problem
 
 
 _kept: dict[tuple[str, str, float], Registry] = {}

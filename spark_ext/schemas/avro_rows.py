@@ -19,11 +19,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql import types as T
 
-from spark_ext.schemas.avro import Avro, Convert, Unsupported
+from spark_ext.schemas.avro import Avro, Unsupported
+
+Convert: TypeAlias = Callable[[Any], Any] | None
+"""Converts a value that is not null; None: it stays as it is."""
 
 OUTERMOST: Final = "topLevelRecord"
 """Name of the record of a column, unless another one is chosen."""
@@ -195,6 +198,22 @@ def _fits(kind: T.DataType, wanted: T.DataType) -> bool:
         # A value with more digits than the schema has is found when it is written.
         return isinstance(wanted, T.DecimalType) and kind.scale <= wanted.scale
     return type(kind) is type(wanted)
+
+
+def check_same(value: Any, written: Any, path: str = "") -> None:
+    """Compare a value with what was written of it, which may have further fields.
+
+    Raises:
+        Unfit: they differ; names the first place.
+    """
+    if isinstance(value, dict):
+        for name, one in value.items():
+            check_same(one, written[name], f"{path}.{name}")
+    elif isinstance(value, (list, tuple)) and len(value) == len(written):
+        for one, other in zip(value, written, strict=True):
+            check_same(one, other, f"{path}.element")
+    elif value != written and (value == value or written == written):  # NaN is not itself
+        raise Unfit(f"{_at(path)} is {value}, and would be written as {written}")
 
 
 def _at(path: str) -> str:

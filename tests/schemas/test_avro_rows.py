@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import uuid
 from decimal import Decimal
 from typing import Any
 
@@ -174,11 +175,12 @@ ORDER = {
     ],
 }
 COLUMNS = "id int, sent boolean, state string, at timestamp, amount decimal(10,2), tags array<string>, hash binary"
+AT = datetime.datetime(2024, 5, 1, 12, 0, 0, 1000, UTC)
 ROW = {
     "id": 1,
     "sent": True,
     "state": "NEW",
-    "at": datetime.datetime(2024, 5, 1, 12, 0, 0, 1999, UTC),
+    "at": AT,
     "amount": Decimal("12.50"),
     "tags": ["a"],
     "hash": b"ab",
@@ -186,11 +188,10 @@ ROW = {
 
 
 def test_rows_are_written_by_an_existing_schema() -> None:
-    """Wider numbers, an enum, a fixed, milliseconds that are cut off, and a field that may be null and is not there."""
+    """Wider numbers, an enum, a fixed, and a field that may be null and is not there."""
     content = _order().encoded(pa.array([ROW], arrow_type(kind(COLUMNS))))[0].as_py()
     found: Any = schemaless_reader(io.BytesIO(content[5:]), parse_schema(dict(ORDER)), None)
-    at = datetime.datetime(2024, 5, 1, 12, 0, 0, 1000, UTC)
-    assert found == {**ROW, "at": at, "note": None}
+    assert found == {**ROW, "note": None}
 
 
 def _order() -> Encoder:
@@ -204,6 +205,7 @@ def _order() -> Encoder:
         ({"id": None}, "'id' is null"),
         ({"tags": ["a", None]}, r"'tags\.element' is null"),
         ({"tags": None}, "'tags' is null"),
+        ({"at": AT.replace(microsecond=1999)}, "'at' is 2024-05-01 12:00:00.001999.*, and would be written as"),
         ({"state": "LOST"}, "schema 9: ValueError"),
         ({"hash": b"abc"}, "schema 9: ValueError"),
         ({"amount": Decimal("12345.00")}, "'amount' is 12345.00, and the schema has 2 digits before the point"),
@@ -212,6 +214,28 @@ def _order() -> Encoder:
 def test_a_value_that_an_existing_schema_does_not_take(change: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
         _order().encoded(pa.array([{**ROW, **change}], arrow_type(kind(COLUMNS))))
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "words"),
+    [
+        ({"type": "string", "logicalType": "uuid"}, "no-uuid", "'no-uuid' is no UUID"),
+        ({"type": "string", "logicalType": "uuid"}, f"{{{uuid.UUID(int=1)}}}", "is no UUID"),
+        ({"type": "string", "logicalType": "uuid"}, str(uuid.UUID(int=0xABCDEF)).upper(), None),
+        ({"type": "int", "logicalType": "time-millis"}, 86_400_000, "a time of day is 86400000"),
+        (["float", "double"], float("nan"), None),
+        ({"type": "map", "values": "int"}, [("a", 1), ("a", 2)], r"it is \[\('a', 1\), \('a', 2\)\]"),
+    ],
+)
+def test_what_a_reader_of_the_schema_would_not_have(schema: Any, value: Any, words: str | None) -> None:
+    """Published, it would be another value, or none."""
+    of = spark_type(schema)
+    encoder = Encoder("value", of, Pinned("avro", "s", 1, 9, json.dumps(schema)), "test")
+    if words is None:
+        assert encoder.encoded(pa.array([value], arrow_type(of)))
+        return
+    with pytest.raises(DataError, match=f"the value of a row does not fit the schema 9: .*{words}"):
+        encoder.encoded(pa.array([value], arrow_type(of)))
 
 
 @pytest.mark.parametrize("amount", [99, -99, 0, 100, -1000, 12345])
@@ -243,7 +267,7 @@ def test_a_decimal_of_fewer_places_has_as_many_digits_before_the_point_as_the_sc
 )
 def test_columns_that_an_existing_schema_does_not_take(ddl: str, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
-        writer(kind(ddl), spark_type(ORDER)[0])
+        writer(kind(ddl), spark_type(ORDER))
 
 
 def test_a_long_does_not_fit_an_int() -> None:

@@ -267,6 +267,20 @@ def test_logical_types_are_left_to_arrow_but_for_decimals() -> None:
     assert columns_of(schema).schema.types == [pa.date32(), pa.decimal128(4, 1)]
 
 
+def test_hostile_schemas_have_no_columns() -> None:
+    """Records that refer to others ten times each, and lists within lists."""
+    kind: Any = "int"
+    for level in range(9):
+        fields = [field(f"f{number}", f"R{level - 1}" if number and level else kind) for number in range(10)]
+        kind = {**record(*fields), "name": f"R{level}"}
+    deep: Any = "int"
+    for _ in range(2000):
+        deep = {"type": "array", "items": deep}
+    found = columns_of(record(field("id", "int"), field("wide", kind), field("deep", deep)))
+    assert found.schema.names == ["id"]
+    assert found.others == {"wide": "more than 10000 parts", "deep": "types nested too deeply"}
+
+
 def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 
 from spark_ext import masking
 from spark_ext.clients import schema_registry
+from spark_ext.clients.pinned_schemas import Pinned
 from spark_ext.clients.proto_compiler import compiled, descriptor
 from spark_ext.clients.schema_registry import Registry, RegistryOptions
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError
 from spark_ext.schemas.avro import Unsupported, spark_type
 from spark_ext.sources.contract import BadRow
-from spark_ext.sources.kafka_range.decoding import Decoder, Undecodable, decoded
+from spark_ext.sources.kafka_range.decoding import Avro, Decoder, Undecodable, decoded
 from spark_ext.sources.kafka_range.options import KafkaRangeOptions
 from spark_ext.sources.kafka_range.source import KafkaRange
 from tests.servers.schema_registry import PASSWORD, USER, Client, SchemaRegistry, apicurio
@@ -326,14 +327,12 @@ def test_no_record_raises_anything_else(content: bytes) -> None:
         return  # more digits than the type has: found in the column
 
 
+def _nobody() -> Registry:
+    raise AssertionError("asked the registry")
+
+
 def _offline() -> Decoder:
-    from spark_ext.clients.pinned_schemas import Pinned
-    from spark_ext.sources.kafka_range.decoding import Avro
-
-    def nobody() -> Registry:
-        raise AssertionError("asked the registry")
-
-    return Avro(Pinned("avro", "s", 1, 1, ORDER_1), nobody, "test")
+    return Avro(Pinned("avro", "s", 1, 1, ORDER_1), _nobody, "test")
 
 
 def test_bad_rows_of_a_batch_are_left_out_with_their_places(registry: SchemaRegistry) -> None:
@@ -436,10 +435,15 @@ def test_types_of_avro(registry: SchemaRegistry, schema: str, kind: str, value: 
     assert len(pa.array([decodes], arrow_type(decoder.kind))) == 1
 
 
+def _logical(kind: str, logical: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": logical, **more}
+
+
 NOON_MILLIS = int(NOON.timestamp() * 1000)
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
 PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+SHOUTED = "ABCDEF00-0000-0000-0000-000000000001"
 
 
 @pytest.mark.parametrize(
@@ -453,6 +457,24 @@ PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
         ("long", {"type": "long", "logicalType": "time-micros"}, 1005, 1005),
         ("bytes", PRICE, b"\xff\x85", Decimal("-1.23")),
         ({"type": "string", "logicalType": "uuid"}, "string", uuid.UUID(int=1), str(uuid.UUID(int=1))),
+        # what a version drops
+        (MILLIS, "long", NOON, NOON_MILLIS),
+        (["null", MILLIS], ["null", "long"], NOON, NOON_MILLIS),
+        (LOCAL, "long", NOON.replace(tzinfo=None), NOON_MILLIS * 1000),
+        ({"type": "int", "logicalType": "date"}, "int", NOON.date(), NOON_MILLIS // 86_400_000),
+        ({"type": "int", "logicalType": "date"}, "double", NOON.date(), NOON_MILLIS // 86_400_000),
+        ({"type": "int", "logicalType": "time-millis"}, "int", datetime.time(0, 0, 1, 5000), 1005),
+        ({"type": "long", "logicalType": "time-micros"}, "long", datetime.time(0, 0, 1), 1_000_000),
+        (PRICE, "bytes", Decimal("-1.23"), b"\x85"),
+        (PRICE, "bytes", Decimal("1.28"), b"\0\x80"),
+        # other units and scales
+        (MILLIS, {"type": "long", "logicalType": "timestamp-micros"}, NOON, NOON),
+        (LOCAL, {**LOCAL, "logicalType": "local-timestamp-millis"}, *[NOON.replace(tzinfo=None, microsecond=7)] * 2),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, MILLIS, NOON_MILLIS * 10**6, NOON),
+        ({"type": "int", "logicalType": "time-millis"}, {"type": "long", "logicalType": "time-micros"}, 5, 5000),
+        (PRICE, {**PRICE, "scale": 3, "precision": 6}, Decimal("-1.23"), Decimal("-1.230")),
+        ({"type": "string", "logicalType": "uuid"}, "string", SHOUTED, SHOUTED),
+        ({"type": "string", "logicalType": "uuid"}, {"type": "string", "logicalType": "uuid"}, SHOUTED, SHOUTED),
     ],
 )
 def test_a_value_has_the_logical_type_of_the_pinned_version(
@@ -463,6 +485,71 @@ def test_a_value_has_the_logical_type_of_the_pinned_version(
     id = registry.register("orders-value", first)
     registry.register("orders-value", second)
     assert _as_column(value_decoder(registry), framed(id, first, {"x": value})) == {"x": found}
+
+
+@pytest.mark.parametrize(
+    ("schema", "content", "words"),
+    [
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\1", "an index is -1, and there are 2"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\4", "an index is 2, and there are 2"),
+        (["null", "int"], b"\1\2", "an index is -1, and there are 2"),
+        ("long", b"\x80" * 10 + b"\1", "a number has more than 64 bits"),
+        ("long", b"\xff" * 9 + b"\2", "a number has more than 64 bits"),
+        ("int", b"\xff" * 5 + b"\1", "an int is "),
+        ("boolean", b"\2", "a boolean is 2"),
+        ("string", b"\1", "a length is -1"),
+        ("string", b"\4\xed\xa0", "UnicodeDecodeError"),
+        (_logical("string", "uuid"), b"\4ab", "'ab' is no UUID"),
+        (_logical("int", "time-millis"), b"\1", "a time of day is -1"),
+        (_logical("bytes", "decimal", precision=38), b"\x28" + b"\x7f" * 20, "a decimal has more than 38 digits"),
+        ({"type": "array", "items": "int"}, b"\4\2\2\x80\x80\x80\x80\x20", "it has more items than bytes"),
+        ({"type": "array", "items": "int"}, b"\3\2\2\2\0", "a block does not have its 1 bytes"),
+        ({"type": "map", "values": "int"}, b"\1\2", "EOFError"),
+    ],
+)
+def test_damaged_bytes_are_no_value(schema: Any, content: bytes, words: str) -> None:
+    """As an index -1 would be the last symbol or type; a number of any length would be cut off."""
+    decoder = Avro(Pinned("avro", "s", 1, 1, json.dumps(schema)), _nobody, "test")
+    with pytest.raises(Undecodable, match=f"it is not of the schema 1: .*{words}"):
+        decoder.value(b"\0\0\0\0\1" + content)
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "value"),
+    [
+        ("long", "double", 2**53 + 1),
+        ("int", "float", 2**24 + 1),
+        (_logical("long", "timestamp-nanos"), MILLIS, 1),
+        (_logical("int", "date"), _logical("int", "time-millis"), NOON.date()),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, {"type": "enum", "name": "E", "symbols": ["A"]}, "B"),
+        ({"type": "fixed", "name": "F", "size": 2}, {"type": "fixed", "name": "F", "size": 3}, b"ab"),
+        (["null", "int"], "int", None),
+        (["string", "int"], "int", "x"),
+    ],
+)
+def test_values_that_another_version_cannot_have(
+    registry: SchemaRegistry, writer: Any, reader: Any, value: Any
+) -> None:
+    first, second = (_record([{"name": "x", "type": one}]) for one in (writer, reader))
+    id = registry.register("orders-value", first)
+    registry.register("orders-value", second)
+    with pytest.raises(Undecodable, match="SchemaResolutionError"):
+        value_decoder(registry).value(framed(id, first, {"x": value}))
+
+
+def test_what_a_version_leaves_out_is_passed_over(registry: SchemaRegistry) -> None:
+    """However it is made: a list within itself, a union, a block with its size; and an alias is another name."""
+    node = {"name": "Node", "type": "record", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    either = {"name": "either", "type": ["string", {"type": "array", "items": "int"}]}
+    first = _record([{"name": "list", "type": node}, either, {"name": "old", "type": ["int", "null"]}])
+    id = registry.register("orders-value", first)
+    registry.register("orders-value", _record([{"name": "new", "type": "long", "aliases": ["old"]}]))
+    decoder = value_decoder(registry)
+    content = framed(id, first, {"list": {"next": {"next": None}}, "either": [1, 2], "old": 7})
+    assert decoder.value(content) == {"new": 7}
+    assert decoder.value(content.replace(b"\4\2\4\0", b"\3\4\2\4\0")) == {"new": 7}
+    with pytest.raises(Undecodable, match="RecursionError"):
+        decoder.value(content[:5] + b"\2" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -528,6 +615,38 @@ def test_schemas_without_a_form_are_refused_when_the_query_is_defined(
         ConfigurationError, match=f"version 1 of the subject 'orders-value' has no form in Spark: .*{words}"
     ):
         source(registry).schema()
+
+
+def _branching(levels: int, branches: int) -> str:
+    """A record of records, each of which refers to the one below it again and again."""
+    kind: Any = "int"
+    for level in range(levels):
+        names = [f"f{number}" for number in range(branches)]
+        fields = [
+            {"name": name, "type": kind if name == "f0" else f"R{level - 1}" if level else "int"} for name in names
+        ]
+        kind = {"type": "record", "name": f"R{level}", "fields": fields}
+    return json.dumps(kind)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (_branching(9, 10), "has no form in Spark: it has more than 10000 parts"),
+        (_branching(150, 1), "more than 100 types within one another"),
+        ('{"type": "array", "items": ' * 150 + '"int"' + "}" * 150, "more than 100 types within one another"),
+        ('{"type": "array", "items": ' * 3000 + '"int"' + "}" * 3000, "cannot be parsed: RecursionError"),
+        ('{"type": "nothing"}', "cannot be parsed: "),
+        ("{", "cannot be parsed: JSONDecodeError"),
+    ],
+)
+def test_hostile_schemas_are_refused_by_name(registry: SchemaRegistry, schema: str, words: str) -> None:
+    id = registry.register("orders-value", schema)
+    with pytest.raises(ConfigurationError, match=f"version 1 of the subject 'orders-value' .*{words}"):
+        source(registry).schema()
+    registry.register("other", '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}')
+    with pytest.raises(Undecodable):  # as the schema of a writer
+        value_decoder(registry, value_subject="other").value(b"\0" + id.to_bytes(4, "big") + b"\2")
 
 
 def test_a_message_that_contains_itself_is_refused(registry: SchemaRegistry) -> None:
