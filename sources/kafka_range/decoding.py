@@ -169,7 +169,10 @@ class Protobuf(Decoder):
         if places != self._indexes:
             raise Undecodable(f"it is message {list(places)} of its schema, and {self._name} is {list(self._indexes)}")
         try:
-            return self._convert(self._class.FromString(rest))
+            message = self._class.FromString(rest)
+            if not message.IsInitialized():
+                raise ValueError(f"required fields are missing: {', '.join(message.FindInitializationErrors())}")
+            return self._convert(message)
         except (DecodeError, OverflowError, ValueError) as problem:
             raise Undecodable(f"it is not a {self._name}: {problem}") from None
 

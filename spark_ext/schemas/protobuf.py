@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql import types as T
 
-from spark_ext.schemas.avro import Unsupported
+from spark_ext.schemas.avro import Size, Unsupported, place
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -44,35 +44,48 @@ def spark_type(message: Descriptor) -> tuple[T.StructType, Callable[[Message], d
     """The type of a message, and the conversion of its values.
 
     Raises:
-        Unsupported: it contains itself, or has no fields.
+        Unsupported: it contains itself, has no fields or names that differ in case only, or is too large.
     """
-    return _message(message, "", ())
+    return _message(message, "", (), Size())
 
 
 def _message(
-    message: Descriptor, path: str, within: tuple[str, ...]
+    message: Descriptor, path: str, within: tuple[str, ...], size: Size
 ) -> tuple[T.StructType, Callable[[Message], dict[str, Any]]]:
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
     if message.full_name in within:
-        raise Unsupported(f"'{path.removeprefix('.')}' contains itself: the message {message.full_name}")
+        raise Unsupported(f"{place(path)} contains itself: the message {message.full_name}")
     if not message.fields:
-        raise Unsupported(f"'{path.removeprefix('.')}' is a message without fields: {message.full_name}")
+        raise Unsupported(f"{place(path)} is a message without fields: {message.full_name}")
+    if len({field.name.lower() for field in message.fields}) < len(message.fields):
+        raise Unsupported(f"{place(path)} is a message with names that differ in case only: {message.full_name}")
     inner = (*within, message.full_name)
     fields, gets = [], dict[str, Get]()
     for field in message.fields:
-        kind, null, get = _field(field, f"{path}.{field.name}", inner)
+        kind, null, get = _field(field, f"{path}.{field.name}", inner, size)
         fields.append(T.StructField(field.name, kind, null))
         gets[field.name] = get
-    return T.StructType(fields), lambda value: {name: get(value) for name, get in gets.items()}
+    known = message.fields_by_number
+
+    def convert(value: Message) -> dict[str, Any]:
+        for one in UnknownFieldSet(value):
+            if one.field_number in known:  # it would be taken for a field that is not set
+                raise ValueError(f"'{known[one.field_number].name}' is not of its type, or no symbol of its enum")
+        return {name: get(value) for name, get in gets.items()}
+
+    return T.StructType(fields), convert
 
 
-def _field(field: FieldDescriptor, path: str, within: tuple[str, ...]) -> tuple[T.DataType, bool, Get]:
+def _field(field: FieldDescriptor, path: str, within: tuple[str, ...], size: Size) -> tuple[T.DataType, bool, Get]:
+    size.add(path)
     name = field.name
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        key, _ = _value(field.message_type.fields_by_name["key"], path, within)
+        key, key_get = _value(field.message_type.fields_by_name["key"], path, within, size)
         item_field = field.message_type.fields_by_name["value"]
-        item, item_get = _value(item_field, f"{path}.value", within)
-        return T.MapType(key, item, False), False, lambda value: _pairs(getattr(value, name), item_get)
-    kind, get = _value(field, path, within)
+        item, item_get = _value(item_field, f"{path}.value", within, size)
+        return T.MapType(key, item, False), False, lambda value: _pairs(getattr(value, name), key_get, item_get)
+    kind, get = _value(field, path, within, size)
     if _is_repeated(field):
         return T.ArrayType(kind, False), False, lambda value: [get(one) for one in getattr(value, name)]
     if field.has_presence:
@@ -86,19 +99,19 @@ def _is_repeated(field: FieldDescriptor) -> bool:
     return bool(field.label == field.LABEL_REPEATED if found is None else found)
 
 
-def _pairs(entries: Any, get: Get) -> list[tuple[Any, Any]]:
-    return [(key, get(entries[key])) for key in entries]
+def _pairs(entries: Any, key_get: Get, get: Get) -> list[tuple[Any, Any]]:
+    return [(key_get(key), get(entries[key])) for key in entries]
 
 
-def _value(field: FieldDescriptor, path: str, within: tuple[str, ...]) -> tuple[T.DataType, Get]:
+def _value(field: FieldDescriptor, path: str, within: tuple[str, ...], size: Size) -> tuple[T.DataType, Get]:
     message, enum = field.message_type, field.enum_type
     if message is not None:
         if message.full_name == "google.protobuf.Timestamp":
             return T.TimestampType(), _instant
         if message.full_name in _WRAPPERS:
-            kind, get = _value(message.fields_by_name["value"], path, within)
+            kind, get = _value(message.fields_by_name["value"], path, within, size)
             return kind, lambda value: get(value.value)
-        return _message(message, path, within)
+        return _message(message, path, within, size)
     if enum is not None:
         names = {number: one.name for number, one in enum.values_by_number.items()}
         return T.StringType(), lambda number: names.get(number, str(number))
@@ -110,6 +123,8 @@ def _scalar(field: FieldDescriptor) -> tuple[T.DataType, Get]:
         return T.DecimalType(20, 0), Decimal
     if field.type == field.TYPE_BYTES:
         return T.BinaryType(), _as_it_is
+    if field.type == field.TYPE_STRING:
+        return T.StringType(), _text
     kinds: dict[int, T.DataType] = {
         field.CPPTYPE_INT32: T.IntegerType(),
         field.CPPTYPE_INT64: T.LongType(),
@@ -117,13 +132,21 @@ def _scalar(field: FieldDescriptor) -> tuple[T.DataType, Get]:
         field.CPPTYPE_DOUBLE: T.DoubleType(),
         field.CPPTYPE_FLOAT: T.FloatType(),
         field.CPPTYPE_BOOL: T.BooleanType(),
-        field.CPPTYPE_STRING: T.StringType(),
     }
     return kinds[field.cpp_type], _as_it_is
 
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _text(value: Any) -> Any:
+    """The library gives bytes if a text of syntax 2 is not UTF-8.
+
+    Raises:
+        UnicodeDecodeError: it is not.
+    """
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _instant(value: Any) -> datetime.datetime:
