@@ -13,6 +13,7 @@ from spark_ext.clients.library import load
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import NOTHING_DONE, EnvironmentProblem
 from spark_ext.model.offsets import Json
+from spark_ext.schemas.avro_decoder import decoder
 from spark_ext.schemas.columns import conform, match, misfit
 from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.files.avro_container import (
@@ -265,13 +266,14 @@ def _cuts(
 def _blocks(stream: _Joined, reader: type[block_reader]) -> Iterator[Any]:
     """The blocks of a stream; whatever the decoder raises about a damaged one names its place."""
     try:
-        found = iter(reader(cast("IO[bytes]", stream)))
+        found = reader(cast("IO[bytes]", stream))
+        decode = decoder(found.writer_schema, found.writer_schema)
         while True:
             stream.begin_block()
             block = next(found, None)
             if block is None:
                 return
-            yield _Decoded(block, stream)
+            yield _Decoded(block, stream, decode)
     except Exception as why:
         # Whatever the decoder and its codecs raise, but what the storage has.
         if stream.failure is not None:
@@ -282,19 +284,19 @@ def _blocks(stream: _Joined, reader: type[block_reader]) -> Iterator[Any]:
 class _Decoded:
     """The rows of a block."""
 
-    def __init__(self, block: Any, stream: _Joined) -> None:
-        self._block, self._stream = block, stream
+    def __init__(self, block: Any, stream: _Joined, decode: Callable[[bytes, int], tuple[Any, int]]) -> None:
+        self._block, self._stream, self._decode = block, stream, decode
 
     def __iter__(self) -> Iterator[Any]:
-        rows = iter(self._block)
-        while True:
+        data, at = self._block.bytes_.getvalue(), 0
+        for _ in range(self._block.num_records):
             try:
-                row = next(rows)
-            except StopIteration:
-                return
-            except Exception as why:
+                row, at = self._decode(data, at)
+            except (EOFError, ValueError, OverflowError, RecursionError) as why:
                 raise _damaged(self._stream, why) from None
             yield row
+        if at != len(data):
+            raise _damaged(self._stream, ValueError(f"{len(data) - at} bytes are left behind its rows"))
 
 
 def _damaged(stream: _Joined, why: Exception) -> ValueError:

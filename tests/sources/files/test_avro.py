@@ -232,6 +232,26 @@ def test_bad_rows_are_collected_with_their_block(tmp_path: Path) -> None:
         read_all(source(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"\2\0\3\0", "an index is -2, and there are 2"),
+        (b"\2" + b"\x80" * 10 + b"\1\0\0", "a number has more than 64 bits"),
+        (b"\2\0" + b"\2" * 20_000 + b"\0", "maximum recursion depth"),
+        (b"\2\0\0\0", "1 bytes are left behind its rows"),
+    ],
+)
+def test_a_damaged_block_has_no_values(tmp_path: Path, body: bytes, words: str) -> None:
+    """Nor does one of rows within rows end the process."""
+    node = {**record(field("next", ["null", "node"])), "name": "node"}
+    write(tmp_path / "x.avro", record(field("id", "long"), field("state", "int"), field("list", node)), [])
+    head = (tmp_path / "x.avro").read_bytes()
+    block = container._as_long(1) + container._as_long(len(body)) + body + head[-16:]
+    (tmp_path / "x.avro").write_bytes(head + block)
+    with pytest.raises(DataError, match=rf"x\.avro.*block at byte {len(head)} cannot be decoded: .*{words}"):
+        read_all(source(tmp_path, "id bigint"))
+
+
 @pytest.mark.parametrize("codec", ["null", "snappy"])
 def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path, codec: str) -> None:
     write_avro(tmp_path / "x.avro", table(0, 100), codec)
