@@ -90,11 +90,18 @@ def _array(
             # The library counts from 1, with 0 for a message without a time; Kafka and Spark count from 0.
             return pa.array((times[:, 0] - 1).astype(np.int32))
         case _:
-            return pa.array([_headers(message) for message in messages], _HEADER)
+            return pa.array([_headers(message, place) for message in messages], _HEADER)
 
 
-def _headers(message: Message) -> list[dict[str, Any]] | None:
-    found: Any = message.headers()
+def _headers(message: Message, place: TopicPartition) -> list[dict[str, Any]] | None:
+    try:
+        found: Any = message.headers()
+    except (SystemError, UnicodeDecodeError) as problem:  # the library reads a key as UTF-8
+        raise DataError(
+            f"a header of the message at offset {message.offset()} of {name(place)} has a key that is not UTF-8",
+            kept=NOTHING_READ,
+            do="load the source without headers",
+        ) from problem
     return [{"key": key, "value": value} for key, value in found] if found else None
 
 

@@ -14,6 +14,7 @@ from confluent_kafka import Message
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError, TransientError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Channel, Limit
+from spark_ext.sources.kafka_range.reader import _headers
 from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.sources.staged import Cutover
 from spark_ext.testing.source_kit import SourceRun, drive
@@ -219,7 +220,9 @@ def test_a_cutover_says_where_it_begins(kafka: Broker) -> None:
 
     assert starts(Cutover({"0": 2})) == [3, 0]
     assert starts(Cutover({f"{topic}:0": 2, f"{topic}:1": 4})) == [3, 5]
-    assert starts(Cutover(time=3_000_000)) == [3, 3]
+    assert starts(Cutover(time=3_000_000)) == starts(Cutover(time=3_000_000, rows=2)) == [3, 3]
+    with pytest.raises(DataError, match="2 messages in 2 partitions have that timestamp"):
+        starts(Cutover(time=3_000_000, rows=1))
     assert starts(Cutover()) == [0, 0]
 
 
@@ -241,6 +244,20 @@ def test_headers_keys_and_times(kafka: Broker) -> None:
     assert (row["key"], row["value"], row["offset"], row["timestampType"]) == (b"\x00k", None, 0, 1)
     assert row["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert abs(row["timestamp"].timestamp() * 1000 - (kafka.messages(topic)[0].timestamp()[1])) < 1
+
+
+def test_a_header_whose_key_is_not_utf8_is_refused() -> None:
+    """Producers of other languages can send it; the library then ends a call with an error of the interpreter."""
+
+    class Odd:
+        def headers(self) -> Any:
+            raise SystemError("<method 'headers'> returned a result with an exception set")
+
+        def offset(self) -> int:
+            return 7
+
+    with pytest.raises(DataError, match="message at offset 7 of partition 1 of topic 't' has a key that is not UTF-8"):
+        _headers(Odd(), ("t", 1))  # type: ignore[arg-type]
 
 
 def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_read(kafka: Broker) -> None:
