@@ -31,6 +31,8 @@ class Logged:
     """The newest planned epoch; -1: none."""
     committed: int = -1
     """The newest committed epoch; -1: none."""
+    control: int = 0
+    """The newest control event on which the newest planned epoch relies; 0: none."""
 
 
 @dataclass(frozen=True)

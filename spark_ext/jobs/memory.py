@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +12,8 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.identity import Logged, Notice, Start, refuse_unknown, renames, to_record
 from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger.memory import JobMemory
-from spark_ext.ledger.schema import DefinitionRow
+from spark_ext.ledger.schema import ControlEventRow, DefinitionRow
+from spark_ext.model.query_offsets import source_offsets
 from spark_ext.queries import operators
 from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime import position
@@ -137,6 +138,7 @@ def _compared(
     logs = {
         query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
     }
+    _refuse_lost_events(ledger, logs)
     moving = frozenset(
         f"{spec.sink.uid}.{name}"
         for spec in specs
@@ -219,7 +221,27 @@ def _logged(state: str, memory: JobMemory, query: str) -> Logged:
     place = _found(state, memory, query)
     log = SparkLog(place)
     planned, committed = log.newest_offsets(), log.newest_commit()
-    return Logged(place, log.query_id(), -1 if planned is None else planned, -1 if committed is None else committed)
+    offsets = None if planned is None else log.offsets(planned)
+    control = 0 if offsets is None else max((one.control for one in source_offsets(offsets).values()), default=0)
+    numbers = (-1 if epoch is None else epoch for epoch in (planned, committed))
+    return Logged(place, log.query_id(), *numbers, control=control)
+
+
+def _refuse_lost_events(ledger: Ledger, logs: Mapping[str, Logged]) -> None:
+    """Refuse when somebody has obeyed an event that the ledger does not have: later ones would not be obeyed."""
+    newest = ledger.newest_control_sequence()
+    obeyed = {f"epoch {log.planned} of query '{query}'": log.control for query, log in sorted(logs.items())}
+    obeyed["a row of control_transitions"] = ledger.newest_transition()
+    for where, sequence in obeyed.items():
+        if sequence > newest:
+            raise StateError(
+                f"{where} relies on control event {sequence}, and the newest one in the ledger is {newest}: events "
+                "were lost, and what they set would stay in force without an end",
+                operator=ledger.table(ControlEventRow).errors.operator,
+                kept="the state and all output are unchanged; nothing was started",
+                do="put the newest copy of this table back; to start over, delete the whole state directory and the "
+                "job's output",
+            )
 
 
 def _move(state: str, memory: JobMemory, query: str) -> None:

@@ -117,7 +117,8 @@ def _take_number(
         past, version = jobs.rows(), jobs.version
         _refuse_other_job(past, job, ledger.uri)
         _refuse_other_kind(past, kind, who)
-        _refuse_damage(ledger, bool(past), who)
+        _refuse_damage(ledger, past, who)
+        _refuse_older_tables(ledger, past, job)
         if not for_restore:
             _refuse_half_restored(past, who)
         if not takeover:
@@ -185,11 +186,14 @@ def _refuse_other_kind(past: Sequence[JobRow], kind: str, who: str) -> None:
         )
 
 
-def _refuse_damage(ledger: Ledger, has_past: bool, who: str) -> None:
-    if has_past:
-        for table in ledger.tables.values():
-            if table.name in ledger.NEEDED and not table.exists():
-                raise table.errors.lost("starting the job", "it was created at the first start and is missing")
+def _refuse_damage(ledger: Ledger, past: Sequence[JobRow], who: str) -> None:
+    there = [table for table in ledger.tables.values() if table.exists()]
+    # They are created in order, all of them before the first row: one that is missing later was deleted.
+    made = set(ledger.tables) if any(row.start_id for row in past) else ledger.FIRST if past else {JobRow.table}
+    for table in ledger.tables.values():
+        if there and table.name in made and table not in there:
+            raise table.errors.lost("starting the job", "it was created at the first start and is missing")
+    if past:
         return
     place = local_path(ledger.uri)
     if place is not None and any(place.glob("queries/*/checkpoint/commits/*")):
@@ -200,6 +204,30 @@ def _refuse_damage(ledger: Ledger, has_past: bool, who: str) -> None:
             kept="nothing was started, nothing was changed",
             do=f"restore {ledger.folder} from a backup; to start over, delete the whole state directory and the output",
         )
+
+
+def _refuse_older_tables(ledger: Ledger, past: Sequence[JobRow], job: str) -> None:
+    """Refuse when a table was put back from an older copy: a start that is complete has left its fence in all tables.
+
+    Fences are raised in order, and read here in the opposite one: a start that is under way is no damage.
+    """
+    needed = max((row.incarnation for row in past if row.start_id and row.event != "started"), default=0)
+    complete = needed > 0
+    for table in reversed(ledger.tables.values()):
+        with table.opened() as handle:
+            held = None if handle is None else handle.transaction_version(f"fence:{job}")
+        if held is None and not complete and table.row_type is not JobRow:
+            continue
+        if (held or 0) < needed:
+            raise StateError(
+                "the table was put back from an older copy, and rows of it are gone: the newest start that it knows is "
+                f"{held or 0}, and the ledger has {needed}",
+                operator=table.errors.operator,
+                kept="the state and all output are unchanged; nothing was started",
+                do="put the newest copy of this table back; to start over, delete the whole state directory and the "
+                "job's output",
+            )
+        needed = max(needed, held or 0)
 
 
 def _refuse_half_restored(past: Sequence[JobRow], who: str) -> None:

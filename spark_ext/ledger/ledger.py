@@ -53,8 +53,10 @@ class Ledger:
         storage_options: of the object store, as delta-rs names them.
     """
 
-    NEEDED: ClassVar[frozenset[str]] = frozenset({"checkpoints", "finished", "epochs"})
-    """Tables without which a start would repeat work: if one is missing, it was deleted."""
+    FIRST: ClassVar[frozenset[str]] = frozenset(
+        {"jobs", "checkpoints", "finished", "epochs", "control_events", "execution_states", "incidents"}
+    )
+    """Tables of every version of the ledger; the others came with start ids."""
 
     def __init__(self, uri: str, storage_options: dict[str, str] | None = None) -> None:
         self.uri = str(uri).rstrip("/")
@@ -169,6 +171,10 @@ class Ledger:
     def newest_control_sequence(self) -> int:
         """The greatest control sequence so far; 0: none."""
         return self._greatest(ControlEventRow, "sequence") or 0
+
+    def newest_transition(self) -> int:
+        """The greatest control sequence of which something has come so far; 0: none."""
+        return self._greatest(ControlTransitionRow, "sequence") or 0
 
     def open_control_events(self) -> list[ControlEventRow]:
         """Events that were accepted and of which nothing has come for good, in their order."""

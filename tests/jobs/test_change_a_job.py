@@ -193,6 +193,7 @@ def test_the_page_has_each_change_and_its_outcome() -> None:
         "spark-version",
         "exchange-changed",
         "restore-incomplete",
+        "ledger-table-older",
     }
     assert page.keys() - others == {change.id for change in CHANGES}
     assert others <= page.keys()

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import spark_ext as sx
-from spark_ext.errors import ConfigurationError, JobFailedError
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, Request
+from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.damage import remedy
+from spark_ext.jobs.memory import check_past
 from spark_ext.jobs.retained import complete
+from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import IncidentRow
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.schema import ControlEventRow, IncidentRow
+from spark_ext.model.configuration import Configuration
+from tests.control.states import State
 from tests.support.jobs import register
 from tests.support.refusals import refused
 from tests.support.saved import ALL, Chain
@@ -89,3 +97,23 @@ def test_what_it_needs_is_refused_when_the_job_is_made(spark: SparkSession, tmp_
         sx.Job(spark, "x", state=tmp_path / "state", on_damage="restore")
     with refused(ConfigurationError, "on_damage='restore' needs a state directory on a file system"):
         sx.Job(spark, "x", state="s3://bucket/state", on_damage="restore", retained_checkpoints=1)
+
+
+@pytest.mark.parametrize("obeyed_by", ["an epoch that is planned", "the driver"])
+def test_a_start_without_an_event_that_was_obeyed_is_refused(tmp_path: Path, obeyed_by: str) -> None:
+    state = State(tmp_path / "state")
+    table, copy = Path(state.ledger.folder) / ControlEventRow.table, tmp_path / "copy"
+    shutil.copytree(table, copy)
+    (accepted,) = ControlLog(state.ledger).accept([Request("pause")])
+    assert isinstance(accepted, Accepted)
+    if obeyed_by == "the driver":
+        state.step(accepted.event, "acknowledged")
+    else:
+        state.epoch("q", 0, Configuration().after([accepted.event]))
+    given = JobMemory.read(state.ledger), state.ledger, [], Wishes(removed=frozenset({"q"})), state.incarnation
+    assert check_past("orders", *given) == frozenset()
+    shutil.rmtree(table)
+    copy.rename(table)
+    with pytest.raises(StateError, match="relies on control event 1, and the newest one in the ledger is 0") as caught:
+        check_past("orders", *given)
+    assert "'control_events'" in caught.value.operator

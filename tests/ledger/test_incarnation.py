@@ -260,13 +260,27 @@ def test_a_process_is_identified_by_number_and_start() -> None:
     assert not module.is_alive(ended.pid, datetime.now(timezone.utc).timestamp())
 
 
-@pytest.mark.parametrize("name", sorted(Ledger.NEEDED))
-def test_a_start_without_a_table_that_was_deleted_is_refused(ledger: Ledger, name: str) -> None:
-    end(ledger, start_incarnation(ledger, "j"))
+TABLES = [row_type.table for row_type in ROWS]
+
+
+@pytest.fixture(scope="module")
+def started_twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state directory after its first start, `first`, and after its second one, `second`."""
+    folder = tmp_path_factory.mktemp("starts")
+    for name in ("first", "second"):
+        ledger = Ledger(str(folder / "state"))
+        end(ledger, start_incarnation(ledger, "j"))
+        shutil.copytree(ledger.uri, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_start_without_a_table_that_was_deleted_is_refused(started_twice: Path, ledger: Ledger, name: str) -> None:
+    shutil.copytree(started_twice / "second", ledger.uri)
     shutil.rmtree(Path(ledger.folder) / name)
     with pytest.raises(StateError, match="is gone") as caught:
-        start_incarnation(Ledger(ledger.uri), "j")
-    assert name in caught.value.operator
+        start_incarnation(ledger, "j")
+    assert f"'{name}'" in caught.value.operator
     assert not (Path(ledger.folder) / name).exists()
 
 
@@ -285,3 +299,26 @@ def test_a_start_that_died_before_it_took_a_number_leaves_nothing_in_the_way(led
     for table in list(ledger.tables.values())[:3]:
         table.create()
     assert start_incarnation(Ledger(ledger.uri), "j").number == 1
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_start_with_an_older_copy_of_a_table_is_refused(started_twice: Path, ledger: Ledger, name: str) -> None:
+    shutil.copytree(started_twice / "second", ledger.uri)
+    shutil.rmtree(Path(ledger.folder) / name)
+    shutil.copytree(started_twice / "first" / "ledger" / name, Path(ledger.folder) / name)
+    with pytest.raises(StateError, match="the newest start that it knows is 1, and the ledger has 2") as caught:
+        start_incarnation(ledger, "j", takeover=True)
+    assert f"'{name}'" in caught.value.operator
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+def test_a_start_that_died_between_two_fences_leaves_nothing_in_the_way(
+    started_twice: Path, ledger: Ledger, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not first:
+        shutil.copytree(started_twice / "second", ledger.uri)
+    dying = Ledger(ledger.uri)
+    monkeypatch.setattr(dying.tables["epochs"], "raise_fence", lambda fence: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        start_incarnation(dying, "j")
+    assert start_incarnation(ledger, "j").number == (2 if first else 4)
