@@ -9,12 +9,16 @@ import threading
 from typing import Any, Final
 
 from spark_ext.clients.library import load
+from spark_ext.clients.listener import Listener
 from spark_ext.errors import refused
 from spark_ext.masking import logger
 from spark_ext.metrics.job_metrics import JobMetrics
 from spark_ext.metrics.prometheus import EXTRA, Exposition
 
 log = logger("spark_ext.metrics")
+
+CONNECTIONS: Final = 32
+"""Connections of an endpoint at once, each on a thread of its own; a further one replaces the oldest."""
 
 
 class Endpoint:
@@ -35,6 +39,8 @@ class Endpoint:
         client = load("prometheus_client", EXTRA, "metrics")
         self._server: Any
         self._server, self._thread = client.start_http_server(port, host, registry=Exposition(self.jobs).registry)
+        self._server.socket = Listener(self._server.socket, CONNECTIONS)
+        self._server.socket.listen(CONNECTIONS)
 
     def jobs(self) -> list[JobMetrics]:
         """The jobs that it shows."""

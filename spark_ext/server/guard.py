@@ -163,7 +163,11 @@ class Guard:
             Problem: it does not.
         """
         headers = scope["headers"]
-        self._check_host(_all(headers, b"host"), _all(headers, b"origin"))
+        try:
+            self._check_host(scope.get("scheme", "http"), _all(headers, b"host"), _all(headers, b"origin"))
+        except Problem:
+            self._take(self._refused_rate, f"address:{caller.address}")
+            raise
         presented = _all(headers, b"authorization")
         caller.token = self._token(presented) if scope["path"] not in OPEN or presented else None
         if scope["path"] in OPEN:
@@ -191,7 +195,7 @@ class Guard:
             if caller.control:
                 self._take(self._change_rate, f"token:{caller.token.name}")
 
-    def _check_host(self, hosts: list[str], origins: list[str]) -> None:
+    def _check_host(self, scheme: str, hosts: list[str], origins: list[str]) -> None:
         if len(hosts) != 1 or not self._hosts.allow(hosts[0]):
             raise Problem(
                 403,
@@ -199,7 +203,9 @@ class Guard:
                 "the header Host is not a name of this server",
                 "use the address that the server was started with, or start it with this name as an allowed host",
             )
-        if any(origin.strip().lower().partition("://")[2] != hosts[0].strip().lower() for origin in origins):
+        # A proxy that ends TLS hands on a page's requests without it.
+        own = {f"{one}://{hosts[0].strip().lower()}" for one in (scheme, "https")}
+        if any(origin.strip().lower() not in own for origin in origins):
             raise Problem(403, "foreign_origin", "the request comes from a page of another site", "send it without one")
 
     def _token(self, presented: list[str]) -> Token | None:
@@ -230,6 +236,8 @@ class Guard:
             return
         if status == 429 and self._reported.take(caller.name or caller.address):
             return
+        if caller.token is None and self._refused_rate.take(""):
+            return  # anybody can have it refused, from any number of addresses
         parts = scope["path"].split("/")
         self._audit(
             parts[3] if parts[:3] == ["", "v1", "jobs"] and len(parts) > 3 else "",

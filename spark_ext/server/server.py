@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.clients.library import load
+from spark_ext.clients.listener import Listener
 from spark_ext.control.service import ControlService
 from spark_ext.errors import ConfigurationError, SparkExtError, StorageError
 from spark_ext.masking import logger
@@ -28,6 +29,9 @@ NAME = "the server of control events"
 
 GRACE = 5
 """How long requests that are under way may take when the server is stopped, s."""
+
+BACKLOG = 64
+"""Connections that wait to be accepted; so many are accepted at once, beyond the limit if need be."""
 
 STARTING = 30.0
 """How long a start may take, s."""
@@ -85,6 +89,7 @@ class ControlServer:
     ) -> None:
         load("fastapi", "server", NAME)
         load("uvicorn", "server", NAME)
+        load("httptools", "server", NAME)
         self._states = [states] if isinstance(states, str) else [str(state) for state in states]
         if not self._states:
             raise _refused("no state directory is given", "give at least one")
@@ -130,7 +135,7 @@ class ControlServer:
         bound = self._bound()
         self._port = bound.getsockname()[1]
         try:
-            self._server = self._made()
+            self._server = self._made(bound)
         except (OSError, ValueError) as problem:
             bound.close()
             raise _refused(f"the certificate cannot be used: {problem}", "check both files and the password") from None
@@ -171,10 +176,12 @@ class ControlServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _bound(self) -> socket.socket:
+    def _bound(self) -> Listener:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            bound = socket.create_server((self._host, self._port), family=family, backlog=256)
+            bound = Listener(
+                socket.create_server((self._host, self._port), family=family, backlog=BACKLOG), self._limits.connections
+            )
             # Connections inherit it. asyncio would set it for sockets that name their protocol, which this one does
             # not: each answer would wait 40 ms until the client's kernel has acknowledged its header.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -184,10 +191,11 @@ class ControlServer:
                 f"{self._host}:{self._port} cannot be bound: {problem}", "use another address or port; port 0: any"
             ) from None
 
-    def _made(self) -> Any:
+    def _made(self, bound: Listener) -> Any:
         import uvicorn
 
         from spark_ext.server.app import create_app
+        from spark_ext.server.connections import Seldom, bounded
         from spark_ext.server.guard import Guard, Hosts
         from spark_ext.server.served import ServedJob, ServedJobs
 
@@ -198,9 +206,14 @@ class ControlServer:
         hosts = Hosts(self._host, self._allowed)
         guard = Guard(app, self._tokens, hosts, self._limits, jobs.record)
         # Its lines pass the filter that masks tokens; its access log, which would have whole addresses, is off.
-        logger("uvicorn.error")
+        lines = logger("uvicorn.error")
+        if not any(isinstance(one, Seldom) for one in lines.filters):
+            lines.addFilter(Seldom())
         config = uvicorn.Config(
             guard,
+            loop="asyncio",  # uvloop accepts connections without the listener
+            http=bounded(bound, self._limits),
+            backlog=BACKLOG,
             access_log=False,
             log_config=None,
             log_level="warning",
@@ -217,7 +230,7 @@ class ControlServer:
         self._jobs = jobs
         return _server(uvicorn, config, jobs)
 
-    def _run(self, bound: socket.socket, ready: threading.Event) -> None:
+    def _run(self, bound: Listener, ready: threading.Event) -> None:
         self._server.ready = ready
         try:
             self._server.run(sockets=[bound])

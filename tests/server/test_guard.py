@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from spark_ext.ledger.schema import ControlRequestRow
 from spark_ext.server.guard import Guard, Hosts, Message, Receive, Scope, Send
 from spark_ext.server.limits import Limits
@@ -26,8 +28,9 @@ class Calls:
         await send({"type": "http.response.start", "status": 202, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    async def __call__(self, method: str) -> int:
+    async def __call__(self, method: str, scheme: str = "http", address: str = "127.0.0.1", **headers: str) -> int:
         """Send a request; returns the status of the answer."""
+        headers = {"host": "127.0.0.1", "authorization": "Bearer secret", **headers}
         found: list[int] = []
 
         async def receive() -> Message:
@@ -39,10 +42,11 @@ class Calls:
 
         scope = {
             "type": "http",
+            "scheme": scheme,
             "method": method,
             "path": "/v1/jobs/orders/control",
-            "headers": [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer secret")],
-            "client": ("127.0.0.1", 1),
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "client": (address, 1),
         }
         await self._guard(scope, receive, send)
         (status,) = found
@@ -77,3 +81,34 @@ def test_the_answer_429_is_held_back_for_as_many_requests_as_there_is_room_for()
             one.cancel()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}, {"authorization": ""}]
+)
+def test_strangers_fill_neither_the_processor_nor_the_ledger(headers: dict[str, str]) -> None:
+    async def run() -> None:
+        calls = Calls(refused_rate=1e-6, refused_burst=3, refusal_seconds=0)
+        own = [await calls("GET", **headers) for _ in range(50)]
+        assert own.index(429) == 3 and set(own[3:]) == {429}
+        for number in range(50):
+            await calls("GET", address=f"10.0.0.{number}", **headers)
+        assert len(calls.audited) <= 10
+        assert await calls("GET") == 202
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("scheme", "origin", "status"),
+    [
+        ("http", "http://127.0.0.1", 202),
+        ("http", "https://127.0.0.1", 202),  # of a page that came through a proxy
+        ("https", "https://127.0.0.1", 202),
+        ("https", "http://127.0.0.1", 403),
+        ("http", "ftp://127.0.0.1", 403),
+        ("http", "127.0.0.1", 403),
+    ],
+)
+def test_an_origin_has_a_scheme(scheme: str, origin: str, status: int) -> None:
+    assert asyncio.run(Calls()("GET", scheme, origin=origin)) == status

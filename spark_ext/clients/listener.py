@@ -1,0 +1,61 @@
+"""A listening socket that bounds its connections: each takes a descriptor, and the job needs descriptors as well."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import resource
+import socket
+import time
+from typing import Any, Final
+
+SHARE: Final = 4
+"""Connections get one of so many of the process's descriptors."""
+
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Listener(socket.socket):
+    """Closes the connection that has been idle for longest when a further one comes; refuses that if none is idle.
+
+    Args:
+        bound: a socket that listens; it is taken over.
+        most: connections at once, and no more than a share of the descriptors that this process may have.
+    """
+
+    def __init__(self, bound: socket.socket, most: int) -> None:
+        super().__init__(fileno=bound.detach())
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = most if soft < 0 else min(most, soft // SHARE)
+        self._open: list[socket.socket] = []
+        self._exhausted_at = float("-inf")
+        self.busy: set[int] = set()
+        """Descriptors of connections with a request under way; kept by whoever serves them."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection.
+
+        Raises:
+            ConnectionAbortedError: it was refused.
+            OSError: see `socket.accept`.
+        """
+        try:
+            accepted, address = super().accept()
+        except OSError as problem:
+            now = time.monotonic()
+            # asyncio reports each failed attempt, and plans a further one for it: their number would grow.
+            if problem.errno in _EXHAUSTED and now - self._exhausted_at < 1:
+                raise BlockingIOError from None
+            self._exhausted_at = now
+            raise
+        self._open = [one for one in self._open if one.fileno() >= 0]
+        if len(self._open) >= self._most:
+            idle = next((one for one in self._open if one.fileno() not in self.busy), None)
+            if idle is None:
+                accepted.close()
+                raise ConnectionAbortedError("too many connections")
+            self._open.remove(idle)
+            with contextlib.suppress(OSError):
+                idle.shutdown(socket.SHUT_RDWR)
+        self._open.append(accepted)
+        return accepted, address

@@ -1,0 +1,103 @@
+"""Bounds of a connection before anything is known of its client: the time to headers, their size, and log lines.
+
+uvicorn has none of them for this parser: `limit_concurrency` counts requests that have arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from spark_ext.server.bodies import DRAINED
+from spark_ext.server.limits import Buckets
+
+if TYPE_CHECKING:
+    from spark_ext.clients.listener import Listener
+    from spark_ext.server.limits import Limits
+
+
+class Seldom(logging.Filter):
+    """Lets some warnings of uvicorn pass, and then one in ten seconds: anybody can cause them."""
+
+    _buckets = Buckets(0.1, 5)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is written."""
+        return record.levelno > logging.WARNING or not self._buckets.take("")
+
+
+def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
+    """The protocol of the connections of a listener."""
+
+    class Bounded(HttpToolsProtocol):
+        _headers = True
+        """Whether those of a request are still to come."""
+        _size = 0
+        """Bytes of the message so far."""
+        _due: asyncio.TimerHandle | None = None
+        _stalled: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._number = transport.get_extra_info("socket").fileno()
+            self._expect()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            listener.busy.discard(self._number)
+            self._cancel()
+            self.resume_writing()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            while data and not self.transport.is_closing():
+                most = limits.header_bytes
+                if not self._headers:
+                    # A client that is still sending reads no answer, so the rest of a body is read up to here.
+                    most += limits.body_bytes * (DRAINED + 1)
+                part, data = data[: max(0, most - self._size)], data[max(0, most - self._size) :]
+                if part:
+                    self._size += len(part)
+                    super().data_received(part)
+                elif self._headers:
+                    self.send_400_response("The headers are too large.")
+                else:
+                    self.transport.abort()
+
+        def on_message_begin(self) -> None:
+            self._headers, self._size = True, 0
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._headers = False
+            self._cancel()
+            listener.busy.add(self._number)
+            super().on_headers_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.cycle.response_complete:  # no further request was waiting
+                listener.busy.discard(self._number)
+                self._expect()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._stalled = self.loop.call_later(limits.body_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            if self._stalled is not None:
+                self._stalled.cancel()
+            super().resume_writing()
+
+        def _expect(self) -> None:
+            if self._due is None and not self.transport.is_closing():
+                self._due = self.loop.call_later(limits.header_seconds, self.transport.abort)
+
+        def _cancel(self) -> None:
+            if self._due is not None:
+                self._due.cancel()
+                self._due = None
+
+    return Bounded

@@ -1,0 +1,147 @@
+"""What strangers can do to the driver of a job before they have shown a token."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from spark_ext.clients.listener import Listener
+from spark_ext.metrics import endpoint
+from spark_ext.server.limits import Limits
+from tests.control.states import State
+from tests.server.served import JOB, Served, serving
+from tests.support.waiting import until
+
+HALF = b"GET /v1/jobs HTTP/1.1\r\nHost: loc"
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> State:
+    return State(tmp_path_factory.mktemp("connections") / "state")
+
+
+@pytest.fixture(scope="module")
+def served(state: State) -> Iterator[Served]:
+    with serving(state, limits=Limits(connections=8, header_seconds=3600)) as found:
+        yield found
+
+
+def connect(port: int, sent: bytes = b"") -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), timeout=60)
+    made.sendall(sent)
+    return made
+
+
+def port_of(served: Served) -> int:
+    return int(served.server.url.rpartition(":")[2])
+
+
+def is_closed(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        while one.recv(65_536):
+            pass
+        return True
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("what", ["server", "metrics"])
+def test_connections_without_a_request_take_few_descriptors_and_keep_nobody_out(served: Served, what: str) -> None:
+    with ExitStack() as stack:
+        port, most = port_of(served), 8
+        if what == "metrics":
+            one = endpoint.Endpoint("127.0.0.1", 0)
+            stack.callback(one.close)
+            port, most = one._server.server_port, endpoint.CONNECTIONS
+        idle = [stack.enter_context(connect(port, HALF)) for _ in range(3 * most)]
+        until(lambda: sum(map(is_closed, idle)) >= 2 * most, "those that were idle for longest are closed")
+        with connect(port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as asking:
+            assert b" 200 " in asking.recv(100)
+        assert not is_closed(idle[-1])
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["first", "second"])
+def test_headers_have_to_arrive_in_time(state: State, before: bytes) -> None:
+    with serving(state, limits=Limits(header_seconds=0.1)) as own, connect(port_of(own), before + HALF) as slow:
+        until(lambda: is_closed(slow), "it is closed")
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"GET /",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 20_000,
+    ],
+    ids=["path", "one", "many"],
+)
+def test_large_headers_are_refused_before_they_are_in_memory(served: Served, begin: bytes) -> None:
+    with connect(port_of(served), begin) as own:
+        sent = 0
+        try:
+            while sent < 50_000_000:
+                sent += own.send(b"x" * 65_536)
+        except ConnectionError:
+            pass
+        assert sent < 20_000_000  # what the kernel holds for both sides
+
+
+def test_headers_and_bodies_of_the_usual_size_pass_however_they_arrive(served: Served) -> None:
+    body = b'{"kind": "set_config", "value": {"key": "k", "value": "%s"}}' % (b"v" * 60_000)
+    request = (
+        f"POST {JOB}/control HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {served.token}\r\n"
+        f"Content-Type: application/json\r\nX: {'y' * 10_000}\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    with connect(port_of(served), request + body) as own:
+        assert b" 202 " in own.recv(100)
+    with connect(port_of(served)) as own:
+        for at in range(0, len(request + body), 7_000):
+            own.sendall((request + body)[at : at + 7_000])
+        assert b" 202 " in own.recv(100)
+    assert served.post("set_config", value={"key": "k", "value": "v" * 3_000_000}).status_code == 413
+
+
+def test_refusals_that_anybody_can_cause_are_logged_now_and_then(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    upgrade = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    with caplog.at_level(logging.WARNING):
+        for sent in (b"no request\r\n\r\n", upgrade) * 20:
+            with connect(port_of(served), sent) as own:
+                assert own.recv(100)
+    assert 1 <= len(caplog.records) <= 10
+
+
+def test_a_connection_beyond_the_limit_is_refused_while_all_others_have_requests() -> None:
+    with Listener(socket.create_server(("127.0.0.1", 0)), 2) as listener, ExitStack() as stack:
+        port = listener.getsockname()[1]
+        clients = [stack.enter_context(connect(port)) for _ in range(3)]
+        accepted = [stack.enter_context(listener.accept()[0]) for _ in range(2)]
+        listener.busy = {one.fileno() for one in accepted}
+        with pytest.raises(ConnectionAbortedError):
+            listener.accept()
+        assert [is_closed(one) for one in clients] == [False, False, True]
+
+
+def test_a_process_without_descriptors_says_so_once_a_second() -> None:
+    with Listener(socket.create_server(("127.0.0.1", 0)), 100) as listener, connect(listener.getsockname()[1]):
+        free = os.dup(0)
+        os.close(free)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                listener.accept()
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
