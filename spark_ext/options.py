@@ -60,6 +60,13 @@ _PASSWORD_OF_CONNECTION = re.compile(
 )
 """In libpq's `key=value` form and in JAAS settings."""
 
+_PASSWORD_IN_TEXT = re.compile(
+    r"""\b\w*(?:passw(?:or)?d|passphrase|secret|token|api_?key|access_?key)["']?\s*(?:=>|:=|[=:,]|\s)\s*E?"""
+    r"""('(?:[^'\\]|\\.|'')+'|"(?:[^"\\]|\\.)+")|\b\w*passw(?:or)?d=([^\s&;'",)]+)""",
+    re.IGNORECASE,
+)
+"""In SQL and in libpq's `options`: a literal behind a name that says what it is, such as `PASSWORD 'x'`."""
+
 _SETTING = re.compile(
     r"(^|[._-])(region|endpoint|protocol|mechanisms?|bucket|timeout|interval|ms|location|type|level|algorithm)([._-]|$)",
     re.IGNORECASE,
@@ -217,7 +224,10 @@ class Options(BaseModel):
         """A value as it may be shown and stored: secrets are replaced by `***`, also inside an address."""
         if value is not None and cls.is_secret(name):
             return "***"
-        if not isinstance(value, str) or "://" not in value:
+        if not isinstance(value, str):
+            return value
+        value = _PASSWORD_IN_TEXT.sub(lambda found: found[0].replace(found[1] or found[2], "***"), value)
+        if "://" not in value:
             return value
         return _PARAMETER_OF_ADDRESS.sub(_without_secret, _PASSWORD_IN_ADDRESS.sub(r"\1***@", value))
 
@@ -234,6 +244,7 @@ class Options(BaseModel):
     def _secrets(cls, name: str, value: Any) -> Iterator[str]:
         if isinstance(value, str):
             yield from _secrets_of_address(value)
+            yield from passwords_in(value)
         if not cls.is_secret(name):
             return
         if isinstance(value, str):
@@ -267,6 +278,12 @@ class Options(BaseModel):
     def public(self) -> dict[str, Any]:
         """The options as plain values, secrets replaced by `***`: what may be stored in a table and shown."""
         return {name: self.shown(name, value) for name, value in self.model_dump(mode="json").items()}
+
+
+def passwords_in(text: str) -> Iterator[str]:
+    """The passwords inside a text of SQL or of libpq's `options`, by the names before them."""
+    for found in _PASSWORD_IN_TEXT.finditer(text):
+        yield found[2] or _unquoted(found[1]).replace("''", "'")
 
 
 def _secrets_of_address(text: str) -> Iterator[str]:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from pydantic import Field, ValidationError
 
+from spark_ext import masking
+from spark_ext.clients.postgres.connection import ConnectionOptions, Server
 from spark_ext.errors import ConfigurationError
 from spark_ext.options import UID, Bytes, CommaSeparated, Milliseconds, Names, Options, Pairs, byte_count, milliseconds
 from spark_ext.queries import operators
@@ -125,6 +127,38 @@ def test_other_options_are_shown(name: str) -> None:
 )
 def test_a_password_inside_an_address_is_masked(url: str, shown: str) -> None:
     assert operators.public_options("elsewhere", {"url": url}) == {"url": shown}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ALTER ROLE app PASSWORD 'hunter2'", "ALTER ROLE app PASSWORD ***"),
+        ("OPTIONS (user 'ann', password E'hunter2')", "OPTIONS (user 'ann', password E***)"),
+        ("SELECT * FROM dblink('host=db password=hunter2', 'x')", "SELECT * FROM dblink('host=db password=***', 'x')"),
+        ("api_key = 'hunter2' AND day = 'monday'", "api_key = *** AND day = 'monday'"),
+        ("SELECT set_config('app.token', 'hunter2', false)", "SELECT set_config('app.token', ***, false)"),
+        ("""CALL f('{"secret": "hunter2"}')""", """CALL f('{"secret": ***}')"""),
+        ("-c app.password=hunter2 -c x=y", "-c app.password=*** -c x=y"),
+        ("SET password_encryption = 'scram-sha-256'", "SET password_encryption = 'scram-sha-256'"),
+        ("a.token = b.token", "a.token = b.token"),
+    ],
+)
+@pytest.mark.parametrize("option", ["query", "where", "setup_sql", "pre_sql", "post_sql", "options"])
+def test_a_password_inside_a_statement_is_masked(option: str, text: str, shown: str) -> None:
+    masking.forget()
+    assert operators.public_options("elsewhere", {option: text}) == {option: shown}
+    operators.keep_secret("elsewhere", {option: text})
+    assert masking.mask("hunter2, monday, b.token") == f"{'***' if '***' in shown else 'hunter2'}, monday, b.token"
+
+
+def test_a_password_in_the_options_of_libpq_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for dsn in ("host=h options='-c app.password=hunter2'", "postgresql://h/?options=-c%20app.password%3Dhunter2"):
+        masking.forget()
+        Server.of(ConnectionOptions(uid="u", dsn=dsn), "sink 'u'")
+        assert masking.mask("invalid argument: app.password=hunter2") == "invalid argument: app.password=***"
+    monkeypatch.setenv("PGOPTIONS", "-c app.password=hunter3")
+    Server.of(ConnectionOptions(uid="u"), "sink 'u'")
+    assert masking.mask("hunter3") == "***"
 
 
 def test_what_a_format_declares_secret_is_masked_in_the_ledger_too() -> None:

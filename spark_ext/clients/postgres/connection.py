@@ -19,7 +19,7 @@ from spark_ext import masking
 from spark_ext.clients.library import load
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import refused
-from spark_ext.options import Milliseconds, Options
+from spark_ext.options import Milliseconds, Options, passwords_in
 
 if TYPE_CHECKING:
     import psycopg
@@ -103,6 +103,7 @@ class Server:
                 "percent-encoded in the first and quoted in the second",
             ) from None
         masking.remember(str(settings.get("password", "")), os.environ.get("PGPASSWORD", ""))
+        masking.remember(*passwords_in(f"{settings.get('options', '')} {os.environ.get('PGOPTIONS', '')}"))
         return cls(conninfo, _shown({**parsed, **given}))
 
     @property
