@@ -249,7 +249,7 @@ def main() -> int:
             running.await_termination()
             console.print("finished: the job had been drained before. From scratch: make control FRESH=1")
             return 0
-        with running.serve(show_token=False) as server, sx.Control(server.url, server.token) as control:
+        with running.serve() as server, sx.Control(server.url, server.token) as control:
             console.print(f"served at {server.url}")
             seen = steer(control, out)
         result = running.await_termination()

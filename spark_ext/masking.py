@@ -83,6 +83,12 @@ def logger(name: str) -> logging.Logger:
     return log
 
 
+def masked(handler: logging.Handler) -> logging.Handler:
+    """The handler, whose lines contain no known secret from now on, whichever logger they come from."""
+    handler.addFilter(_Filter())
+    return handler
+
+
 class _Filter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Mask the line and its stack trace; every record passes."""

@@ -71,6 +71,8 @@ def apply(wanted: Mapping[str, str]) -> None:
         wanted: levels of control events by name of the logger; "" is the root.
     """
     global _applied
+    if NUMBERS[wanted.get("", "OFF")] < logging.INFO:
+        wanted = {"py4j": "INFO", **wanted}  # below, it logs all values that Spark's settings have
     if wanted is _applied or wanted == _applied:
         return
     for name in _applied.keys() - wanted.keys():
@@ -82,6 +84,6 @@ def apply(wanted: Mapping[str, str]) -> None:
     _applied = wanted
     root = logging.getLogger()
     if not root.handlers:
-        handler = logging.StreamHandler()
+        handler = masking.masked(logging.StreamHandler())
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root.addHandler(handler)

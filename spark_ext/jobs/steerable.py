@@ -56,7 +56,7 @@ class Steerable(Restorable):
         tls: Tls | None = None,
         insecure: bool = False,
         allowed_hosts: Sequence[str] = (),
-        show_token: bool = True,
+        show_token: bool = False,
     ) -> Serving:
         """Serve the job's control events over HTTP, from a thread of this process, until the run has ended.
 
@@ -70,7 +70,7 @@ class Steerable(Restorable):
             tls: a certificate.
             insecure: whether an address other than loopback is allowed without TLS: tokens are then sent in the clear.
             allowed_hosts: further names under which it is called, such as that of a proxy.
-            show_token: whether a new token is printed on standard error, once.
+            show_token: whether a new token, which allows everything, is printed on standard error, once.
 
         Returns:
             Its `url`, its `token` and `stop()`.

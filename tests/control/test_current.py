@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import spark_ext as sx
+from spark_ext import masking
 from spark_ext.control import levels, stamps
 from spark_ext.errors import OffsetError, StateError
 from spark_ext.model.control import Event
@@ -142,6 +143,21 @@ def test_a_logger_follows_the_level_of_the_epoch(epochs: Epochs) -> None:
         assert not log.isEnabledFor(logging.DEBUG)
         assert other.isEnabledFor(logging.WARNING) == logging.getLogger("never mentioned").isEnabledFor(logging.WARNING)
     assert root.level == before
+
+
+@pytest.mark.usefixtures("ordinary")
+@pytest.mark.parametrize("named", ["", "py4j.clientserver"])
+def test_no_level_shows_credentials(
+    named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    masking.remember("hunter2-known")
+    levels.apply({"": "DEBUG"} | ({named: "DEBUG"} if named else {}))
+    logging.getLogger("py4j.clientserver").debug("Answer received: !yshunter2-known hunter2-unknown")
+    logging.getLogger("of.somebody").debug("connecting with %s", "hunter2-known")
+    said = capsys.readouterr().err
+    assert "connecting with ***" in said and "hunter2-known" not in said
+    assert ("hunter2-unknown" in said) is bool(named), "whoever names it wants to see it"
 
 
 def test_a_logger_keeps_its_kind_in_another_process() -> None:
