@@ -34,6 +34,9 @@ class JobSettings(BaseModel):
     """How many aligned checkpoints in a row may fail before the job fails; None: any number."""
     retained_checkpoints: int = Field(default=0, ge=0)
     """How many of the newest checkpoints of the whole job are kept so that it can be restored from them."""
+    savepoint_roots: tuple[str, ...] = ()
+    """Folders below which a savepoint may be written that is asked for over HTTP; none: the one that contains the state
+    directory."""
     restart_attempts: int = Field(default=3, ge=0)
     """Maximum consecutive restarts of a query without a committed epoch."""
     restart_backoff: Milliseconds = 100

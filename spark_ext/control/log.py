@@ -316,6 +316,7 @@ class ControlLog:
             self._known.incarnation,
             int(now.timestamp() * 1000),
             one.expires_ms,
+            one.request.origin.startswith("rest"),
         )
 
     def _row(self, one: Checked, event: Event, now: datetime) -> ControlEventRow:

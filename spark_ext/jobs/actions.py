@@ -12,7 +12,7 @@ from spark_ext.datafiles.location import Location
 from spark_ext.jobs.controller import Controller
 from spark_ext.jobs.driver_orders import DriverOrders
 from spark_ext.jobs.rebuild import Rebuilds
-from spark_ext.jobs.taking import check_folder
+from spark_ext.jobs.taking import check_folder, check_root
 from spark_ext.observing.dumps import PATIENCE
 from spark_ext.spark import jvm_logging
 
@@ -61,8 +61,10 @@ class JobActions:
         """See `Actions`."""
         return self._coordinator.savepoint(folder)
 
-    def check_folder(self, folder: str) -> str:
+    def check_folder(self, folder: str, *, remote: bool) -> str:
         """See `Actions`."""
+        if remote:
+            check_root(folder, self._context.settings.savepoint_roots, self._context.job, self._context.state)
         return check_folder(folder, self._context.job, self._context.state)
 
     def stack_dump(self, event_id: str) -> str:

@@ -42,8 +42,8 @@ class Actions(Protocol):
     def savepoint(self, folder: str) -> SavepointRequest:
         """Ask for a savepoint at the newest consistent cut."""
 
-    def check_folder(self, folder: str) -> str:
-        """The folder of a savepoint, as the driver sees it; refuses one that cannot be used."""
+    def check_folder(self, folder: str, *, remote: bool) -> str:
+        """The folder of a savepoint, as the driver sees it; refuses one that cannot be used, or not over HTTP."""
 
     def stack_dump(self, event_id: str) -> str:
         """Write the stacks of the driver's threads; returns where. May take a second."""
@@ -175,7 +175,8 @@ class DriverOrders:
                 self._wait(event, self._actions.savepoint(outcome.result()), put)
 
         # A folder on a store is listed, which takes time.
-        self._worker.do("the savepoint's folder", lambda: self._actions.check_folder(event.value["path"]), done)
+        path = event.value["path"]
+        self._worker.do("the savepoint's folder", lambda: self._actions.check_folder(path, remote=event.remote), done)
 
     def _wait(self, event: Event, request: Request | SavepointRequest, put: Put) -> None:
         put(event, Step("applied"))

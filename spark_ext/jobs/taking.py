@@ -349,6 +349,35 @@ def _row(
     )
 
 
+def check_root(path: str, roots: Sequence[str], job: str, state: str) -> None:
+    """Refuse a savepoint of somebody who may have no access to the driver's files, unless it is below a root.
+
+    Args:
+        path: as given.
+        roots: that the job allows; none: the folder that contains the state directory.
+        job: its name.
+        state: its state directory.
+
+    Raises:
+        ConfigurationError: it is elsewhere.
+    """
+    allowed = roots or (Location.of(state, {}).uri.rpartition("/")[0],)
+    if not any(root and _is_below(Location.of(path, {}).uri, Location.of(root, {}).uri) for root in allowed):
+        raise ConfigurationError(
+            f"over HTTP, a savepoint may only be written below {', '.join(allowed)}",
+            operator=f"job '{job}'",
+            kept="the folder and the job are unchanged",
+            do="give a folder there, or name its root in the setting 'savepoint_roots'",
+        )
+
+
+def _is_below(folder: str, root: str) -> bool:
+    place, base = local_path(folder), local_path(root)
+    if place is not None and base is not None:
+        return place.resolve().is_relative_to(base.resolve())
+    return folder.startswith(f"{root.rstrip('/')}/") and ".." not in folder.split("/")
+
+
 def check_folder(path: str, job: str, state: str) -> str:
     """The folder of a savepoint, absolute; refuses one that is in use, or in the state directory.
 
@@ -362,12 +391,7 @@ def check_folder(path: str, job: str, state: str) -> str:
         StorageError: it cannot be listed.
     """
     folder, who = Location.of(str(path), {}).uri, f"job '{job}'"
-    place, root = local_path(folder), local_path(state)
-    if place is not None and root is not None:
-        inside = place.resolve().is_relative_to(root.resolve())
-    else:
-        inside = f"{folder.rstrip('/')}/".startswith(f"{state.rstrip('/')}/")
-    if inside:
+    if _is_below(f"{folder.rstrip('/')}/", state):
         raise ConfigurationError(
             f"the folder {folder} is inside the state directory, parts of which a restore replaces",
             operator=who,

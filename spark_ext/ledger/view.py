@@ -288,4 +288,5 @@ def event_of(row: ControlEventRow) -> Event:
         row.incarnation,
         int(row.at.timestamp() * 1000),
         None if row.expires_at is None else int(row.expires_at.timestamp() * 1000),
+        (row.origin or "").startswith("rest"),
     )

@@ -125,3 +125,5 @@ class Event:
     """When it was accepted, ms since 1970 UTC."""
     expires_ms: int | None = None
     """When it is not to be obeyed any more if that has not begun, ms since 1970 UTC; None: never."""
+    remote: bool = False
+    """Whether it came over HTTP, from somebody who may have no access to the driver's files."""

@@ -15,7 +15,7 @@ import pytest
 from spark_ext.control import stamps
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
-from spark_ext.errors import CheckpointError
+from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.jobs.checkpoint_request import Request as Checkpoint
 from spark_ext.jobs.controller import Controller
 from spark_ext.jobs.driver_orders import LOST, DriverOrders
@@ -57,7 +57,9 @@ class Actions:
         self.asked.append(SavepointRequest(folder))
         return self.asked[-1]  # type: ignore[return-value]
 
-    def check_folder(self, folder: str) -> str:
+    def check_folder(self, folder: str, *, remote: bool) -> str:
+        if remote:
+            raise ConfigurationError("it is not below a root")
         return folder
 
     def stack_dump(self, event_id: str) -> str:
@@ -263,6 +265,13 @@ def test_checkpoints_and_savepoints_are_followed_to_their_end(desks: Any) -> Non
     desk.comes(taken, ("applied", "", None), ("acknowledged", "", None))
     desk.comes(failed, ("applied", "", None), ("failed", "", None))
     assert desk.why(failed) == "the disk is full"
+
+
+def test_a_savepoint_that_is_asked_for_over_http_has_to_be_below_a_root(desks: Any) -> None:
+    desk = desks()
+    asked = desk.send("savepoint", value={"path": "/etc/x"}, origin="rest 127.0.0.1")
+    desk.comes(asked, ("rejected", "", None))
+    assert desk.why(asked) == "it is not below a root"
 
 
 def test_a_dump_that_takes_long_delays_no_other_order(desks: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from spark_ext.checkpoints.pinning import ToPin
 from spark_ext.checkpoints.savepoint import MANIFEST, About
 from spark_ext.checkpoints.unaligned import Taken
-from spark_ext.errors import CheckpointError
+from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.jobs import taking
 from spark_ext.jobs.taking import Savepoints, Verdict
 from spark_ext.ledger.kinds import CheckpointMode
@@ -84,3 +85,37 @@ def test_the_first_decision_stays() -> None:
     with pytest.raises(CheckpointError, match="one"):
         verdict.complete()
     assert verdict.given_up
+
+
+@pytest.mark.parametrize(
+    ("path", "roots", "allowed"),
+    [
+        ("{folder}/savepoints/1", (), True),
+        ("{folder}/../elsewhere", (), False),
+        ("{folder}/link/1", (), False),
+        ("/etc/x", (), False),
+        ("/etc/x", ("/srv", "/etc"), True),
+        ("{folder}/savepoints/1", ("/srv",), False),
+        ("/srvx/1", ("/srv",), False),
+        ("s3://b/p/1", ("s3://b/p",), True),
+        ("s3://b/p/../q", ("s3://b/p",), False),
+        ("s3://b/pq/1", ("s3://b/p",), False),
+    ],
+)
+def test_a_savepoint_over_http_stays_below_the_roots(
+    tmp_path: Path, path: str, roots: tuple[str, ...], allowed: bool
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    check = partial(taking.check_root, path.format(folder=folder), roots, "j", str(folder / "state"))
+    if allowed:
+        check()
+    else:
+        with pytest.raises(ConfigurationError, match="over HTTP, a savepoint may only be written below"):
+            check()
+
+
+def test_a_state_directory_at_the_top_allows_no_savepoint_over_http() -> None:
+    with pytest.raises(ConfigurationError):
+        taking.check_root("/etc/x", (), "j", "/state")
