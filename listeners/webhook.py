@@ -8,6 +8,7 @@ same `Spark-Ext-Delivery`, by which the receiver knows a repetition. The signatu
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -18,7 +19,7 @@ from datetime import datetime
 from enum import Enum
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
@@ -28,12 +29,15 @@ from spark_ext.clients.library import load
 from spark_ext.listeners.contract import IncidentChange, IncidentListener, MetricsContext
 from spark_ext.listeners.options import ListenerOptions
 from spark_ext.options import Milliseconds
+from spark_ext.sinks.http_2pc.proxy import proxy_for
 
 if TYPE_CHECKING:
-    import httpx
+    import httpcore
 
 _AGAIN: Final = frozenset({408, 425, 429})
 """Statuses below 500 that are worth a further attempt."""
+
+WHO: Final = "listener 'webhook'"
 
 _SHOWN: Final = 200
 """Characters of a receiver's answer that an error shows."""
@@ -49,7 +53,7 @@ class WebhookOptions(ListenerOptions):
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Further headers; their values are taken for secrets."""
     request_timeout: Milliseconds = 5_000
-    """How long one attempt may take, ms."""
+    """How long one attempt may take with its whole answer, ms."""
     give_up_after: Milliseconds = 20_000
     """After how long no further attempt is made, ms; below the `timeout` of the listener."""
     insecure: bool = False
@@ -77,8 +81,8 @@ class WebhookListener(IncidentListener):
         secrets = [*self._options.headers.values(), "" if secret is None else secret.get_secret_value()]
         secrets += [part for part in (parts.path.strip("/"), parts.query, parts.password or "") if len(part) >= _LONG]
         masking.remember(*filter(None, secrets))
-        self._httpx = load("httpx", "webhook", "listener 'webhook'")
-        self._client: httpx.Client | None = None
+        self._client = load("httpcore", "webhook", WHO)
+        self._pool: httpcore.ConnectionPool | None = None
 
     def changed(self, change: IncidentChange, context: MetricsContext) -> None:
         """Send a change.
@@ -98,26 +102,33 @@ class WebhookListener(IncidentListener):
 
     def close(self) -> None:
         """Close the connections."""
-        if self._client is not None:
-            self._client.close()
+        if self._pool is not None:
+            self._pool.close()
 
     def _send(self, body: bytes, delivery: str) -> None:
-        if self._client is None:
-            # No redirects: a signed request goes where the configuration says.
-            self._client = self._httpx.Client(timeout=self._options.request_timeout / 1000, follow_redirects=False)
-        host = urlsplit(self._options.url).hostname
+        from spark_ext.sinks.http_2pc.exchange import connections, exchange
+
+        url, client = self._options.url, self._client
+        if self._pool is None:
+            self._pool = connections(None, proxy_for(url, WHO))
+        host, seconds = urlsplit(url).hostname, self._options.request_timeout / 1000
         try:
-            answer = self._client.post(self._options.url, content=body, headers=self._headers(body, delivery))
-        except self._httpx.TransportError as problem:
+            # It follows no redirects: a signed request goes where the configuration says.
+            answer = exchange(self._pool, "POST", url, self._headers(body, delivery), body, seconds)
+        except (client.TimeoutException, client.NetworkError, client.ProtocolError, client.ProxyError) as problem:
             raise _Again(f"{host} cannot be reached: {type(problem).__name__}") from None
-        if answer.is_success:
+        if 200 <= answer.status < 300:
             return
         said = masking.mask(" ".join(answer.text[:_SHOWN].split()))
-        kind = _Again if answer.status_code in _AGAIN or answer.status_code >= 500 else RuntimeError
-        raise kind(f"{host} has answered {answer.status_code}: {said}")
+        kind = _Again if answer.status in _AGAIN or answer.status >= 500 else RuntimeError
+        raise kind(f"{host} has answered {answer.status}: {said}")
 
     def _headers(self, body: bytes, delivery: str) -> dict[str, str]:
         found = {"Content-Type": "application/json", "Spark-Ext-Delivery": delivery, **self._options.headers}
+        parts = urlsplit(self._options.url)
+        if parts.username:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            found.setdefault("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
         if self._options.secret is not None:
             found["Spark-Ext-Signature"] = signature(self._options.secret.get_secret_value(), int(time.time()), body)
         return found

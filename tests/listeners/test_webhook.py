@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
 import hmac
 import json
+import socket
+import threading
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -15,6 +20,7 @@ from spark_ext.incidents.types import MetricsContext
 from spark_ext.listeners.webhook import WebhookListener, signature
 from tests.incidents.made import OPEN, RESOLVED, change
 from tests.listeners.endpoint import serving
+from tests.sinks.http_2pc.hostile import Play, playing, trickle
 
 CONTEXT = MetricsContext(job="shop", incarnation=2, query="q", epoch=7)
 
@@ -98,3 +104,39 @@ def test_http_is_for_this_machine_unless_it_is_insisted_on() -> None:
     with pytest.raises(ConfigurationError, match="use https://"):
         WebhookListener(url="http://10.0.0.1/")
     WebhookListener(url="http://10.0.0.1/", insecure=True)
+
+
+BOMB = gzip.compress(bytes(50_000_000))
+
+
+def bomb(connection: socket.socket, over: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.1 400 No\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB)
+
+
+@pytest.mark.parametrize(
+    ("play", "said"),
+    [
+        (trickle(b"HTTP/1.1 400 No\r\nContent-Length: 1000000\r\n\r\n", b"x"), "cannot be reached: ReadTimeout"),
+        (trickle(b"HTTP/1.1 400 No\r\nX-Long: ", b"x"), "cannot be reached: ReadTimeout"),
+        (trickle(b"HTTP/1.1 400 No\r\n\r\n", b"x" * 65_536, 0), "answered 400: " + "x" * 200),
+        (bomb, "answered 400: "),
+    ],
+    ids=["body", "headers", "large", "bomb"],
+)
+def test_an_answer_takes_neither_time_nor_memory(play: Play, said: str) -> None:
+    with playing(play) as seen:
+        listener = WebhookListener(url=seen.url, request_timeout="300 ms", give_up_after=0)
+        tracemalloc.start()
+        with pytest.raises(RuntimeError) as refused:
+            listener.changed(change(), CONTEXT)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        listener.close()
+    assert str(refused.value) == f"127.0.0.1 {'has ' * ('answered' in said)}{said}"
+    assert peak < 10_000_000
+
+
+def test_the_user_of_an_address_is_sent() -> None:
+    with serving() as endpoint:
+        sent(WebhookListener(url=endpoint.url.replace("://", "://ann:hunter%40two@")))
+    assert endpoint.requests[0][0]["authorization"] == "Basic " + base64.b64encode(b"ann:hunter@two").decode()

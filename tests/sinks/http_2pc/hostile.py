@@ -90,3 +90,14 @@ def sender(url: str, timeout: float = 0.5, **headers: str) -> Sender:
     """A client with a time limit in seconds."""
     wire = Wire(url, "POST", headers, (), timeout, 60.0, "retry", False, Tls(), False, Allowed(urlsplit(url)))
     return Sender(wire, "sink 'out'")
+
+
+def trickle(beginning: bytes, again: bytes, pause: float = 0.02) -> Play:
+    """Never longer without a byte than `pause`, and never at an end."""
+
+    def play(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(beginning)
+        while not over.wait(pause):
+            connection.sendall(again)
+
+    return play

@@ -10,21 +10,10 @@ import time
 import pytest
 
 from spark_ext.errors import DataError, TransientError
-from tests.sinks.http_2pc.hostile import CHUNK, Play, playing, sender
+from tests.sinks.http_2pc.hostile import CHUNK, Play, playing, sender, trickle
 
 OK = b"HTTP/1.1 200 OK\r\n"
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
-
-
-def trickle(beginning: bytes, again: bytes, pause: float = 0.02) -> Play:
-    """Never longer without a byte than `pause`, and never at an end."""
-
-    def play(connection: socket.socket, over: threading.Event) -> None:
-        connection.sendall(beginning)
-        while not over.wait(pause):
-            connection.sendall(again)
-
-    return play
 
 
 @pytest.mark.core
