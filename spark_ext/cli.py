@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from spark_ext.commands import check, classify, control, incidents, plot, prepare, report, serve, timeline, top
 from spark_ext.commands.output import FAILED as FAILED
@@ -259,16 +258,19 @@ def rescale(
 
 @app.command()
 def status(state: State, as_json: Json = False, storage: Storage = None) -> None:
-    """Show a job's state, queries, newest incidents and timeline."""
+    """Show a job's state, queries, newest incidents and timeline; the exit code is 2 if its ledger is damaged."""
     from spark_ext.views.status import read_status
 
     found = read_status(state, storage_options(storage))
     if as_json:
         print_json(found.to_json())
-        return
-    from spark_ext.views.status_view import show_status
+    else:
+        from spark_ext.views.status_view import show_status
+        from spark_ext.views.terminal import Terminal
 
-    show_status(found, Console())
+        show_status(found, Terminal())
+    if found.damage:
+        raise typer.Exit(REFUSED)
 
 
 @app.command()

@@ -141,10 +141,11 @@ def read_incidents(ledger: Ledger) -> list[dict[str, Any]]:
 
 def _values(table: pa.Table) -> list[dict[str, Any]]:
     from spark_ext.ledger.columns import from_json_many
+    from spark_ext.ledger.schema import IncidentRow
 
     rows: list[dict[str, Any]] = table.to_pylist()
     for name in ("labels", "evidence"):
-        for row, value in zip(rows, from_json_many([row[name] for row in rows]), strict=True):
+        for row, value in zip(rows, from_json_many([row[name] for row in rows], IncidentRow, name), strict=True):
             row[name] = value
     return rows
 

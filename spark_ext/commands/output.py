@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from spark_ext.errors import SparkExtError
 from spark_ext.stores import StoreOptions
+from spark_ext.views.terminal import Terminal
 
 FAILED: Final = 1
 """The job has failed."""
@@ -74,7 +74,7 @@ def storage_options(storage: list[str] | None) -> dict[str, str]:
 
 def print_text(text: str, *, error: bool = False) -> None:
     """Print text as it is, on standard output or standard error."""
-    Console(stderr=error).print(text, markup=False, highlight=False, soft_wrap=True)
+    Terminal(stderr=error).print(text, soft_wrap=True)
 
 
 def print_error(problem: SparkExtError) -> None:
@@ -94,7 +94,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_
         return
     from spark_ext.views.status_view import show_rows
 
-    show_rows(rows, columns, Console())
+    show_rows(rows, columns, Terminal())
 
 
 def pairs(given: Sequence[str] | None, form: str, option: str) -> dict[str, str]:

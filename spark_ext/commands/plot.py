@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from spark_ext.commands.output import State, Storage, print_text, storage_options
 from spark_ext.errors import refused
@@ -45,8 +44,9 @@ def plot(
     shown = plots_of(open_ledger(state, storage_options(storage)), kind or (), datetime.now(timezone.utc))
     if out is None:
         from spark_ext.views.plot.terminal import view
+        from spark_ext.views.terminal import Terminal
 
-        console = Console()
+        console = Terminal()
         if not console.is_terminal:
             console.width = max(console.width, WIDE)
         console.print(view(shown, console.width), soft_wrap=True)

@@ -6,12 +6,12 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from spark_ext.commands.incidents import read_incidents
 from spark_ext.commands.output import Json, State, Storage, print_json, print_text, storage_options
 from spark_ext.views.downtime import downtime
 from spark_ext.views.incidents import moment
+from spark_ext.views.terminal import Terminal
 
 if TYPE_CHECKING:
     from spark_ext.views.downtime import Downtime
@@ -37,7 +37,7 @@ def timeline(
     if as_json:
         print_json(_plain(found, begin, now) | {"incarnations": status.timeline.to_json()})
         return
-    Console().print(status.timeline)
+    Terminal().print(status.timeline)
     print_text(f"wall time {found.wall:,.1f} s: " + ", ".join(f"{s:,.1f} s {n}" for n, s in found.by_state().items()))
     print_text(f"availability since {begin:%Y-%m-%d %H:%M:%S} UTC: {found.availability(begin, now):.4%}")
     for incident, states in found.by_incident().items():

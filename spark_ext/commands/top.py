@@ -7,11 +7,11 @@ from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from spark_ext.commands.output import Json, State, Storage, print_json, storage_options
 from spark_ext.errors import StorageError
+from spark_ext.views.terminal import Terminal
 
 WIDE = 160
 """Characters in a line where the output is not a terminal."""
@@ -30,7 +30,7 @@ def top(
     from spark_ext.views.status import open_ledger
 
     reader = FactsReader(open_ledger(state, storage_options(storage)))
-    console = Console()
+    console = Terminal()
     page = _look(reader)
     try:
         if as_json:

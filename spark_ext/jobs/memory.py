@@ -223,8 +223,8 @@ def _logged(state: str, memory: JobMemory, query: str) -> Logged:
     planned, committed = log.newest_offsets(), log.newest_commit()
     offsets = None if planned is None else log.offsets(planned)
     control = 0 if offsets is None else max((one.control for one in source_offsets(offsets).values()), default=0)
-    numbers = (-1 if epoch is None else epoch for epoch in (planned, committed))
-    return Logged(place, log.query_id(), *numbers, control=control)
+    first, last = (-1 if epoch is None else epoch for epoch in (planned, committed))
+    return Logged(place, log.query_id(), first, last, control)
 
 
 def _refuse_lost_events(ledger: Ledger, logs: Mapping[str, Logged]) -> None:

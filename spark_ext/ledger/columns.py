@@ -5,18 +5,21 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import secrets
 import textwrap
 import types
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
 from spark_ext.delta import light_arrow
+from spark_ext.errors import StateError
 from spark_ext.ledger.schema import JSON, Row
 
 R = TypeVar("R", bound=Row)
@@ -109,7 +112,7 @@ def from_arrow(row_type: type[R], table: pa.Table) -> list[R]:
             by_column.append([*light_arrow.times(column)])
         else:
             values = column.to_pylist()
-            by_column.append(from_json_many(values) if it.json else values)
+            by_column.append(from_json_many(values, row_type, it.name) if it.json else values)
     names = [it.name for it in columns(row_type)]
     return [row_type(**dict(zip(names, values, strict=True))) for values in zip(*by_column, strict=True)]
 
@@ -119,10 +122,33 @@ def to_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=str)
 
 
-def from_json_many(texts: Sequence[str | None]) -> list[Any]:
-    """Values of many JSON texts; parsed at once, which makes 100,000 of them cheap."""
-    values: list[Any] = json.loads("[" + ",".join(text if text is not None else "null" for text in texts) + "]")
-    return values
+_BETWEEN: Final = json.dumps(secrets.token_hex(16))
+"""Stands between texts that are parsed at once, so that one which is torn does not end within the next."""
+
+
+def from_json_many(texts: Sequence[str | None], row_type: type[Row], column: str) -> list[Any]:
+    """Values of many JSON texts of a column; parsed at once, which makes 100,000 of them cheap.
+
+    Raises:
+        StateError: one of them is not JSON.
+    """
+    with suppress(ValueError, RecursionError):
+        whole = f",{_BETWEEN},".join("null" if text is None else text for text in texts)
+        values: list[Any] = json.loads(f"[{whole}]")
+        if len(values) == max(0, 2 * len(texts) - 1) and set(map(str, values[1::2])) <= {_BETWEEN[1:-1]}:
+            return values[::2]
+    raise StateError(
+        f"column '{column}' of the ledger's table '{row_type.table}' has a text that is not JSON: the table is damaged",
+        operator=f"ledger table '{row_type.table}'",
+        kept="the table is unchanged",
+        do="restore the table from a backup; to start over instead, delete the whole state directory and the job's "
+        "output",
+    )
+
+
+def from_json(text: str | None, row_type: type[Row], column: str) -> Any:
+    """The value of a JSON text of a column; raises as `from_json_many` does."""
+    return from_json_many([text], row_type, column)[0]
 
 
 def describe(row_type: type[Row]) -> tuple[str, list[tuple[str, str, str]]]:

@@ -187,12 +187,8 @@ def _refuse_other_kind(past: Sequence[JobRow], kind: str, who: str) -> None:
 
 
 def _refuse_damage(ledger: Ledger, past: Sequence[JobRow], who: str) -> None:
-    there = [table for table in ledger.tables.values() if table.exists()]
-    # They are created in order, all of them before the first row: one that is missing later was deleted.
-    made = set(ledger.tables) if any(row.start_id for row in past) else ledger.FIRST if past else {JobRow.table}
-    for table in ledger.tables.values():
-        if there and table.name in made and table not in there:
-            raise table.errors.lost("starting the job", "it was created at the first start and is missing")
+    for table in ledger.lost([row.start_id for row in past]):
+        raise table.errors.lost("starting the job", "it was created at the first start and is missing")
     if past:
         return
     place = local_path(ledger.uri)

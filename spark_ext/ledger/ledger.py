@@ -6,6 +6,7 @@ here treats rows as a set.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -71,6 +72,16 @@ class Ledger:
     def table(self, row_type: type[R]) -> LedgerTable[R]:
         """The table of a row type."""
         return cast(LedgerTable[R], self.tables[row_type.table])
+
+    def lost(self, start_ids: Collection[int | None]) -> list[LedgerTable[Any]]:
+        """Tables that were deleted: all of them are created, in order, before the first start is recorded.
+
+        Args:
+            start_ids: of the rows of `jobs`.
+        """
+        there = {table.name for table in self.tables.values() if table.exists()}
+        made = self.tables.keys() if any(start_ids) else self.FIRST if start_ids else {JobRow.table}
+        return [table for table in self.tables.values() if there and table.name in made - there]
 
     # -- the job ------------------------------------------------------------------------------------------------------
 

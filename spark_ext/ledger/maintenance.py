@@ -11,7 +11,6 @@ A call does what is due until its time is used up; the next call continues. All 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import NO_HOOKS
 from spark_ext.delta.where import Where, sql
 from spark_ext.errors import StateError, StorageError
+from spark_ext.ledger.columns import from_json
 from spark_ext.ledger.ledger import FINAL
 from spark_ext.ledger.schema import (
     BadRowsRow,
@@ -313,7 +313,7 @@ def _in_force(accepted: Sequence[Mapping[str, Any]], obeyed: Collection[str]) ->
     waiting: dict[int, tuple[tuple[str, str, str], set[int]]] = {}
     kept: set[int] = set()
     for row in sorted(accepted, key=lambda row: row["sequence"]):
-        number, value = row["sequence"], json.loads(row["value"] or "null")
+        number, value = row["sequence"], from_json(row["value"], ControlEventRow, "value")
         if row["kind"] == "renamed":
             kept.add(number)
             was, now = f"query:{value['old']}", f"query:{value['new']}"

@@ -108,7 +108,11 @@ class SourceView:
             )
         flags = pa.concat_tables(self._flags)
         flags = flags.filter(pc.less_equal(flags["sequence"], light_arrow.int64(upto)))
-        pairs = zip(flags["sequence"].to_pylist(), from_json_many(flags["position"].to_pylist()), strict=True)
+        pairs = zip(
+            flags["sequence"].to_pylist(),
+            from_json_many(flags["position"].to_pylist(), FinishedRow, "position"),
+            strict=True,
+        )
         return dict(zip(flags["channel"].to_pylist(), pairs, strict=True))
 
     def look_for_events(self) -> None:

@@ -55,7 +55,7 @@ def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past
     started = next(span.since for span in timeline.spans if span.number == number)
     rows = rows_of(ledger, IncidentRow, "incident_id", "at", "operator", "type", "labels", "evidence")
     for name in ("labels", "evidence"):
-        for row, value in zip(rows, from_json_many([row[name] for row in rows]), strict=True):
+        for row, value in zip(rows, from_json_many([row[name] for row in rows], IncidentRow, name), strict=True):
             row[name] = value
     known = {row["incident_id"]: row for row in [*rows, *map(_values, newer)]}
     pieces = downtime(timeline, list(known.values()), started).pieces

@@ -92,11 +92,15 @@ class Alerts:
 def _incidents(ledger: Ledger) -> list[dict[str, Any]]:
     table = ledger.table(IncidentRow)
     rows: list[dict[str, Any]] = table.read(["incident_id", "at", "type", "operator", "labels"]).to_pylist()
-    for row, labels in zip(rows, from_json_many([row["labels"] for row in rows]), strict=True):
+    for row, labels in zip(rows, from_json_many([row["labels"] for row in rows], IncidentRow, "labels"), strict=True):
         row["labels"] = labels
     # Only these say by their evidence when they began; that of others may be large.
     lost = table.read(["incident_id", "evidence"], [("type", "in", ["driver_lost", "stop_blocked"])]).to_pylist()
     evidence: Mapping[str, Any] = dict(
-        zip([row["incident_id"] for row in lost], from_json_many([row["evidence"] for row in lost]), strict=True)
+        zip(
+            [row["incident_id"] for row in lost],
+            from_json_many([row["evidence"] for row in lost], IncidentRow, "evidence"),
+            strict=True,
+        )
     )
     return [{**row, "evidence": evidence.get(row["incident_id"])} for row in rows]

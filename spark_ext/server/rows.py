@@ -89,7 +89,7 @@ def _rows(
     values = {one.name: table[one.name].to_pylist() for one in shown}
     for one in shown:
         if one.json:
-            values[one.name] = from_json_many(values[one.name])
+            values[one.name] = from_json_many(values[one.name], listing.row_type, one.name)
     found: dict[str, tuple[tuple[int, list[Any]], dict[str, Any]]] = {}
     for row in (dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)):
         key = ((row[listing.time] - _BEGIN) // timedelta(microseconds=1), [row[name] for name in listing.key])

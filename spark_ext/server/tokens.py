@@ -121,7 +121,8 @@ def read(file: str | Path) -> tuple[Token, ...]:
     """
     path = Path(file)
     try:
-        with path.open("rb") as opened:
+        # Without O_NONBLOCK a named pipe would be waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
             seen = os.fstat(opened.fileno())
             if not stat.S_ISREG(seen.st_mode) or seen.st_uid not in (os.geteuid(), 0):
                 raise _refused(path, "the token file is not a file of this user", f"chown {os.geteuid()} {path}")

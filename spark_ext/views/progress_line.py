@@ -17,6 +17,7 @@ from rich.text import Text
 from spark_ext.model.lifecycle import State
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 from spark_ext.views.style import clock, colour, count, lag_text
+from spark_ext.views.terminal import Terminal
 
 LIVE_EVERY = 0.25
 """Interval between updates on a terminal, s."""
@@ -36,7 +37,7 @@ def show(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console
         wait: waits for the job's end for at most so many seconds; returns whether it has ended.
         console: where to; None: standard error.
     """
-    console = console or Console(stderr=True)
+    console = console or Terminal(stderr=True)
     if console.is_terminal:
         _show_live(take, wait, console)
         return

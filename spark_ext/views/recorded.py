@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.ledger.columns import from_json, from_json_many
 from spark_ext.ledger.heartbeat import last_beat
 from spark_ext.ledger.incarnation import is_alive
 from spark_ext.ledger.schema import IncidentRow, LatencyRow, Row
@@ -36,13 +36,15 @@ def latencies_of(ledger: Ledger, incarnation: int) -> dict[str, tuple[LatencySna
     values = [name for name in rows.column_names if name not in keys]
     newest = rows.sort_by("markers").group_by(keys, use_threads=False).aggregate([(name, "last") for name in values])
     found: dict[str, tuple[LatencySnapshot, ...]] = {}
-    for row in sorted(newest.to_pylist(), key=lambda row: (row["query"], row["source"], json.loads(row["way"]))):
+    for row in sorted(
+        newest.to_pylist(), key=lambda row: (row["query"], row["source"], from_json(row["way"], LatencyRow, "way"))
+    ):
         one = LatencySnapshot(
             source=row["source"],
             ms=row["latency_ms_last"],
             at=row["at_last"],
-            hops=tuple((hop, ms) for hop, ms in json.loads(row["hops_last"])),
-            way=tuple(json.loads(row["way"])),
+            hops=tuple((hop, ms) for hop, ms in from_json(row["hops_last"], LatencyRow, "hops")),
+            way=tuple(from_json(row["way"], LatencyRow, "way")),
             markers=row["markers_last"],
             p50_ms=row["p50_ms_last"],
             p95_ms=row["p95_ms_last"],
@@ -65,7 +67,7 @@ def beats_of(
     found: dict[int, datetime] = {}
     if lost is None:
         rows = ledger.table(IncidentRow).read(["evidence"], [("type", "=", "driver_lost")])
-        lost = [json.loads(text or "{}") for text in rows["evidence"].to_pylist()]
+        lost = [one for one in from_json_many(rows["evidence"].to_pylist(), IncidentRow, "evidence") if one]
     for evidence in lost:
         found[evidence["incarnation"]] = datetime.fromisoformat(evidence["last_seen"])
     ended = {row["incarnation"] for row in jobs if row["event"] == "ended"} | found.keys()

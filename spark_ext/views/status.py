@@ -43,6 +43,8 @@ class JobStatus(JobSnapshot):
     incidents: tuple[Mapping[str, Any], ...]
     """The newest ones, newest first: `at`, `operator`, `type`, `what`, `action`."""
     timeline: DisplayTimeline
+    damage: tuple[str, ...] = ()
+    """Tables of the ledger that are gone or damaged, and what was found; the rest is shown without them."""
 
     @property
     def lost(self) -> bool:
@@ -70,6 +72,7 @@ class JobStatus(JobSnapshot):
             "queries": [_query_json(query) for query in self.queries],
             "incidents": [{**incident, "at": _iso(incident["at"])} for incident in self.incidents],
             "timeline": self.timeline.to_json(),
+            "damage": list(self.damage),
         }
 
 
@@ -95,14 +98,29 @@ def _query_json(query: QuerySnapshot) -> dict[str, Any]:
     }
 
 
-def open_ledger(state: str, storage_options: Mapping[str, str] | None = None) -> Ledger:
+def open_ledger(
+    state: str, storage_options: Mapping[str, str] | None = None, damage: list[str] | None = None
+) -> Ledger:
     """The ledger of an existing job.
 
+    Args:
+        state: the job's state directory.
+        storage_options: of an object store, as delta-rs names them.
+        damage: gets a line for each table that was deleted; None: it is an error.
+
     Raises:
-        StateError: there is no job in this directory.
+        StateError: there is no job in this directory, or a table of its ledger was deleted.
     """
     ledger = Ledger(state, storage_options=dict(storage_options) if storage_options else None)
-    if not ledger.table(JobRow).read(columns=["job"]).num_rows:
+    starts = ledger.table(JobRow).read(columns=["start_id"])["start_id"].to_pylist()
+    for table in ledger.lost(starts):
+        problem = table.errors.lost(
+            "reading the ledger", f"'{table.name}' was created at the first start and is missing"
+        )
+        if damage is None or not starts:
+            raise problem
+        damage.append(f"{problem.operator}: {problem.what}")
+    if not starts:
         raise StateError(
             f"'{state}' is not the state directory of a job: no job has been started in it",
             operator="the state directory",
@@ -124,7 +142,9 @@ def read_status(state: str, storage_options: Mapping[str, str] | None = None, *,
         StateError: there is no job in this directory.
         StorageError: it cannot be read.
     """
-    return status_of(open_ledger(state, storage_options), incidents=incidents)
+    damage: list[str] = []
+    facts = FactsReader(open_ledger(state, storage_options, damage), damage).look()
+    return replace(status_from(facts, incidents=incidents), damage=tuple(damage))
 
 
 def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:

@@ -63,6 +63,8 @@ def show_status(status: JobStatus, console: Console) -> None:
             Text(f"{_text(incident['at'])}  {incident['operator']}: {incident['what']} ({incident['action']})")
         )
     console.print(status.timeline)
+    for line in status.damage:
+        console.print(Text(f"DAMAGED: {line}", style="bold red"), soft_wrap=True)
 
 
 def _lag(query: QuerySnapshot, status: JobStatus) -> str:

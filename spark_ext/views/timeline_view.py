@@ -58,7 +58,7 @@ class RichTimeline:
         table.add_column()
         for operator in span.operators:
             drawn = bar(span, operator, self._now, width)
-            table.add_row(operator or "(job)", drawn, _states(span, operator, self._now))
+            table.add_row(Text(operator or "(job)"), drawn, Text(_states(span, operator, self._now)))
         return table
 
 

@@ -110,10 +110,11 @@ def test_a_start_without_an_event_that_was_obeyed_is_refused(tmp_path: Path, obe
         state.step(accepted.event, "acknowledged")
     else:
         state.epoch("q", 0, Configuration().after([accepted.event]))
-    given = JobMemory.read(state.ledger), state.ledger, [], Wishes(removed=frozenset({"q"})), state.incarnation
-    assert check_past("orders", *given) == frozenset()
+    wishes = Wishes(removed=frozenset({"q"}))
+    memory = JobMemory.read(state.ledger)
+    assert check_past("orders", memory, state.ledger, [], wishes, state.incarnation) == frozenset()
     shutil.rmtree(table)
     copy.rename(table)
     with pytest.raises(StateError, match="relies on control event 1, and the newest one in the ledger is 0") as caught:
-        check_past("orders", *given)
+        check_past("orders", memory, state.ledger, [], wishes, state.incarnation)
     assert "'control_events'" in caught.value.operator

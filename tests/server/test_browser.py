@@ -87,6 +87,13 @@ def test_the_queries_their_states_and_an_incident_with_its_stack(page: Any, serv
     assert page.locator(".exchange").count() == 3
 
 
+@pytest.mark.parametrize("name", ["constructor", "__proto__", "toString"])
+def test_a_query_that_is_not_there_has_no_page_whatever_its_name(page: Any, server: ControlServer, name: str) -> None:
+    enter(page, server)
+    show(page, f"query/{name}")
+    assert "The job has no such query." in page.locator("main").inner_text()
+
+
 def test_how_far_queries_are_behind_with_the_age_of_the_figure(page: Any, server: ControlServer) -> None:
     from playwright.sync_api import expect  # it waits until the page is there
 

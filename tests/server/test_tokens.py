@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -93,3 +94,11 @@ def test_what_looks_like_a_token_is_hidden() -> None:
     masking.forget()
     assert hide(f"/v1/jobs/{token}/x") == "/v1/jobs/***/x"
     assert hide(NOTHING_DONE) == NOTHING_DONE
+
+
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "tokens"
+    os.mkfifo(pipe, 0o600)
+    for act in (lambda: read(pipe), lambda: create(pipe, "ann"), lambda: revoke(pipe, "ann"), lambda: Tokens(pipe)):
+        with pytest.raises(ConfigurationError, match="is not a file of this user"):
+            act()

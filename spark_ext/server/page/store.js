@@ -9,14 +9,14 @@ export class Store {
   }
 
   set(page) {
-    this.document = { ...page, queries: Object.fromEntries(page.queries.map((query) => [query.uid, query])) };
+    this.document = bare({ ...page, queries: Object.fromEntries(page.queries.map((query) => [query.uid, query])) });
     this.changed();
   }
 
   // A patch as spark_ext/views/page/patch.py makes it.
   change(patch) {
     for (const path of patch.gone) delete parent(this.document, path)[path[path.length - 1]];
-    for (const [path, value] of patch.set) parent(this.document, path)[path[path.length - 1]] = value;
+    for (const [path, value] of patch.set) parent(this.document, path)[path[path.length - 1]] = bare(value);
     this.changed();
   }
 
@@ -41,6 +41,13 @@ export class Store {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
   }
+}
+
+// Anybody may ask for a query named `constructor`: objects have no names but their own.
+function bare(found) {
+  if (found === null || typeof found !== "object") return found;
+  for (const one of Object.values(found)) bare(one);
+  return Array.isArray(found) ? found : Object.setPrototypeOf(found, null);
 }
 
 function parent(found, path) {

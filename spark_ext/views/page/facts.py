@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ext.delta.tail import Tail
-from spark_ext.ledger.columns import arrow_schema, columns, from_json_many
+from spark_ext.errors import StateError
+from spark_ext.ledger.columns import arrow_schema, columns, from_json, from_json_many
 from spark_ext.ledger.heartbeat import Vitals, read_beat
 from spark_ext.ledger.schema import (
     BadRowsRow,
@@ -83,10 +84,12 @@ class FactsReader:
 
     Args:
         ledger: with handles that nobody else uses.
+        damage: gets a line for each table that is damaged, of which the rest is read; None: it is an error.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, damage: list[str] | None = None) -> None:
         self._ledger = ledger
+        self._damage = damage
         self._versions: dict[str, int | None] = {}
         self._rows: dict[str, Rows] = {}
         self._epochs = _EpochReader(ledger)
@@ -102,10 +105,12 @@ class FactsReader:
         """
         names = (*_READ, CHANGES)
         changed = any([self._changed(name) for name in names])  # each of them: not lazily
-        changed |= self._epochs.look()
+        with self._noted():
+            changed |= self._epochs.look()
         started = [row for row in self._rows[JobRow.table] if row["event"] == "started"]
         newest = max(started, key=lambda row: int(row["incarnation"]), default=None)
-        changed |= newest is not None and self._measured(int(newest["incarnation"]))
+        with self._noted():
+            changed |= newest is not None and self._measured(int(newest["incarnation"]))
         alive = None if newest is None else driver_alive(newest)
         before = self._facts
         if before is not None and not changed and alive == before.alive:
@@ -131,7 +136,11 @@ class FactsReader:
             beats=beats_of(
                 self._ledger,
                 jobs,
-                [row["evidence"] or {} for row in self._rows[IncidentRow.table] if row["type"] == "driver_lost"],
+                [
+                    row["evidence"]
+                    for row in self._rows[IncidentRow.table]
+                    if row["type"] == "driver_lost" and row["evidence"]
+                ],
             ),
         )
         self._facts = self._with_beat(found, newest)
@@ -154,12 +163,36 @@ class FactsReader:
         if table is None:
             self._rows[name] = ()
             return False
-        table.refresh()
-        if name in self._rows and table.version == self._versions.get(name):
-            return False
-        self._rows[name] = _rows(self._ledger, table.row_type, _READ.get(name))
-        self._versions[name] = table.version
+        with self._noted():
+            table.refresh()
+            if name in self._rows and table.version == self._versions.get(name):
+                return False
+            self._rows[name] = self._read(table.row_type, _READ.get(name))
+            self._versions[name] = table.version
+        self._rows.setdefault(name, ())
         return True
+
+    def _read(self, row_type: type[Row], wanted: tuple[str, ...] | None) -> Rows:
+        found: list[dict[str, Any]] = self._ledger.table(row_type).read(columns=wanted).to_pylist()
+        for one in columns(row_type):
+            if one.json and found and one.name in found[0]:
+                values: list[Any] = [None] * len(found)
+                with self._noted():
+                    values = from_json_many([row[one.name] for row in found], row_type, one.name)
+                for row, value in zip(found, values, strict=True):
+                    row[one.name] = value
+        return tuple(found)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Damage is noted, if that is asked for, and what it concerns is left out."""
+        try:
+            yield
+        except StateError as problem:
+            if self._damage is None:
+                raise
+            if (line := f"{problem.operator}: {problem.what}") not in self._damage:
+                self._damage.append(line)
 
     def _measured(self, incarnation: int) -> bool:
         """Whether there are other latencies than at the last look."""
@@ -182,15 +215,6 @@ _READ: Final[dict[str, tuple[str, ...] | None]] = {
     IncidentRow.table: None,
     BadRowsRow.table: ("query", "rows", "lineage"),
 }
-
-
-def _rows(ledger: Ledger, row_type: type[Row], wanted: tuple[str, ...] | None) -> Rows:
-    found: list[dict[str, Any]] = ledger.table(row_type).read(columns=wanted).to_pylist()
-    for one in columns(row_type):
-        if one.json and found and one.name in found[0]:
-            for row, value in zip(found, from_json_many([row[one.name] for row in found]), strict=True):
-                row[one.name] = value
-    return tuple(found)
 
 
 class _EpochReader:
@@ -239,6 +263,6 @@ class _EpochReader:
             if (lineage, epoch) >= self._newest.get(query, (0, -1)):
                 self._newest[query] = (lineage, epoch)
                 if offsets is not None:
-                    self.offsets[query] = json.loads(offsets)
+                    self.offsets[query] = from_json(offsets, EpochRow, "offsets")
                 if parts is not None:
-                    self.parts[query] = json.loads(parts)
+                    self.parts[query] = from_json(parts, EpochRow, "parts_ms")

@@ -15,6 +15,7 @@ from rich.text import Text
 from spark_ext.clients.library import load
 from spark_ext.views.plot.data import Bar, Line, Panel, Plots, time_text
 from spark_ext.views.style import colour, count
+from spark_ext.views.terminal import plain
 
 COLOURS: Final = ("blue+", "orange+", "green+", "red+", "magenta+", "cyan+")
 """Of queries, by uid; as plotext names them."""
@@ -66,10 +67,10 @@ def _lines(plotext: Any, panel: Panel, colours: dict[str, str], width: int) -> s
     plotext.limit_size(False, False)
     plotext.plot_size(width, HEIGHT)
     plotext.theme("clear")
-    plotext.title(panel.heading)
+    plotext.title(plain(panel.heading))
     plotext.xlabel("time, UTC")
     drawn: list[tuple[Line, str, str | None]] = [(line, OTHERS, None) for line in panel.others]
-    drawn += [(line, colours[line.query], line.query) for line in panel.lines]
+    drawn += [(line, colours[line.query], plain(line.query)) for line in panel.lines]
     for line, shade, label in drawn:
         for part in _pieces(line):
             draw = plotext.plot if len(part) > 1 else plotext.scatter
