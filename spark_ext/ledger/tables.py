@@ -7,6 +7,8 @@ On a local file system only one engine may write a table: delta-rs creates a com
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -29,6 +31,9 @@ log = logger("spark_ext.ledger")
 
 CHECKPOINT_EVERY = 64
 """Commits between two checkpoints of a table's log."""
+
+LEAST_FREE = 16 * 1024
+"""Bytes that have to be free for an append: on a full disk delta-rs panics, with a backtrace for each attempt."""
 
 MOST_ONE_BY_ONE = CHECKPOINT_EVERY + 16
 """Commits that a handle takes one by one: some more, so that a checkpoint which is being written is there by then."""
@@ -257,6 +262,10 @@ class LedgerTable(Generic[R]):
             self._checkpoint_if_due(before)
 
     def _write(self, table: DeltaTable, data: pa.Table, commit: CommitProperties) -> None:
+        if self.log is not None:
+            disk = os.statvfs(self.log)
+            if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         reach(f"ledger.{self.name}.before")
         there = [field.name for field in table.schema().fields]
         wanted = [it.name for it in columns(self.row_type)]

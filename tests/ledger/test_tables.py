@@ -292,7 +292,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def test_a_full_disk_is_a_storage_error_and_passes(disk: Path) -> None:
+def test_a_full_disk_is_a_storage_error_and_passes(disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     table = LedgerTable(str(disk / "epochs"), EpochRow)
     table.append([epoch(1)], OLD)
     filling = fill(disk)
@@ -302,6 +302,7 @@ def test_a_full_disk_is_a_storage_error_and_passes(disk: Path) -> None:
     assert numbers(again(table)) == [1]
     with pytest.raises(StorageError, match="no space left"):
         LedgerTable(str(disk / "finished"), FinishedRow).append([flag(1)])
+    assert "panicked" not in capfd.readouterr().err
     filling.unlink()
     table.append([epoch(2)], OLD)
     assert numbers(again(table)) == [1, 2]
