@@ -38,7 +38,6 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
         _size = 0
         """Bytes of the message so far."""
         _due: asyncio.TimerHandle | None = None
-        _stalled: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -48,7 +47,6 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             listener.busy.discard(self._number)
             self._cancel()
-            self.resume_writing()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -57,14 +55,12 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
                 if not self._headers:
                     # A client that is still sending reads no answer, so the rest of a body is read up to here.
                     most += limits.body_bytes * (DRAINED + 1)
-                part, data = data[: max(0, most - self._size)], data[max(0, most - self._size) :]
-                if part:
-                    self._size += len(part)
-                    super().data_received(part)
-                elif self._headers:
-                    self.send_400_response("The headers are too large.")
-                else:
+                if self._size >= most:
                     self.transport.abort()
+                    return
+                part, data = data[: most - self._size], data[most - self._size :]
+                self._size += len(part)
+                super().data_received(part)
 
         def on_message_begin(self) -> None:
             self._headers, self._size = True, 0
@@ -81,15 +77,6 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
             if self.cycle.response_complete:  # no further request was waiting
                 listener.busy.discard(self._number)
                 self._expect()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._stalled = self.loop.call_later(limits.body_seconds, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            if self._stalled is not None:
-                self._stalled.cancel()
-            super().resume_writing()
 
         def _expect(self) -> None:
             if self._due is None and not self.transport.is_closing():

@@ -37,11 +37,11 @@ class Limits:
     waiting_each: int = 16
     """Long polls and streams of one token at once."""
     body_seconds: float = 30.0
-    """How long a body may take to arrive, and an answer to be taken up, s."""
+    """How long a body may take to arrive, s."""
     connections: int = 256
     """Connections at once; at most a quarter of the process's descriptors. A further one replaces an idle one."""
     header_bytes: int = 32 * 1024
-    """Largest headers of a request, with its first line."""
+    """Largest headers of a request, with its first line; a connection with larger ones is closed."""
     header_seconds: float = 10.0
     """How long they may take to arrive, s."""
 
