@@ -184,7 +184,9 @@ def test_status_as_json(state: Path) -> None:
         "queries",
         "incidents",
         "timeline",
+        "damage",
     ]
+    assert found["damage"] == []
 
 
 def test_status_for_people(state: Path) -> None:

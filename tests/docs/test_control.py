@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from spark_ext.clients.listener import SHARE
 from spark_ext.control import emitted, functions, levels, service
 from spark_ext.control.event_state import STATUSES
 from spark_ext.control.requests import STATUS
@@ -110,6 +111,12 @@ def test_limits_are_those_of_the_code() -> None:
         "long polls and streams": f"{limits.waiting}, of which {limits.waiting_each} for each token",
         "events that wait to be committed": f"{service.CAPACITY:,}",
         "body": f"{limits.body_bytes // 1024} KiB, within {limits.body_seconds:.0f} s",
+        "headers": f"{limits.header_bytes // 1024} KiB, within {limits.header_seconds:.0f} s",
+        "connections": f"{limits.connections}, and at most 1/{SHARE} of the descriptors of the process; a further one "
+        "replaces the one that has been idle for longest",
+        "rows in `control_requests` about requests without a valid token": (
+            f"{limits.refused_rate:.0f} per second on average, {limits.refused_burst} at once"
+        ),
     }
     assert (bucket.LEAST_S, bucket.BURST_S, bucket.MOST_S) == (0.1, 1.0, 10.0)
     for said in ("enough for a tenth of a second", "for up to ten seconds or two", "it keeps the rows of one second"):
