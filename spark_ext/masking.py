@@ -26,6 +26,15 @@ SHORTEST: Final = 4
 _WORD: Final = 12
 """A secret that is shorter is masked as a whole word only: `shop` is not hidden in `shopping`."""
 
+_COMMON: Final = re.compile(r"[A-Z]?[a-z]{1,14}|[A-Z]{1,15}")
+"""A secret that may be a word of any message: it is masked only where a value stands, as in `password=shop`."""
+
+_VALUE: Final = (
+    r"(=\s*b?['\"]|=|['\"]\s*:\s*['\"]|//[^\s/@:]*:|(?:pass\w*|pwd|secret|token|key|credentials?)['\"]?\s*:\s*['\"]?"
+    r"|\b(?:bearer|basic|password|secret|token) b?['\"]?)"
+)
+"""What stands before a value, and its quotation mark."""
+
 _PLAIN: Final = re.compile(r"true|false|none|null|\d{1,5}", re.IGNORECASE)
 """Values of secret options, such as a mapping of storage options, that are settings rather than secrets."""
 
@@ -47,8 +56,9 @@ def forget() -> None:
 
 def mask(text: str) -> str:
     """The text with every known secret replaced."""
-    pattern = _pattern(_known)
-    return text if pattern is None else pattern.sub(HIDDEN, text)
+    for pattern, hidden in _patterns(_known):
+        text = pattern.sub(hidden, text)
+    return text
 
 
 @contextmanager
@@ -116,10 +126,16 @@ def _forms(value: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=2)
-def _pattern(known: frozenset[str]) -> re.Pattern[str] | None:
+def _patterns(known: frozenset[str]) -> tuple[tuple[re.Pattern[str], str], ...]:
     # The longest first: a secret may be a part of another one.
     words = sorted(known, key=lambda word: (-len(word), word))
-    return re.compile("|".join(_literal(word) for word in words)) if words else None
+    common = [word for word in words if _COMMON.fullmatch(word)]
+    others = [_literal(word) for word in words if not _COMMON.fullmatch(word)]
+    found = [(re.compile("|".join(others)), HIDDEN)] if others else []
+    if common:
+        values = rf"(?i:{_VALUE})(?:{'|'.join(common)})(?![A-Za-z0-9_])"
+        found.append((re.compile(values), rf"\1{HIDDEN}"))
+    return tuple(found)
 
 
 def _literal(word: str) -> str:

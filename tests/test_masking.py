@@ -204,7 +204,27 @@ def test_what_is_not_masked() -> None:
 
     Some.parse("x", {"uid": "a", "storage_options": '{"aws_region": "us-east-1", "allow_http": "true"}'})
     Some.parse("x", {"uid": "a", "headers": '{"X-Shop": "shop", "X-Version": "2", "X-Env": "abc"}'})
-    assert masking.mask("us-east-1 true 2 abc shopping, shop_2, shop") == "us-east-1 true 2 abc shopping, shop_2, ***"
+    assert masking.mask("us-east-1 true 2 abc shopping, shop_2, shop") == "us-east-1 true 2 abc shopping, shop_2, shop"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "dbname=shop password={} port=1", "PASSWORD = '{}'", "postgresql://ann:{}@db/x", '{{"password": "{}"}}',
+        "{{'X-Shop': '{}'}}", "api_key: {}", "illegal header value b'Bearer {}'", "password \"{}\" was refused",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("word", ["connection", "Order", "ADMIN"])
+def test_a_secret_that_is_a_common_word_is_masked_where_a_value_stands(word: str, said: str) -> None:
+    masking.remember(word, "hunter2-hunter2")
+    assert masking.mask(said.format(word)) == said.format("***")
+
+
+def test_a_secret_that_is_a_common_word_stays_in_sentences() -> None:
+    masking.remember("connection", "order", "hunter2-hunter2")
+    text = "PostgreSQL is unavailable: connection refused. column 'order' of x.py:order, the key order, connection='%s'"
+    assert masking.mask(f"{text} hunter2-hunter2") == f"{text} ***"
+    assert str(StorageError("no connection")) == "[STORAGE] no connection"
 
 
 def test_every_logger_of_the_package_masks() -> None:
