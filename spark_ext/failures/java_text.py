@@ -193,8 +193,10 @@ def said_of_java(raised: Raised, packages: Collection[str] = (), *, marked: bool
     if not raised.kind.startswith(_OF_JAVA):
         return []
     _, jvm, below = raised.message.partition(JVM_STACK)
-    found = exceptions(below if jvm else raised.message.partition("\n")[2], packages, marked=marked)
-    if found:
+    rest = below if jvm else raised.message.partition("\n")[2]
+    found = exceptions(rest, packages, marked=marked)
+    # In a traceback, which Spark quotes, an exception of a package looks like one of Java's.
+    if found and not 0 <= rest.find(TRACEBACK) < rest.find(found[0].kind):
         return [replace(one, link=Link.CAUSE) if one.link is Link.OUTERMOST else one for one in found]
     return said(_STREAM_FAILED.split(raised.message, maxsplit=1)[-1], packages, marked=marked)
 

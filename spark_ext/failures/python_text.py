@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from spark_ext.errors import code_in
-from spark_ext.failures.evidence import CALL, STATEMENT, TRACEBACK, Frame, Link, Raised
+from spark_ext.failures.evidence import CALL, STATEMENT, TRACEBACK, Frame, Link, Owner, Raised
 from spark_ext.failures.owners import owner_of_file, owner_of_function
 
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
@@ -119,8 +119,17 @@ def _without_margin(lines: list[str]) -> list[str]:
 
 def _linked(raised: Raised, link: Link, *, marked: bool) -> Raised:
     ours = raised.kind.startswith("spark_ext.")
-    code = code_in(raised.message, marked=marked or not ours)
+    code = code_in(raised.message, marked=(marked and not _of_driver(raised)) or not ours)
     return replace(raised, link=link, code=code)
+
+
+def _of_driver(raised: Raised) -> bool:
+    """Whether this package has raised it in a function that the JVM has called in the driver.
+
+    Errors have no mark there. Its frames stand before any message, which could imitate them.
+    """
+    ends = raised.frames and (raised.frames[0].owner, raised.frames[-1].function)
+    return ends == (Owner.SPARK_EXT, "_call_proxy") and bool(_ENTRY.search(raised.frames[-1].file))
 
 
 def _block(text: str, user_packages: Collection[str]) -> Raised | None:

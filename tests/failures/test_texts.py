@@ -244,6 +244,49 @@ def test_a_record_has_what_a_hidden_traceback_lacks(monkeypatch: pytest.MonkeyPa
     assert record.without(text) == "PythonException: hidden\n"
 
 
+CALLBACK = (
+    "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):\n"
+    '  File "/venv/site-packages/py4j/clientserver.py", line 644, in _call_proxy\n    call()\n'
+    '  File "/home/me/flights.py", line 3, in write\n    batch.collect()\n'
+)
+
+
+def test_what_a_worker_raised_below_a_function_for_batches_is_no_exception_of_javas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> None:
+        raise errors.StorageError("no broker could be reached in 2 s", operator="source 'clicks'")
+
+    with monkeypatch.context() as worker:
+        for name, value in errors.for_workers().items():
+            worker.setenv(name, value)
+        failure = raised_by(fails)
+        quoted = "".join(traceback.format_exception(failure)) + record.written(failure)
+    said = f"{CALLBACK}pyspark.errors.exceptions.captured.PythonException: An exception was thrown:\n{quoted}"
+    chain = java_text.reported(Raised("py4j.Py4JException", said))
+    assert [one.name for one in chain] == ["PythonException", "SparkException", "StorageError"]
+    assert (chain[-1].code, chain[-1].by, chain[-1].frames[0].function) == ("STORAGE", "raise", "fails")
+
+
+OURS = '  File "/venv/spark_ext/control/http_client.py", line 9, in _call\n    raise StorageError(what)\n'
+SAID = "spark_ext.errors.StorageError: [STORAGE] the server cannot be reached"
+
+
+@pytest.mark.parametrize(
+    ("frames", "said", "code"),
+    [
+        (OURS, SAID, "STORAGE"),
+        ("", SAID, ""),
+        (OURS, f"ValueError: {SAID}", ""),
+        ("", f"ValueError: x\n\n{OURS}{SAID}", ""),
+    ],
+)
+def test_an_error_of_this_package_in_the_drivers_own_python(frames: str, said: str, code: str) -> None:
+    """It has no mark: whose frames it comes from tells."""
+    (found,) = java_text.reported(Raised("py4j.Py4JException", f"{CALLBACK}{frames}{said}"))
+    assert found.code == code
+
+
 def test_a_record_of_other_workers_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     failure = ValueError("x")
     assert record.written(failure) == "", "not a worker"
