@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from spark_ext.bad_rows.sift import Numbered
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout
-from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
+from spark_ext.errors import NOTHING_VISIBLE, DataError, SparkExtError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.files_2pc.options import FilesSinkOptions
@@ -92,7 +92,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         """Refuse types that the format does not support, and folders with other content or other files.
 
         Raises:
-            ConfigurationError: names the column and its type, or what differs.
+            ConfigurationError: names the column and its type, or what differs; the folder is a file.
             StorageError: the folder cannot be read or written.
         """
         from spark_ext.sinks.files_2pc.types import check
@@ -306,7 +306,11 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         except OSError as problem:
             raise self._storage("could not be written", problem) from problem
 
-    def _storage(self, what: str, problem: OSError, who: str | None = None, kept: str | None = None) -> StorageError:
+    def _storage(self, what: str, problem: OSError, who: str | None = None, kept: str | None = None) -> SparkExtError:
+        if isinstance(problem, NotADirectoryError):
+            return refused(
+                f"the folder {what}: {problem}", who or self._who, "let 'path' name a folder", NOTHING_VISIBLE
+            )
         return StorageError(
             f"the folder {what}: {problem}",
             operator=who or self._who,

@@ -289,16 +289,17 @@ def test_a_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path) -> 
         committed_files(tmp_path / "nowhere")
 
 
-def test_a_path_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="Not a directory") as problem:
-        driver(tmp_path / "file" / "out")
-    assert "sink 'out'" in problem.value.operator
+    for path in (tmp_path / "file", tmp_path / "file" / "out"):
+        with pytest.raises(ConfigurationError, match="Not a directory") as refused:
+            driver(path)
+        assert "sink 'out'" in refused.value.operator
     good = driver(tmp_path / "out")
     (tmp_path / "out" / "_files").touch()
-    with pytest.raises(StorageError, match="the folder could not be written") as problem:
+    with pytest.raises(ConfigurationError, match="the folder could not be written") as refused:
         good.write(3, numbered(0, 3), partition=1)
-    assert "epoch 3, partition 1" in problem.value.operator
+    assert "epoch 3, partition 1" in refused.value.operator
 
 
 def test_after_an_error_the_attempts_files_are_gone(tmp_path: Path) -> None:
