@@ -192,6 +192,12 @@ class FinalizationTimeout(TransientError):
     code = "FINALIZATION_TIMEOUT"
 
 
+class SparkLostError(TerminalError):
+    """Spark's JVM has died, or its session was stopped: nothing can be restarted in this process."""
+
+    code = "SPARK_LOST"
+
+
 class StallError(TerminalError):
     """A query makes no progress, and the setting `on_stall` says that it is to be ended then."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import psutil
 
-from spark_ext.errors import EnvironmentProblem
+from spark_ext.errors import SparkLostError
 
 DIES_WITHIN = 2.0
 """How long a JVM whose connections have broken may take to be gone, s."""
@@ -15,9 +15,7 @@ DIES_WITHIN = 2.0
 _KEPT = "all committed epochs, and the ledger"
 
 
-def lost_spark(
-    failure: BaseException, who: str, pid: int | None, stopped: Callable[[], bool]
-) -> EnvironmentProblem | None:
+def lost_spark(failure: BaseException, who: str, pid: int | None, stopped: Callable[[], bool]) -> SparkLostError | None:
     """The error of a query that has failed because Spark has gone; None if Spark is there.
 
     Takes up to two seconds, and only when the connection to the JVM has failed.
@@ -29,7 +27,7 @@ def lost_spark(
         stopped: whether this process has stopped the session.
     """
     if stopped():
-        return EnvironmentProblem(
+        return SparkLostError(
             "the Spark session was stopped while the job was running",
             operator=who,
             kept=_KEPT,
@@ -37,7 +35,7 @@ def lost_spark(
         )
     if pid is None or not _is_connection(failure) or not _dies(pid):
         return None
-    return EnvironmentProblem(
+    return SparkLostError(
         f"Spark's JVM, process {pid}, has died",
         operator=who,
         kept=_KEPT,
