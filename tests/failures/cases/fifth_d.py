@@ -184,7 +184,7 @@ def killed_python(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select("value").mapInPandas(totals, "value long"))
 
 
-@case("fifth.native_library", held_out=True, type="SYSTEM", origin="user", decision="restart", line="c.strlen(")
+@case("fifth.native_library", held_out=True, type="USER_CODE", origin="user", decision="stop", line="c.strlen(")
 def native_library(spark: SparkSession, folder: Path) -> None:
     @F.pandas_udf("long")
     def lengths(values: pd.Series) -> pd.Series:

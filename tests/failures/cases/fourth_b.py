@@ -117,7 +117,7 @@ def text_offsets(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.format("fourth_pages").load())
 
 
-@case("fourth.overwritten_table", held_out=True, type="SOURCE", origin="library", decision="restart")
+@case("fourth.overwritten_table", held_out=True, type="SOURCE", origin="library", decision="stop")
 def overwritten_table(spark: SparkSession, folder: Path) -> None:
     table = str(folder / "table")
     spark.range(4).write.format("delta").save(table)

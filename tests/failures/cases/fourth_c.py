@@ -303,9 +303,9 @@ def pod_terminated(spark: SparkSession, folder: Path) -> None:
 @case(
     "fourth.illegal_instruction",
     held_out=True,
-    type="SYSTEM",
+    type="USER_CODE",
     origin="user",
-    decision="restart",
+    decision="stop",
     line="native(signal.SIGILL)",
 )
 def illegal_instruction(spark: SparkSession, folder: Path) -> None:

@@ -83,7 +83,7 @@ def all_cancelled(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("more.segfault", type="SYSTEM", origin="user", decision="restart", line="ctypes.string_at(")
+@case("more.segfault", type="USER_CODE", origin="user", decision="stop", line="ctypes.string_at(")
 def segfault(spark: SparkSession, folder: Path) -> None:
     @F.pandas_udf("long")
     def native(values: pd.Series) -> pd.Series:
@@ -92,7 +92,7 @@ def segfault(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(native("value")))
 
 
-@case("more.abort", type="SYSTEM", origin="user", decision="restart", line="os.kill(")
+@case("more.abort", type="USER_CODE", origin="user", decision="stop", line="os.kill(")
 def abort(spark: SparkSession, folder: Path) -> None:
     def total(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[Any]:
         os.kill(os.getpid(), signal.SIGABRT)

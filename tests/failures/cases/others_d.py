@@ -81,7 +81,7 @@ def shuffle_files_cleaned(spark: SparkSession, folder: Path) -> None:
 
 
 @case(
-    "others.result_size", type="RESOURCE", origin="user", decision="restart", line=".collect()",
+    "others.result_size", type="RESOURCE", origin="user", decision="stop", line=".collect()",
     where="process", conf={"spark.driver.maxResultSize": "1m"},
 )  # fmt: skip
 def result_size(spark: SparkSession, folder: Path) -> None:

@@ -119,7 +119,7 @@ def file_size(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(spooled("value")))
 
 
-@case("resources.broadcast_table", type="RESOURCE", origin="spark", decision="restart")
+@case("resources.broadcast_table", type="RESOURCE", origin="spark", decision="stop")
 def broadcast_table(spark: SparkSession, folder: Path) -> None:
     spark.conf.set("spark.sql.maxBroadcastTableSize", "1k")
     try:
@@ -129,7 +129,7 @@ def broadcast_table(spark: SparkSession, folder: Path) -> None:
         spark.conf.unset("spark.sql.maxBroadcastTableSize")
 
 
-@case("resources.array_size", type="RESOURCE", origin="spark", decision="restart")
+@case("resources.array_size", type="RESOURCE", origin="spark", decision="stop")
 def array_size(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(F.array_repeat(F.col("value"), F.lit(2147483647))))
 
@@ -138,7 +138,7 @@ def array_size(spark: SparkSession, folder: Path) -> None:
     "resources.result_size",
     type="RESOURCE",
     origin="user",
-    decision="restart",
+    decision="stop",
     line=".collect()",
     where="process",
     conf={"spark.driver.maxResultSize": "10k"},

@@ -114,7 +114,7 @@ def delta_log(spark: SparkSession, folder: Path) -> None:
     fails(rows.writeStream.foreachBatch(write))
 
 
-@case("sources.delta_deletes", type="SOURCE", origin="library", decision="restart")
+@case("sources.delta_deletes", type="SOURCE", origin="library", decision="stop")
 def delta_deletes(spark: SparkSession, folder: Path) -> None:
     table = str(folder / "table")
     spark.range(4).coalesce(1).write.format("delta").save(table)

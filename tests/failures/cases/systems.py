@@ -18,7 +18,7 @@ from tests.failures.corpus import case
 from tests.failures.running import fails, into_noop, numbers
 
 
-@case("systems.segmentation_fault", type="SYSTEM", origin="user", decision="restart", line="ctypes.string_at")
+@case("systems.segmentation_fault", type="USER_CODE", origin="user", decision="stop", line="ctypes.string_at")
 def segmentation_fault(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def read(value: int) -> int:
@@ -28,7 +28,7 @@ def segmentation_fault(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(read("value")))
 
 
-@case("systems.aborted_worker", type="SYSTEM", origin="user", decision="restart", line="os.abort()")
+@case("systems.aborted_worker", type="USER_CODE", origin="user", decision="stop", line="os.abort()")
 def aborted_worker(spark: SparkSession, folder: Path) -> None:
     def copied(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -38,7 +38,7 @@ def aborted_worker(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select("value").mapInArrow(copied, "value long"))
 
 
-@case("systems.bus_error", type="SYSTEM", origin="user", decision="restart", line="signal.SIGBUS")
+@case("systems.bus_error", type="USER_CODE", origin="user", decision="stop", line="signal.SIGBUS")
 def bus_error(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         batch.select(F.udf(lambda value: os.kill(os.getpid(), signal.SIGBUS), "long")("value")).collect()

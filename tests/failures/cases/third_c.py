@@ -64,7 +64,7 @@ def full_database(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.sequence", type="RESOURCE", origin="spark", decision="restart")
+@case("third.sequence", type="RESOURCE", origin="spark", decision="stop")
 def sequence(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("sequence(value, value + 5000000000) AS seconds"))
 
@@ -417,7 +417,7 @@ def stopped_in_batch(spark: SparkSession, folder: Path) -> None:
         thread.join()
 
 
-@case("third.illegal", type="SYSTEM", origin="user", decision="restart", line="signal.SIGILL")
+@case("third.illegal", type="USER_CODE", origin="user", decision="stop", line="signal.SIGILL")
 def illegal(spark: SparkSession, folder: Path) -> None:
     class Tokens:
         def eval(self, value: int) -> Iterator[tuple[int]]:
@@ -429,7 +429,7 @@ def illegal(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.sql("SELECT value, token FROM third_numbers, LATERAL third_tokens(value)"))
 
 
-@case("third.native_division", type="SYSTEM", origin="user", decision="restart", line="signal.SIGFPE")
+@case("third.native_division", type="USER_CODE", origin="user", decision="stop", line="signal.SIGFPE")
 def native_division(spark: SparkSession, folder: Path) -> None:
     def scored(frame: pd.DataFrame) -> pd.DataFrame:
         os.kill(os.getpid(), signal.SIGFPE)  # native code that divides by zero
