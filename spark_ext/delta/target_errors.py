@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from deltalake.exceptions import DeltaError
 
 from spark_ext.delta.failures import error_number
-from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StorageError
+from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StorageError, refused
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,9 @@ class TargetErrors:
 
     def storage(self, problem: BaseException, doing: str) -> SparkExtError:
         """The error for a read or write that failed."""
+        if error_number(problem, str(problem)) == errno.ENOTDIR:
+            do = "let 'path' name a folder"
+            return refused(f"{doing} failed: a part of the path is a file: {problem}", self.operator, do)
         return StorageError(
             f"{doing} failed: {problem}",
             operator=self.operator,

@@ -172,6 +172,12 @@ def test_the_table_is_created_with_its_layout(tmp_path: Path) -> None:
     assert all(field.nullable for field in found.schema().fields)
 
 
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").touch()
+    with pytest.raises(ConfigurationError, match="a part of the path is a file"):
+        Driver(tmp_path / "t").claim()
+
+
 def test_a_bad_table_property_is_refused(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "t", options={"table_properties": '{"delta.nonsense": "1"}'})
     with pytest.raises(ConfigurationError, match="could not be created"):
