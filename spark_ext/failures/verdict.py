@@ -65,8 +65,8 @@ def judged(evidence: Evidence, rules: FailureRules) -> Verdict:
     if kind is FailureType.CANCELED and not raised.python:
         # Spark ends the job, whatever library waits for it.
         origin = {Origin.LIBRARY: Origin.SPARK, Origin.DEPENDENCY: Origin.USER}.get(origin, origin)
-    if raised.code and origin is Origin.USER and not raised.by_user:
-        # Made anew from its text, an error of this package has lost its frames.
+    if raised.code and origin in (Origin.USER, Origin.DEPENDENCY) and not raised.by_user:
+        # Made anew from its text, an error of this package has lost its frames; or it stands for one of a library's.
         origin = Origin.LIBRARY
     if origin not in (Origin.USER, Origin.DEPENDENCY) and _users_result(kind, evidence):
         origin = Origin.USER
