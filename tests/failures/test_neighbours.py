@@ -351,6 +351,7 @@ def test_a_missing_module_of_an_object_is_no_matter_of_pickling() -> None:
         ("STORAGE", "PostgreSQL is unavailable: connection refused", "NETWORK", "restart"),
         ("DATA", "row 1, column 'name' is too long", "USER_DATA", "stop"),
         ("UNSUPPORTED_TABLE", "the table has deletion vectors", "CONFIGURATION", "stop"),
+        ("REPLAY", "the file of the interrupted epoch has changed", "SOURCE", "stop"),
         ("SPARK_LOST", "Spark's JVM, process 7, has died", "SYSTEM", "stop"),
         ("SPARK_LOST", "the Spark session was stopped while the job was running", "CANCELED", "stop"),
     ],

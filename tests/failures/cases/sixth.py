@@ -421,11 +421,11 @@ def export_is_a_file(spark: SparkSession, folder: Path) -> None:
 # Rows that were deleted under a stream.
 
 
-def delete_under_a_stream(spark: SparkSession, folder: Path, condition: str) -> None:
+def delete_under_a_stream(spark: SparkSession, folder: Path, condition: str, source: str = "delta", **how: str) -> None:
     """Delete rows of a table once a query has committed an epoch of it; what it raises passes out."""
     table = f"{folder}/orders"
     spark.range(4).selectExpr("id", "id % 2 AS day").coalesce(1).write.format("delta").partitionBy("day").save(table)
-    query = kept(folder, spark.readStream.format("delta").load(table).writeStream.format("noop")).start()
+    query = kept(folder, spark.readStream.format(source).options(**how).load(table).writeStream.format("noop")).start()
     try:
         epochs(query, 0)
         DeltaTable.forPath(spark, table).delete(condition)
@@ -442,3 +442,8 @@ def deleted_day(spark: SparkSession, folder: Path) -> None:
 @case("sixth.deleted_row", type="SOURCE", origin="library", decision="stop")
 def deleted_row(spark: SparkSession, folder: Path) -> None:
     delete_under_a_stream(spark, folder, "id = 2")
+
+
+@case("sixth.followed_row", type="SOURCE", origin="library", decision="stop")
+def followed_row(spark: SparkSession, folder: Path) -> None:
+    delete_under_a_stream(spark, folder, "id = 2", "delta_snapshot", uid="orders", follow="true")
