@@ -33,7 +33,8 @@ BATCH_BYTES = 4 * 1024**2
 
 KEPT = "nothing of this epoch was committed"
 _LEAST = {"date": -2_440_588, "timestamp": -210_866_803_200_000_000}
-"""PostgreSQL's least date (days) and time (microseconds) since 1970. Infinity wraps around to a smaller number."""
+"""PostgreSQL's least date (days) and time (microseconds) since 1970. Infinity wraps around to a smaller number, as a
+time after the year 294246 does."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,9 @@ def _refuse_infinity(column: pa.Array, name: str, who: str) -> None:
         return
     numbers = column.drop_null().view(pa.int32() if kind == "date" else pa.int64())
     if np.asarray(numbers).min() < _LEAST[kind]:
+        late = "" if kind == "date" else " or a time after the year 294246"
         raise DataError(
-            f"column '{name}' contains infinity, which Spark's {kind} does not support",
+            f"column '{name}' contains infinity{late}, which Spark's {kind} does not support",
             operator=who,
             kept=KEPT,
             do=f"declare '{name}' as string with .schema(...), read a query that excludes such rows, or load with "

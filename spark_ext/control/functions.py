@@ -9,6 +9,7 @@ import pyarrow as pa
 from spark_ext.control.current import BroadcastEvent, UserConfiguration, current
 from spark_ext.errors import DataError, refused
 from spark_ext.model.offsets import Json
+from spark_ext.schemas.casts import cast
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -153,10 +154,10 @@ def _prepared(given: Any, wanted: pa.DataType) -> Any:
         return {field.name: _prepared(given.get(field.name), field.type) for field in wanted}
     if isinstance(given, bool) and not pa.types.is_boolean(wanted):
         raise ValueError("it is a boolean")
-    if isinstance(given, float) and pa.types.is_integer(wanted):
-        return int(given) if given.is_integer() else pa.scalar(given).cast(wanted)
+    if isinstance(given, float) and given.is_integer() and pa.types.is_integer(wanted):
+        return int(given)
     if isinstance(given, (int, float)) and pa.types.is_decimal(wanted):
         given = str(given)
-    if isinstance(given, str) and not pa.types.is_string(wanted):
-        return pa.scalar(given).cast(wanted).as_py()
+    if isinstance(given, (str, float)) and not pa.types.is_string(wanted):
+        return cast(pa.array([given]), wanted)[0].as_py()
     return given

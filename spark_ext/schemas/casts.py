@@ -1,7 +1,9 @@
-"""Casts that keep values, rounded at most: those of Arrow, with decimals and floats that are checked for their size."""
+"""Casts that keep values, rounded at most: those of Arrow, with a check of what Arrow would change."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
 from typing import TypeVar
 
 import pyarrow as pa
@@ -13,13 +15,16 @@ Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 WIDEST = 76
 """Most digits of Arrow's decimals."""
 
+MOST_SHOWN = 100
+"""Characters of a value in a message."""
+
 
 def cast(values: Values, kind: pa.DataType) -> Values:
     """Values as another type; those that have it already are returned as they are.
 
     Arrow brings a decimal of 128 bits to another scale without noticing that it overflows: 4447143252387525393675 as
     decimal(38,18) is 23472482415325368651.13. With 256 bits there is room, and what does not fit afterwards is noticed.
-    It also makes infinity of a double that is too large for a float, which is noticed here.
+    What else Arrow changes is refused here: see `_changed`.
 
     Raises:
         pa.ArrowInvalid: a value does not fit.
@@ -27,16 +32,17 @@ def cast(values: Values, kind: pa.DataType) -> Values:
     """
     if values.type == kind:
         return values
+    if types.is_dictionary(values.type):
+        return cast(values.cast(values.type.value_type), kind)
     wide = widened(kind)
-    as_wide = values if wide == kind or types.is_dictionary(values.type) else values.cast(wide)
-    found = as_wide.cast(kind)
+    found = (values if wide == kind else values.cast(wide)).cast(kind)
     if isinstance(values, pa.ChunkedArray):  # the result may be in other chunks
         begin = 0
         for chunk in filter(len, values.chunks):
-            _check_floats(chunk, pa.concat_arrays(found.slice(begin, len(chunk)).chunks))
+            _check(chunk, pa.concat_arrays(found.slice(begin, len(chunk)).chunks))
             begin += len(chunk)
     else:
-        _check_floats(values, found)
+        _check(values, found)
     return found
 
 
@@ -54,25 +60,70 @@ def widened(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _check_floats(before: pa.Array, after: pa.Array) -> None:
-    """Refuse a double that has become an infinite float, at any depth."""
+def _check(before: pa.Array, after: pa.Array) -> None:
+    """Refuse a value that Arrow has changed, at any depth."""
+    for old, new in leaves(before, after):
+        if types.is_string_view(old.type):
+            old = old.cast(pa.large_string())  # for which Arrow has functions
+        changed = _changed(old, new)
+        if changed is not None and pc.any(changed).as_py():
+            value = str(old.filter(changed).cast(pa.string())[0])
+            raise pa.ArrowInvalid(f"{value[:MOST_SHOWN]} does not fit the type {new.type}")
+
+
+def leaves(before: pa.Array, after: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """The values at any depth before and after a conversion, without those whose type is the same."""
     if before.type == after.type or types.is_null(before.type) or types.is_dictionary(before.type):
         return
     if types.is_struct(after.type) and types.is_struct(before.type):
         parts = dict(zip([field.name for field in before.type], before.flatten(), strict=True))
         for field, new in zip(after.type, after.flatten(), strict=True):
             if field.name in parts:  # one that is missing is null
-                _check_floats(parts[field.name], new)
+                yield from leaves(parts[field.name], new)
     elif types.is_map(after.type) and types.is_map(before.type):
         for part in ("keys", "items"):
-            _check_floats(_inside(before, part), _inside(after, part))
+            yield from leaves(_inside(before, part), _inside(after, part))
     elif types.is_list(after.type) and _is_any_list(before.type):
-        _check_floats(before.flatten(), after.flatten())
-    elif types.is_floating(before.type) and types.is_floating(after.type):
-        lost = pc.and_(pc.is_inf(after), pc.is_finite(before))
-        if pc.any(lost).as_py():
-            value = before.filter(lost)[0].as_py()
-            raise pa.ArrowInvalid(f"{value!r} is too large for the type {after.type}")
+        yield from leaves(before.flatten(), after.flatten())
+    else:
+        yield before, after
+
+
+def _changed(before: pa.Array, after: pa.Array) -> pa.Array | None:
+    """Which values Arrow has changed without an error; None: none of these types."""
+    old, new = before.type, after.type
+    if is_text(old) and types.is_integer(new):  # 0xFFFFFFFF as int is -1
+        return pc.and_(pc.less(after, 0), pc.match_substring_regex(before, "^[ \\t]*0[xX]"))
+    if is_text(old) and types.is_decimal(new):
+        return _overflowing(before, new.scale)
+    if types.is_floating(old) and types.is_floating(new):  # a double that is too large for a float is infinite
+        return pc.and_(pc.is_inf(after), pc.is_finite(before))
+    if (types.is_timestamp(old) and types.is_date(new)) or (
+        types.is_boolean(new) and (types.is_integer(old) or types.is_floating(old))
+    ):
+        return pc.not_equal(after.cast(old), before)
+    return None
+
+
+def _overflowing(texts: pa.Array, scale: int) -> pa.Array:
+    """Texts whose digits overflow the 256 bits in which they are parsed: 2^256 would be 0."""
+    suspect = pc.or_(pc.greater(pc.binary_length(texts), 38), pc.match_substring(texts, "e", ignore_case=True))
+    if not pc.any(suspect).as_py():
+        return suspect
+    return pa.array([_overflows(text, scale) for text in texts.to_pylist()], pa.bool_())
+
+
+def _overflows(text: str | None, scale: int) -> bool:
+    try:
+        number = Decimal(text or "0")
+    except InvalidOperation:
+        return True
+    return len(number.as_tuple().digits) > WIDEST or number.adjusted() + scale >= WIDEST
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are texts."""
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _is_any_list(kind: pa.DataType) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from spark_ext.schemas.casts import cast
+from spark_ext.schemas.casts import cast, is_text
 from spark_ext.schemas.strptime import parsed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def spark_schema(found: pa.Schema) -> StructType:
     """The Spark schema for a file's columns; all nullable, as in Spark's own readers.
 
     Raises:
-        TypeError: Spark does not support a column's type; names both.
+        TypeError: Spark does not support a column's type, or all its values are null; names both.
     """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_type
@@ -40,11 +40,25 @@ def spark_schema(found: pa.Schema) -> StructType:
 
     out = StructType()
     for field in found:
+        if types.is_null(field.type):
+            raise TypeError(f"all values of column '{field.name}' are null, so that its type is not known")
         try:
-            out = out.add(field.name, from_arrow_type(_sparks(field.type)), nullable=True)
+            kind = None if _unsupported(field.type) else from_arrow_type(_sparks(field.type))
         except PySparkTypeError:
-            raise TypeError(f"column '{field.name}' has the type {field.type}, which Spark does not support") from None
+            kind = None
+        if kind is None:
+            raise TypeError(f"column '{field.name}' has the type {field.type}, which Spark does not support")
+        out = out.add(field.name, kind, nullable=True)
     return out
+
+
+def _unsupported(found: pa.DataType) -> bool:
+    """Whether a type has no values, or decimals that Spark does not have."""
+    return bool(
+        types.is_null(found)
+        or (types.is_decimal(found) and not 0 <= found.scale <= found.precision <= 38)
+        or any(_unsupported(found.field(at).type) for at in range(found.num_fields))
+    )
 
 
 def _sparks(found: pa.DataType) -> pa.DataType:
@@ -111,7 +125,7 @@ def fits(found: pa.DataType, wanted: pa.DataType, grown: bool = False) -> bool:
         )
     if types.is_struct(found):
         return types.is_struct(wanted) and _struct_fits(found, wanted, grown)
-    kinds = (_is_text, _is_binary, types.is_date, types.is_time, types.is_duration)
+    kinds = (is_text, _is_binary, types.is_date, types.is_time, types.is_duration)
     return any(kind(found) and kind(wanted) for kind in kinds)
 
 
@@ -140,10 +154,6 @@ def _struct_fits(found: pa.DataType, wanted: pa.DataType, grown: bool) -> bool:
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _is_binary(kind: pa.DataType) -> bool:

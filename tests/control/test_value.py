@@ -68,6 +68,10 @@ BAD = [
     (T.ArrayType(T.LongType()), 1),
     (T.ArrayType(T.LongType()), ["a"]),
     (T.MapType(T.StringType(), T.LongType()), [1]),
+    (T.IntegerType(), "0xFFFFFFFF"),
+    (T.DecimalType(38, 0), 2**256),
+    (T.FloatType(), 1e39),
+    (T.TimestampType(), 1.5),
 ]
 
 
