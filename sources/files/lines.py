@@ -27,6 +27,9 @@ from spark_ext.sources.positions import no_position, number_in
 BLOCK = 8 * 1024 * 1024
 """Bytes parsed at a time; a longer line makes a longer block."""
 
+LARGEST = 2**31 - 16
+"""Most bytes that Arrow parses at a time."""
+
 SIFTED = 256 * 1024
 """Bytes of the pieces in which bad lines are looked for."""
 
@@ -77,8 +80,8 @@ class LinesFormat(ABC):
         return block
 
     @abstractmethod
-    def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-        """A whole file, from its beginning, whose rows may span lines."""
+    def stream(self, file: InputFile, raw: pa.NativeFile, block: int) -> Iterator[pa.RecordBatch]:
+        """A whole file, from its beginning, whose rows may span lines, by blocks of this size."""
 
     # -- planning --------------------------------------------------------------------------------------------
 
@@ -186,9 +189,27 @@ class LinesFormat(ABC):
         if not self._whole:
             yield from self._unpacked_rows(file, bad)
             return
-        with file.faults(), self.text(file) as raw:
-            for batch in self.stream(file, raw):
+        with file.faults():
+            for batch in self._streamed(file):
                 yield from self._pieces(file, pa.Table.from_batches([batch]))
+
+    def _streamed(self, file: InputFile) -> Iterator[pa.RecordBatch]:
+        """The rows of a file in which they may span lines; it is read again by larger blocks if a row spans several."""
+        rows, block = 0, BLOCK
+        while True:
+            known = rows
+            try:
+                with self.text(file) as raw:
+                    for batch in self.stream(file, raw, block):
+                        new = batch.slice(min(known, batch.num_rows))
+                        known -= batch.num_rows - new.num_rows
+                        rows += new.num_rows
+                        yield new
+                return
+            except pa.ArrowInvalid as problem:
+                if "straddling object straddles" not in str(problem) or block == LARGEST:
+                    raise
+                block = min(8 * block, LARGEST)
 
     def _unpacked_rows(self, file: InputFile, bad: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
         """The rows of a file that is one step, in blocks of lines. Bytes are those of the text in it, in UTF-8."""

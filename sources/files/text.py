@@ -15,7 +15,7 @@ from spark_ext.schemas.columns import match
 from spark_ext.sources.files.encodings import UTF_8, Encoding
 from spark_ext.sources.files.ended import Ended
 from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, without_lines
-from spark_ext.sources.files.lines import BLOCK, LinesFormat
+from spark_ext.sources.files.lines import LARGEST, LinesFormat
 from spark_ext.sources.files.text_types import (
     as_declared,
     parsed_in_csv,
@@ -41,13 +41,13 @@ class Dialect:
     comment: str | None = None
 
 
+_ODD_INTEGERS = (b"+", b"0x", b"0X")
+"""What is in integers that Arrow does not parse, or parses wrongly."""
+
 _OPEN, _CLOSE = b"{}"
 
 _FIRST = b"{}\n"
 """An object to begin with."""
-
-_LARGEST = 2**31 - 16
-"""Most bytes that Arrow takes as a block of JSON."""
 
 
 class Header(NamedTuple):
@@ -94,7 +94,7 @@ class CsvFormat(LinesFormat):
             pa.BufferReader(block),
             read_options=csv.ReadOptions(use_threads=False, block_size=block.size + 1, column_names=names),
             parse_options=self._parse_options(),
-            convert_options=self._convert_options(file, names),
+            convert_options=self._convert_options(file, names, any(one in bytes(block) for one in _ODD_INTEGERS)),
         )
         self._refuse_open_lines(block, table.num_rows)
         return self._shaped(file, table)
@@ -132,7 +132,7 @@ class CsvFormat(LinesFormat):
             return False
         return bool(again.num_rows == 2)
 
-    def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    def stream(self, file: InputFile, raw: pa.NativeFile, block: int) -> Iterator[pa.RecordBatch]:
         """Parse a file in which quoted values may contain line breaks."""
         names, end = self._header(file)
         raw.read(end)
@@ -142,7 +142,7 @@ class CsvFormat(LinesFormat):
         try:
             reader = csv.open_csv(
                 pa.PythonFile(ended, "r"),
-                read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK, column_names=names),
+                read_options=csv.ReadOptions(use_threads=False, block_size=block, column_names=names),
                 parse_options=options,
                 convert_options=self._convert_options(file, names),
             )
@@ -215,10 +215,10 @@ class CsvFormat(LinesFormat):
             newlines_in_values=self._multiline,
         )
 
-    def _convert_options(self, file: InputFile, names: list[str]) -> csv.ConvertOptions:
+    def _convert_options(self, file: InputFile, names: list[str], odd_integers: bool = True) -> csv.ConvertOptions:
         held = self._held(file)
         return csv.ConvertOptions(
-            column_types={field.name: parsed_in_csv(field.type) for field in held},
+            column_types={field.name: parsed_in_csv(field.type, odd_integers) for field in held},
             include_columns=held.names if len(names) > len(held) else None,
             null_values=sorted({"", self._dialect.null_value}),
             strings_can_be_null=True,
@@ -284,11 +284,11 @@ class JsonFormat(LinesFormat):
         )
         return table.slice(1)
 
-    def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    def stream(self, file: InputFile, raw: pa.NativeFile, block: int) -> Iterator[pa.RecordBatch]:
         """Parse a file in which an object may span lines."""
         if self._may_have_null(file):
             data = raw.read().removeprefix(BOM)
-            if len(data) >= _LARGEST:
+            if len(data) >= LARGEST:
                 raise pa.ArrowInvalid("it has a null between its objects, and 2 GiB or more: remove the null")
             table = as_declared(self._objects(file, pa.py_buffer(data)), self._held(file), self._timestamp_format)
             yield from table.combine_chunks().to_batches()
@@ -296,7 +296,7 @@ class JsonFormat(LinesFormat):
         try:
             reader = json.open_json(
                 raw,
-                read_options=json.ReadOptions(use_threads=False, block_size=BLOCK),
+                read_options=json.ReadOptions(use_threads=False, block_size=block),
                 parse_options=self._parse_options(file),
             )
         except pa.ArrowInvalid as problem:

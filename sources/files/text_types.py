@@ -14,9 +14,15 @@ from spark_ext.schemas.columns import instants
 from spark_ext.schemas.strptime import has_zone
 
 
-def parsed_in_csv(kind: pa.DataType) -> pa.DataType:
-    """The type that Arrow parses in CSV; timestamps and decimals are converted from text by more exact rules."""
-    return pa.string() if types.is_timestamp(kind) or types.is_decimal(kind) else kind
+def parsed_in_csv(kind: pa.DataType, odd_integers: bool) -> pa.DataType:
+    """The type that Arrow parses in CSV; timestamps and decimals are converted from text by more exact rules.
+
+    Args:
+        kind: the declared type.
+        odd_integers: whether there may be integers with a plus or in hexadecimal.
+    """
+    exact = types.is_timestamp(kind) or types.is_decimal(kind) or (odd_integers and types.is_integer(kind))
+    return pa.string() if exact else kind
 
 
 def parsed_in_json(kind: pa.DataType) -> pa.DataType:
@@ -55,8 +61,9 @@ def _converted(values: pa.Array, kind: pa.DataType, pattern: str | None) -> pa.A
     if types.is_list(kind):
         items = _converted(values.values, kind.value_type, pattern)
         return pa.Array.from_buffers(kind, len(values), values.buffers()[:2], values.null_count, values.offset, [items])
-    if types.is_decimal(kind) and types.is_string(values.type):
+    if (types.is_decimal(kind) or types.is_integer(kind)) and types.is_string(values.type):
         values = pc.utf8_trim(values, " \t")  # as of other numbers
+        values = pc.replace_substring_regex(values, r"^\+([0-9]+)$", r"\1")
     return cast(values, kind)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_ext.errors import DataError
 from spark_ext.sources.contract import Limit
-from spark_ext.sources.files import line_ends
+from spark_ext.sources.files import line_ends, lines
 from spark_ext.sources.files.source import Files
 from spark_ext.testing.source_kit import drive
 from tests.sources.files.files_kit import options, read_all, source
@@ -172,6 +175,36 @@ def test_a_compressed_file_has_quoted_line_breaks_at_any_byte(tmp_path: Path) ->
     words = [f"a\n{n}" for n in range(1_500_000)]
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress("".join(f'"{word}"\n' for word in words).encode(), 1))
     assert [row["w"] for row in read_all(source(tmp_path, "w string", multiline="true"))] == words
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.csv.bz2", "utf16.csv"])
+def test_a_quoted_line_end_may_be_cut_anywhere(tmp_path: Path, name: str) -> None:
+    """Arrow loses the LF of a CR LF if a piece of the text ends between them."""
+    more = {"encoding": "utf-16"} if name == "utf16.csv" else {}
+    packs: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress}
+    pack = packs.get(name.rpartition(".")[2], bytes)
+    for before in range(lines.BLOCK - 3, lines.BLOCK):
+        text = '"' + "a" * (before - 1) + '\r\nb"\n"c"\n'
+        (tmp_path / name).write_bytes(pack(text.encode(more.get("encoding", "ascii"))))
+        words = [row["w"] for row in read_all(source(tmp_path / name, "w string", multiline="true", **more))]
+        assert [len(words[0]), words[0][-3:], words[1]] == [before + 2, "\r\nb", "c"]
+
+
+def test_a_row_may_be_longer_than_the_pieces_of_a_text(tmp_path: Path) -> None:
+    """Rows that were read before it are not read twice."""
+    long = "x" * (2 * lines.BLOCK + 7)
+    (tmp_path / "x.csv").write_text('1,"a"\n' * 1_000_000 + f'2,"{long}"\n3,b\n')
+    (tmp_path / "x.json").write_text('{"id":1,"w":"a"}\n' * 600_000 + f'{{"id":2,\n"w":"{long}"}}\n{{"id":3,"w":"b"}}')
+    for name, first in (("x.csv", 1_000_000), ("x.json", 600_000)):
+        made = source(tmp_path / name, DDL, multiline="true")
+        (channel,) = made.discover()
+        found = pa.Table.from_batches(made.read(channel, 0, channel.data[0]))
+        assert found["id"].value_counts().to_pylist() == [
+            {"values": 1, "counts": first},
+            {"values": 2, "counts": 1},
+            {"values": 3, "counts": 1},
+        ]
+        assert found["w"][first].as_py() == long
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "utf16.csv"])
