@@ -104,8 +104,23 @@ class Encoding:
             raise pa.ArrowInvalid(f"it is not valid {self.name}: {problem}") from None
 
     def stream(self, raw: pa.NativeFile) -> pa.NativeFile:
-        """A file from its beginning, in UTF-8."""
-        return raw if self.is_utf8 else pa.transcoding_input_stream(raw, self.name, "utf-8")
+        """A file from its beginning, in UTF-8; bytes that the encoding does not have are no UTF-8 in it either."""
+        if self.is_utf8:
+            return raw
+        decoder = codecs.getincrementaldecoder(self.name)("spark_ext.surrogates")
+
+        def decoded(piece: pa.Buffer) -> bytes:  # an empty one is the end
+            return decoder.decode(bytes(piece), final=not len(piece)).encode("utf-8", "surrogatepass")
+
+        return pa.TransformInputStream(raw, decoded)
+
+
+def _surrogates(problem: UnicodeError) -> tuple[str, int]:
+    assert isinstance(problem, UnicodeDecodeError)
+    return "".join(chr(0xDC00 + byte) for byte in problem.object[problem.start : problem.end]), problem.end
+
+
+codecs.register_error("spark_ext.surrogates", _surrogates)
 
 
 UTF_8 = Encoding("utf-8")

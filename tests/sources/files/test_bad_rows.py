@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,33 @@ def test_a_compressed_file_is_read_by_its_lines(
     source.declared = columns("n int, s string")
     [channel] = source.discover()
     assert source.advance(channel, 0, Limit(rows=2)).rows == len(good)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize(
+    ("encoding", "wrong"),
+    [
+        ("utf-8", b"\xff"),
+        ("cp1252", b"\x81"),
+        ("shift_jis", b"\xfc\xfc"),
+        ("utf-16-le", b"\0\xd8"),
+        ("utf-32-le", b"\xff" * 4),
+    ],
+)
+def test_a_byte_that_the_encoding_does_not_have_makes_a_bad_row(
+    tmp_path: Path, kind: str, ending: str, encoding: str, wrong: bytes
+) -> None:
+    rows = (
+        ["1,a", "2,@", "3,@", "4,b"] if kind == "csv" else [f'{{"n":{n},"s":"{s}"}}' for n, s in enumerate("a@@b", 1)]
+    )
+    content = b"".join(f"{row}\n".encode(encoding) for row in rows).replace("@".encode(encoding), wrong)
+    (tmp_path / f"a.{kind}{ending}").write_bytes(gzip.compress(content) if ending else content)
+    good, bad = read(tmp_path, "n int, s string", encoding=encoding)
+    assert good == [{"n": 1, "s": "a"}, {"n": 4, "s": "b"}] and len(bad) == 2
+    assert all("valid" in row.reason for row in bad)
+    with pytest.raises(DataError):
+        read(tmp_path, "n int, s string", encoding=encoding, multiline="true")
 
 
 # -- what is no matter of a row ---------------------------------------------------------------------------------------
