@@ -10,7 +10,7 @@ from pyarrow import orc, types
 
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.schemas.columns import conform, match, misfit
+from spark_ext.schemas.columns import match, misfit
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.files.legacy_calendar import Calendar
 from spark_ext.sources.files.orc_footer import Tail, read_tail, time_zones
@@ -111,10 +111,7 @@ class OrcFormat(RowGroupsFormat):
                     high = stripe.rows if end is None else min(end - first, stripe.rows)
                     for at in range(low, high, BATCH_ROWS):
                         piece = batch.slice(at, min(BATCH_ROWS, high - at))
-                        if bad is None:
-                            yield conform(piece, self._wanted, file.constants)
-                        else:
-                            yield from self._sifted(file, piece, file.constants, first + at, bad)
+                        yield from self._converted(file, piece, file.constants, first + at, bad)
                 first += stripe.rows
 
     @staticmethod

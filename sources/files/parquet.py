@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_ext.datafiles.input_file import InputFile
-from spark_ext.schemas.columns import conform, match, misfit
+from spark_ext.schemas.casts import leaves
+from spark_ext.schemas.columns import match, misfit
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.files.legacy_calendar import Calendar, UnknownZoneError
 from spark_ext.sources.files.parquet_columns import columns_in
@@ -40,11 +42,11 @@ def read_footer(file: InputFile) -> Footer:
         return Footer.of(rows, sizes, file.size, columns_in(parquet).schema)
 
 
-def _parquet(file: InputFile, raw: pa.NativeFile) -> pq.ParquetFile:
+def _parquet(file: InputFile, raw: pa.NativeFile, int96_unit: str = "us") -> pq.ParquetFile:
     return pq.ParquetFile(
         raw,
         pre_buffer=not file.local,
-        coerce_int96_timestamp_unit="us",
+        coerce_int96_timestamp_unit=int96_unit,
         page_checksum_verification=True,
     )
 
@@ -68,14 +70,19 @@ class ParquetFormat(RowGroupsFormat):
             absent = [name for name in self._wanted.names if self._grown and match(name, found.names) is None]
             constants = {**dict.fromkeys(absent), **file.constants}
             self._refuse(file, misfit(found, self._wanted, constants, self._grown))
-            names = [match(name, found.names) for name in self._wanted.names if name not in constants]
+            names = [match(name, found.names) or "" for name in self._wanted.names if name not in constants]
+            # Microseconds overflow without an error, seconds do not: times that differ in them are out of range.
+            odd = [name for name in names if any(int96[name])]
+            int96 |= {_SECONDS + name: int96[name] for name in odd}
+            seconds = _parquet(file, raw, "s") if odd else None
             first = 0
             for index in range(parquet.metadata.num_row_groups):
                 group = parquet.metadata.row_group(index)
                 if start < first + group.num_rows and (end is None or end > first):
                     row = first
                     size = _batch_rows(group.num_rows, group.total_byte_size)
-                    for batch in parquet.iter_batches(size, [index], names, use_threads=False):
+                    batches = parquet.iter_batches(size, [index], names, use_threads=False)
+                    for batch in _beside(batches, seconds and seconds.read_row_group(index, odd, use_threads=False)):
                         low = max(start - row, 0)
                         high = batch.num_rows if end is None else min(end - row, batch.num_rows)
                         if low < high:
@@ -84,10 +91,7 @@ class ParquetFormat(RowGroupsFormat):
                             piece = batch.slice(low, high - low)
                             if keep is not None:
                                 piece = _kept(piece, keep, row + low)
-                            if bad is None:
-                                yield conform(piece, self._wanted, constants)
-                            else:
-                                yield from self._sifted(file, piece, constants, row + low, bad)
+                            yield from self._converted(file, piece, constants, row + low, bad)
                         row += batch.num_rows
                         if end is not None and row >= end:
                             break
@@ -97,6 +101,37 @@ class ParquetFormat(RowGroupsFormat):
                             "replace it with an undamaged copy, and start again with changed_files=accept",
                         )
                 first += group.num_rows
+
+    def _convert(self, rows: pa.RecordBatch, constants: Mapping[str, str | None]) -> pa.RecordBatch:
+        for name in filter(_is_seconds, rows.schema.names):
+            for micros, seconds in leaves(rows[name.removeprefix(_SECONDS)], rows[name]):
+                whole = pc.floor_temporal(micros, unit="second").cast(seconds.type)
+                if pc.any(pc.not_equal(whole, seconds)).as_py():
+                    raise pa.ArrowInvalid(f"column '{name.removeprefix(_SECONDS)}': an INT96 time is out of range")
+        return super()._convert(rows, constants)
+
+    def _shown(self, row: pa.RecordBatch) -> str:
+        return super()._shown(row.select([name for name in row.schema.names if not _is_seconds(name)]))
+
+
+_SECONDS = "\0seconds of "
+"""Before the names of columns of type INT96, in columns of their seconds."""
+
+
+def _is_seconds(name: str) -> bool:
+    return name.startswith(_SECONDS)
+
+
+def _beside(batches: Iterator[pa.RecordBatch], seconds: pa.Table | None) -> Iterator[pa.RecordBatch]:
+    """Batches with columns that another reading of their rows has."""
+    row = 0
+    for batch in batches:
+        if seconds is not None and batch.num_rows:
+            (more,) = seconds.slice(row, batch.num_rows).combine_chunks().to_batches()
+            for name, column in zip(more.schema.names, more.columns, strict=True):
+                batch = batch.append_column(_SECONDS + name, column)
+        row += batch.num_rows
+        yield batch
 
 
 def _batch_rows(rows: int, size: int) -> int:

@@ -227,19 +227,40 @@ class RowGroupsFormat(ABC):
             if file.size:
                 yield from self._rows(file, start, end, keep, bad)
 
-    def _sifted(
+    def _converted(
         self,
         file: InputFile,
         piece: pa.RecordBatch,
         constants: Mapping[str, str | None],
         first: int,
-        bad: Callable[[BadRow], object],
+        bad: Callable[[BadRow], object] | None,
     ) -> Iterator[pa.RecordBatch]:
-        def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
-            bad(BadRow({"file": file.name, "row": first + row}, str(problem), text_of(one)))
+        """Rows in the declared types, without those that do not fit; `first` is the number of the first one."""
 
-        conform(piece.slice(0, 0), self._wanted, constants)  # what is wrong with all rows is no matter of one
-        return sift(piece, lambda rows: conform(rows, self._wanted, constants), pa.ArrowInvalid, collect)
+        def refuse(row: BadRow) -> None:
+            raise file.refusal(
+                f"row {row.position['row']} does not fit the declared columns: {row.reason}",
+                "correct the file or the schema, and start again with the option changed_files=accept if the file was "
+                "changed; or load with on_bad_row=quarantine",
+            )
+
+        def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
+            (bad or refuse)(BadRow({"file": file.name, "row": first + row}, str(problem), self._shown(one)))
+
+        try:
+            good = iter([self._convert(piece, constants)])
+        except pa.ArrowInvalid:
+            if self._grown:  # rows may have been left out, so that their numbers are not known
+                raise
+            self._convert(piece.slice(0, 0), constants)  # what is wrong with all rows is no matter of one
+            good = sift(piece, lambda rows: self._convert(rows, constants), pa.ArrowInvalid, collect)
+        yield from good
+
+    def _convert(self, rows: pa.RecordBatch, constants: Mapping[str, str | None]) -> pa.RecordBatch:
+        return conform(rows, self._wanted, constants)
+
+    def _shown(self, row: pa.RecordBatch) -> str:
+        return text_of(row)
 
     def _check(self, file: InputFile, footer: Footer) -> None:
         if footer is EMPTY or self._grown:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
-from spark_ext.errors import DataError
+from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.schemas.columns import conform
 from spark_ext.sources.contract import Limit
 from tests.sources.files.files_kit import read_all, source, table, write
@@ -153,18 +153,64 @@ def test_a_byte_limit_takes_a_part_of_the_file(tmp_path: Path) -> None:
     assert (step.bytes or 0) <= size // 2
 
 
-@pytest.mark.parametrize(("year", "right"), [(-4000, True), (9999, True), (290_000, True), (-10_000, False)])
-def test_int96_of_far_years(tmp_path: Path, year: int, right: bool) -> None:
-    """As the page says, INT96 before the first Julian day comes out wrong; later days are right."""
-    path = tmp_path / "x.parquet"
-    epoch = 2_440_588
-    day = epoch + int((year - 1970) * 365.2425)
+EPOCH = 2_440_588
+"""1970-01-01 as a Julian day."""
+
+
+def int96(path: Path, day: int, nanos: int) -> None:
     rows = pa.table({"at": pa.array([0], pa.timestamp("us"))})
     pq.write_table(rows, path, use_deprecated_int96_timestamps=True, use_dictionary=False, compression="none")
-    data, zero = path.read_bytes(), bytes(8) + epoch.to_bytes(4, "little")
+    data, zero = path.read_bytes(), bytes(8) + EPOCH.to_bytes(4, "little")
     assert data.count(zero) == 1
-    path.write_bytes(data.replace(zero, bytes(8) + day.to_bytes(4, "little", signed=True)))
-    made = source(path)
+    path.write_bytes(
+        data.replace(zero, nanos.to_bytes(8, "little", signed=True) + day.to_bytes(4, "little", signed=True))
+    )
+
+
+@pytest.mark.parametrize("year", [-4000, 9999, 290_000, -10_000, 300_000, 5_000_000])
+def test_int96_of_far_years(tmp_path: Path, year: int) -> None:
+    """A time that microseconds cannot hold is refused, and one before the first Julian day."""
+    day = EPOCH + int((year - 1970) * 365.2425)
+    int96(tmp_path / "x.parquet", day, 0)
+    made = source(tmp_path)
     (channel,) = made.discover()
+    if not -4000 <= year <= 290_000:
+        with pytest.raises(DataError, match=r"x\.parquet.*row 0 .*'at': an INT96 time is out of range"):
+            list(made.read(channel, 0, 1))
+        return
     (batch,) = made.read(channel, 0, 1)
-    assert (batch["at"].cast(pa.int64()).to_pylist() == [(day - epoch) * 86_400_000_000]) is right
+    assert batch["at"].cast(pa.int64()).to_pylist() == [(day - EPOCH) * 86_400_000_000]
+
+
+def test_int96_that_spark_has_let_overflow_is_refused(tmp_path: Path) -> None:
+    """Of the year 290,000, as Spark writes it: day and time of day are negative."""
+    micros = 9_089_380_393_200_000_000 + EPOCH * 86_400_000_000 - 2**64
+    day = -(-micros // 86_400_000_000)
+    int96(tmp_path / "x.parquet", day, (micros - day * 86_400_000_000) * 1000)
+    with pytest.raises(DataError, match="an INT96 time is out of range"):
+        read_all(source(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [
+        (pa.decimal256(50, 2), r"'v' has the type decimal256\(50, 2\), which Spark does not support"),
+        (pa.list_(pa.decimal256(50, 2)), "which Spark does not support"),
+        (pa.struct([("a", pa.null())]), "which Spark does not support"),
+        (pa.null(), "all values of column 'v' are null"),
+    ],
+)
+def test_a_first_file_without_a_schema_for_spark_is_refused_by_column(
+    tmp_path: Path, kind: pa.DataType, match: str
+) -> None:
+    pq.write_table(pa.table({"n": [1], "v": pa.nulls(1, kind)}), tmp_path / "x.parquet")
+    with pytest.raises(ConfigurationError, match=match):
+        source(tmp_path)
+    assert read_all(source(tmp_path, "n bigint")) == [{"n": 1}]
+
+
+def test_a_value_that_spark_does_not_have_is_not_called_damage(tmp_path: Path) -> None:
+    rows = pa.table({"at": pa.array([1000, 1001], pa.timestamp("ns"))})
+    pq.write_table(rows, tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"row 1 does not fit the declared columns: column 'at': .*1001"):
+        read_all(source(tmp_path))
