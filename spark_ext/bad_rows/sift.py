@@ -56,7 +56,16 @@ def _value(scalar: pa.Scalar) -> object:
         found = scalar.as_py()
     except (ValueError, OverflowError):
         return _unreadable(scalar)
-    return str(found) if isinstance(found, float) and not math.isfinite(found) else found
+    return _finite(found)
+
+
+def _finite(value: object) -> object:
+    """A value with NaN and infinities as texts, at any depth."""
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _unreadable(scalar: pa.Scalar) -> object:

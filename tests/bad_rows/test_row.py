@@ -79,10 +79,12 @@ def test_a_row_is_json_whatever_is_in_it() -> None:
             pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), far),
             pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")]),
             pa.array([b"\xff"]),
+            pa.array([[{"a": float("-inf")}]]),
         ],
-        names=["nan", "far", "list", "text", "bytes"],
+        names=["nan", "far", "list", "text", "bytes", "deep"],
     )
     found = json.loads(text_of(row))
+    assert found["deep"] == [{"a": "-inf"}]
     assert found["nan"] == "nan" and found["far"] == "timestamp[us, tz=UTC] 253402300800000000"
     assert found["list"] == ["timestamp[us, tz=UTC] 253402300800000000"]
     assert found["text"] == repr(b"\xff\xfe") and found["bytes"] == repr(b"\xff")
