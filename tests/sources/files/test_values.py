@@ -1,0 +1,272 @@
+"""`files` into Arrow: a value is that of the file, or its row is a bad row, or the file is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pyarrow import types
+
+from spark_ext.errors import DataError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sources.contract import BadRow, Channel, Limit
+from spark_ext.sources.files import lines
+from spark_ext.sources.files.source import Files
+from tests.schemas.text_oracle import KINDS, plain, same, texts, value_of
+from tests.sources.files.files_kit import needs_newer_pyarrow, source
+
+few = settings(max_examples=settings().max_examples // 4)  # each writes a file
+
+
+def read(path: Path, ddl: str, **options: str) -> tuple[dict[int, Any], list[BadRow]]:
+    """The values of the column `v`, by the numbers in `n`, and the bad rows."""
+    made = Files({"uid": "f", "path": str(path), "on_bad_row": "quarantine", **options})
+    made.declared = columns(ddl)
+    bad: list[BadRow] = []
+    made._collect = bad.append
+    [channel] = made.discover()
+    end = made.advance(channel, channel.begin, Limit()).end
+    batches = list(made.read(Channel(channel.id, None, channel.data), channel.begin, end))
+    return {n: value for one in batches for n, value in zip(plain(one["n"]), plain(one["v"]), strict=True)}, bad
+
+
+def file(folders: pytest.TempPathFactory, name: str, content: bytes = b"") -> Path:
+    path = folders.mktemp("f") / name
+    path.write_bytes(content)
+    return path
+
+
+# -- text ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(texts, st.booleans()), min_size=1, max_size=6), st.sampled_from(list(KINDS)))
+@example([("5", False), ("0xFFFFFFFF", False), ("+7", False)], "int")
+@example([("1" + "0" * 256, False)], "decimal(38,0)")
+@few
+def test_csv(tmp_path_factory: pytest.TempPathFactory, values: list[tuple[str, bool]], name: str) -> None:
+    kind = KINDS[name]
+    trimmed = not (types.is_string(kind) or types.is_boolean(kind) or types.is_timestamp(kind))
+    wanted = [
+        None if not (text or quoted) else value_of(text.strip(" \t") if trimmed else text, kind)
+        for text, quoted in values
+    ]
+    rows = [f'{n},"{text}"' if quoted else f"{n},{text}" for n, (text, quoted) in enumerate(values)]
+    path = file(tmp_path_factory, "x.csv", "\n".join(rows).encode())
+    good, bad = read(path, f"n bigint, v {name}")
+    assert len(good) + len(bad) == len(values)
+    for n, value in good.items():
+        assert same(value, wanted[n]), (values[n], value, wanted[n])
+    if not (types.is_decimal(kind) or types.is_timestamp(kind)):  # of which some texts are refused
+        assert [n for n, one in enumerate(wanted) if one is not None and n not in good] == []
+    if bad:
+        with pytest.raises(DataError):
+            read(path, f"n bigint, v {name}", multiline="true")
+    else:
+        assert all(map(same, read(path, f"n bigint, v {name}", multiline="true")[0].values(), good.values()))
+
+
+class Number(str):
+    """A number in JSON, by its characters."""
+
+
+REFUSED = object()
+
+
+def json_value(token: str, kind: pa.DataType) -> Any:
+    try:
+        found = json.loads(token, parse_int=Number, parse_float=Number, parse_constant=Number)
+    except ValueError:
+        return REFUSED
+    if found is None or (isinstance(found, bool) and types.is_boolean(kind)):
+        return found
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    text = types.is_string(kind) or types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind)
+    if (number and isinstance(found, Number)) or (text and isinstance(found, str) and not isinstance(found, Number)):
+        return value_of(str(found), kind) if value_of(str(found), kind) is not None else REFUSED
+    return REFUSED
+
+
+tokens = st.one_of(
+    texts.map(json.dumps),
+    texts.filter(lambda text: not set(text) & set("\0:")),
+    st.sampled_from(["null", "true", "NaN", "Infinity", "-Infinity", '"\\ud800"', '"\\u0000\u00e9"', '{"a":1}', "[1]"]),
+)
+
+
+@given(st.lists(tokens, min_size=1, max_size=6), st.sampled_from(list(KINDS)))
+@example(["1" + "0" * 256, '"1e300"'], "decimal(38,0)")
+@few
+def test_json(tmp_path_factory: pytest.TempPathFactory, values: list[str], name: str) -> None:
+    path = file(
+        tmp_path_factory, "x.json", "\n".join(f'{{"n":{n},"v":{token}}}' for n, token in enumerate(values)).encode()
+    )
+    good, bad = read(path, f"n bigint, v {name}")
+    assert len(good) + len(bad) == len(values)
+    for n, value in good.items():
+        assert same(value, json_value(values[n], KINDS[name])), (values[n], value)
+
+
+# -- files with types of their own --------------------------------------------------------------------------------
+
+
+def ints(bits: int) -> st.SearchStrategy[int]:
+    edge = 1 << (bits - 1)
+    return st.integers(-edge, edge - 1) | st.integers(-2, 2) | st.sampled_from([-edge, edge - 1])
+
+
+DAY = 86_400_000_000
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "tinyint": ints(8),
+    "bigint": ints(64),
+    "float": st.floats(width=32),
+    "double": st.floats(),
+    "decimal(38,18)": st.decimals(-(10**19), 10**19, places=18),
+    "boolean": st.booleans(),
+    "string": st.text(st.characters(codec="utf-8"), max_size=5),
+    "binary": st.binary(max_size=5),
+    "date": ints(32),
+    "timestamp": ints(64) | st.integers(-30_000 * DAY, 30_000 * DAY),
+    "timestamp_ntz": ints(64) | st.integers(-30_000 * DAY, 30_000 * DAY),
+}
+column = st.sampled_from(list(VALUES)).flatmap(
+    lambda name: st.tuples(st.just(name), st.lists(st.none() | VALUES[name], min_size=1, max_size=5))
+)
+
+
+def array(name: str, values: list[Any], unit: str = "us") -> pa.Array:
+    """Values in a column of a file: days and times are numbers."""
+    kind = KINDS.get(name, pa.binary())
+    if types.is_date(kind):
+        return pa.array(values, pa.int32()).view(kind)
+    if types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).view(pa.timestamp(unit, kind.tz))
+    return pa.array(values, kind)
+
+
+def check(path: Path, name: str, wanted: list[Any]) -> None:
+    """Each row is good or bad. A wanted value of REFUSED is that of a bad row."""
+    good, bad = read(path, f"n bigint, v {name}")
+    assert len(good) + len(bad) == len(wanted)
+    assert {n for n, value in enumerate(wanted) if value is REFUSED} == set(range(len(wanted))) - set(good)
+    assert all(same(value, wanted[n]) for n, value in good.items()), (good, wanted)
+
+
+@given(column, st.sampled_from(["ms", "us", "ns"]))
+@few
+def test_parquet(tmp_path_factory: pytest.TempPathFactory, values: tuple[str, list[Any]], unit: str) -> None:
+    name, given = values
+    path, wanted = file(tmp_path_factory, "x.parquet"), given
+    if name.startswith("timestamp") and unit == "ms":
+        given = [value and value // 7000 for value in given]
+        wanted = [value and value * 1000 for value in given]
+    elif name.startswith("timestamp") and unit == "ns":
+        wanted = [value if value is None else REFUSED if value % 1000 else value // 1000 for value in given]
+    pq.write_table(pa.table({"n": range(len(given)), "v": array(name, given, unit)}), path)
+    check(path, name, wanted)
+
+
+@given(
+    st.lists(st.none() | ints(64) | st.sampled_from([9_089_380_393_200_000_000, -210_866_803_200_000_001]), max_size=5)
+)
+@few
+def test_parquet_of_int96(tmp_path_factory: pytest.TempPathFactory, values: list[int | None]) -> None:
+    """A time that does not fit is refused; an INT96 of zeros, of the first Julian day, is 1970."""
+    days = [value if value is None else value // DAY + 2_440_588 for value in values]
+    values = [value for value, day in zip(values, days, strict=True) if day != 0]
+    path = file(tmp_path_factory, "x.parquet")
+    nested = pa.ListArray.from_arrays(list(range(len(values) + 1)), array("timestamp", values))
+    rows = pa.table({"n": range(len(values)), "v": array("timestamp", values), "l": nested})
+    pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
+    refused = [REFUSED if value is not None and value // DAY < -2_440_588 else value for value in values]
+    check(path, "timestamp", refused)
+    made = source(path, "n bigint, l array<timestamp>")
+    (channel,) = made.discover()
+    if REFUSED in refused:
+        with pytest.raises(DataError, match="an INT96 time is out of range"):
+            list(made.read(channel, 0, len(values)))
+
+
+@given(column)
+@few
+def test_orc(tmp_path_factory: pytest.TempPathFactory, values: tuple[str, list[Any]]) -> None:
+    name, given = values
+    rows = pa.table({"n": range(len(given)), "v": array(name, given)})
+    if needs_newer_pyarrow(rows):
+        return
+    path = file(tmp_path_factory, "x.orc")
+    orc.write_table(rows, path)
+    far = name.startswith("timestamp") and any(v is not None and abs(v) > 2**63 // 1000 - 10**6 for v in given)
+    try:
+        check(path, name, given)
+    except DataError:
+        assert far
+    else:
+        assert not far
+
+
+AVRO = {
+    "bigint": "long",
+    "float": "float",
+    "double": "double",
+    "boolean": "boolean",
+    "string": "string",
+    "binary": "bytes",
+    "decimal(38,18)": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 18},
+    "date": {"type": "int", "logicalType": "date"},
+    "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
+    "timestamp_ntz": {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+@given(column.filter(lambda one: one[0] in AVRO))
+@few
+def test_avro(tmp_path_factory: pytest.TempPathFactory, values: tuple[str, list[Any]]) -> None:
+    name, given = values
+    fields = [{"name": "n", "type": "long"}, {"name": "v", "type": ["null", AVRO[name]]}]
+    path = file(tmp_path_factory, "x.avro")
+    with path.open("wb") as out:
+        fastavro.writer(
+            out, {"type": "record", "name": "r", "fields": fields}, [{"n": n, "v": v} for n, v in enumerate(given)]
+        )
+    check(path, name, given)
+
+
+# -- rows over several lines --------------------------------------------------------------------------------------
+
+pieces = st.lists(st.sampled_from(["\r\n", "\r", "\n", '""', ",", "a", "bcd", "\u00e9" * 9]), max_size=12).map("".join)
+
+
+@given(st.lists(pieces, min_size=1, max_size=6), st.integers(2, 40), st.sampled_from(["utf-8", "utf-16", "cp1252"]))
+@example(["a" * 9 + "\r\n"], 16, "utf-8")
+@few
+def test_csv_over_several_lines(
+    tmp_path_factory: pytest.TempPathFactory, values: list[str], block: int, encoding: str
+) -> None:
+    """Wherever a file is cut, with rows longer than the pieces."""
+    text = "n,v\n" + "".join(f'{n},"{value}"\n' for n, value in enumerate(values))
+    wanted = [row[1] for row in csv.reader(io.StringIO(text, newline=""))][1:]
+    path = file(tmp_path_factory, "x.csv", text.encode(encoding))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK", block)
+        good, _ = read(path, "n bigint, v string", header="true", multiline="true", encoding=encoding)
+    assert list(good.values()) == wanted
+
+
+@given(st.lists(st.text("a\u00e9 }{\n\r", max_size=40), min_size=1, max_size=6), st.integers(8, 60))
+@few
+def test_json_over_several_lines(tmp_path_factory: pytest.TempPathFactory, values: list[str], block: int) -> None:
+    text = "\r\n".join(json.dumps({"n": n, "v": value}, indent=1) for n, value in enumerate(values))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK", block)
+        good, _ = read(file(tmp_path_factory, "x.json", text.encode()), "n bigint, v string", multiline="true")
+    assert list(good.values()) == values
