@@ -89,12 +89,12 @@ class CsvFormat(LinesFormat):
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """Parse lines into columns."""
-        names = self._header(file).names
+        names, text = self._header(file).names, bytes(block)
         table = csv.read_csv(
             pa.BufferReader(block),
             read_options=csv.ReadOptions(use_threads=False, block_size=block.size + 1, column_names=names),
             parse_options=self._parse_options(),
-            convert_options=self._convert_options(file, names, any(one in bytes(block) for one in _ODD_INTEGERS)),
+            convert_options=self._convert_options(file, names, any(one in text for one in _ODD_INTEGERS)),
         )
         self._refuse_open_lines(block, table.num_rows)
         return self._shaped(file, table)

@@ -225,7 +225,10 @@ def constant(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
     """
     if text is None:
         return pa.nulls(rows, kind)
-    value = pa.array([text])
+    try:
+        value = pa.array([text])
+    except UnicodeEncodeError:
+        raise pa.ArrowInvalid(f"{text!r} is not valid UTF-8") from None
     value = instants(value, kind) if types.is_timestamp(kind) else cast(value, kind)
     return pa.repeat(value[0], rows)
 
@@ -263,6 +266,6 @@ def folder_values(path: str) -> dict[str, str | None]:
     for part in path.split("/")[:-1]:
         found = _HIVE.fullmatch(part)
         if found:
-            text = unquote(found[2])
+            text = unquote(found[2], errors="surrogateescape")
             values[unquote(found[1])] = None if text == "__HIVE_DEFAULT_PARTITION__" else text
     return values

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_ext.schemas.casts import cast
-from spark_ext.schemas.columns import constant
+from spark_ext.schemas.columns import constant, folder_values
 from spark_ext.schemas.strptime import parsed, refused_directive
 from tests.schemas.text_oracle import KINDS, plain, same, texts, value_of
 
@@ -66,6 +66,13 @@ def test_what_has_no_place_in_a_type_is_refused() -> None:
         with pytest.raises(pa.ArrowInvalid, match="does not fit the type"):
             cast(values, kind)
     assert cast(pa.array([0, 1, None]), pa.bool_()).to_pylist() == [False, True, None]
+
+
+def test_the_name_of_a_folder_is_a_value_or_refused() -> None:
+    values = folder_values("a=M%C3%B6hre/b=M%F6hre/x.csv")
+    assert constant(values["a"], pa.string(), 1).to_pylist() == ["Möhre"]
+    with pytest.raises(pa.ArrowInvalid, match="is not valid UTF-8"):
+        constant(values["b"], pa.string(), 1)
 
 
 NUMBERS = {
