@@ -172,6 +172,13 @@ class Statements:
                     kept=NOTHING_VISIBLE,
                 ) from None
             raise to_error(error, f"{who}, {option}", NOTHING_VISIBLE, redact=self.redact) from None
+        if connection.info.encoding != "utf-8":
+            raise refused(
+                f"the option '{option}' sets client_encoding, and rows are sent as UTF-8",
+                who,
+                f"remove the statement that sets it from '{option}'",
+                kept=NOTHING_VISIBLE,
+            )
         if connection.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS:
             # Not found by `check`; for example by a setting of the server for backslashes.
             raise StateError(

@@ -278,13 +278,18 @@ class PostgresServer:
         self.stop()
         self.start()
 
-    def database(self) -> Database:
-        """A new database."""
+    def database(self, encoding: str = "UTF8") -> Database:
+        """A new database, whose texts are in this encoding."""
         name = f"test_{next(self._numbers)}"
+        given = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {} ENCODING {} {}").format(
+            sql.Identifier(name),
+            sql.Identifier(USER),
+            sql.Identifier("template1" if encoding == "UTF8" else "template0"),
+            sql.Literal(encoding),
+            _COPIED,
+        )
         with self.admin() as connection:
-            connection.execute(
-                sql.SQL("CREATE DATABASE {} OWNER {} {}").format(sql.Identifier(name), sql.Identifier(USER), _COPIED)
-            )
+            connection.execute(given)
         return Database(self, name)
 
     def german(self) -> Database:

@@ -88,7 +88,8 @@ class Server:
         keep_alive = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
         try:
             parsed: Mapping[str, Any] = psycopg.conninfo.conninfo_to_dict(options.dsn or "")
-            settings = {**keep_alive, **parsed, **given}
+            # All texts are exchanged as UTF-8, whatever the address, the environment, database and role prefer.
+            settings = {**keep_alive, **parsed, **given, "client_encoding": "UTF8"}
             settings.setdefault("connect_timeout", max(2, options.connect_timeout // 1000))
             conninfo = psycopg.conninfo.make_conninfo(**settings)
             if not all(port.isdigit() for port in str(settings.get("port", 0)).split(",") if port):

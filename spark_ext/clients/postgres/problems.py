@@ -67,7 +67,8 @@ def describe(error: BaseException, *, redact: bool = False) -> str:
     state = sqlstate(error)
     if redact:
         # Some primary messages contain the value as well: invalid input syntax for type integer: "secret".
-        primary = re.sub(r': ".*"$|: .*$', "", primary) if state.startswith(("22", "P0")) else primary
+        if state.startswith(("22", "P0")):
+            primary = re.sub(r': ".*"$|: .*$| with byte sequence( 0x\w\w)+', "", primary)
         return f"{primary} (SQLSTATE {state})"
     parts = (primary, getattr(diag, "message_detail", None), getattr(diag, "message_hint", None))
     return " - ".join(part for part in parts if part) + f" (SQLSTATE {state})"
