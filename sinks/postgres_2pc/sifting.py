@@ -97,7 +97,9 @@ class Sifting:
         self._connection = committer.connection
         self._refused = 0
         # No column of the rows has this name.
-        self._number = "spark_ext_row" + "_" * sum(name.startswith("spark_ext_row") for name in committer.columns)
+        self._number = "spark_ext_row"
+        while self._number in committer.columns:
+            self._number += "_"
 
     def move(self, parts: Sequence[Part]) -> int:
         """Insert all rows that the table takes; the others are put aside.
@@ -200,6 +202,8 @@ class Sifting:
     def _put_aside(self, row: sql.Composed, error: psycopg.Error) -> None:
         from psycopg import sql
 
-        found: Any = self._connection.execute(sql.SQL("SELECT row_to_json(r)::text FROM ({}) r").format(row)).fetchone()
+        found: Any = self._connection.execute(
+            sql.SQL("SELECT row_to_json(r.*)::text FROM ({}) r").format(row)
+        ).fetchone()
         self._refused += 1
         self._aside.add(BadRow(None, describe(error, redact=self._aside.redact), found[0]))

@@ -21,7 +21,6 @@ from spark_ext.clients.postgres.connection import Server
 from spark_ext.errors import DataError, ReplayError
 from spark_ext.schemas.casts import cast
 from spark_ext.sources.contract import BadRow
-from spark_ext.sources.postgres.relation import NO_LIST_COLUMN
 from spark_ext.sources.postgres.settings import settings_of
 from spark_ext.sources.postgres.snapshot import APPLICATION
 
@@ -117,11 +116,10 @@ def _sifted(
     batch: pa.RecordBatch, wanted: pa.Schema, who: str, first: int, bad: Callable[[BadRow], object]
 ) -> Iterator[pa.RecordBatch]:
     """The rows that fit. A bad one is named by its place in the range, in the key's order, and by its hash."""
-    names = [*wanted.names, *batch.schema.names[len(wanted) :]]
 
     def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
         position = {"row": first + row, "hash": one.column(one.num_columns - 1)[0].as_py()}
-        values = one.rename_columns(names).select(wanted.names)
+        values = pa.RecordBatch.from_arrays(one.columns[: len(wanted)], names=wanted.names)
         reason = problem.what if isinstance(problem, DataError) else str(problem)
         bad(BadRow(position, reason, text_of(values)))
 
@@ -129,7 +127,7 @@ def _sifted(
 
 
 def _conform(batch: pa.RecordBatch, wanted: pa.Schema, who: str) -> pa.RecordBatch:
-    _refuse_no_lists(batch, who)
+    _refuse_no_lists(batch, len(wanted), who)
     columns: list[Any] = []
     for index, field in enumerate(wanted):
         column = batch.column(index)
@@ -151,9 +149,9 @@ def _conform(batch: pa.RecordBatch, wanted: pa.Schema, who: str) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _refuse_no_lists(batch: pa.RecordBatch, who: str) -> None:
-    index = batch.schema.get_field_index(NO_LIST_COLUMN)
-    names = [] if index < 0 else batch.column(index).drop_null()
+def _refuse_no_lists(batch: pa.RecordBatch, declared: int, who: str) -> None:
+    # By its place: a column of the user may have any name.
+    names = [] if batch.num_columns < declared + 2 else batch.column(declared).drop_null()
     if len(names):
         raise DataError(
             f"column '{names[0]}' contains an array of several dimensions, or one whose first index is not 1, which "

@@ -114,7 +114,7 @@ def xid_of() -> str:
 
 def hash_of(key: Key, has_xid: bool) -> str:
     """SQL of 64 bits that change when the row does."""
-    return f"hashtextextended({key.text}, t.xmin::text::bigint)" if has_xid else "hashtextextended(t::text, 0)"
+    return f"hashtextextended({key.text}, t.xmin::text::bigint)" if has_xid else "hashtextextended((t.*)::text, 0)"
 
 
 _FACTS = """
