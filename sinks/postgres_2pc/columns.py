@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
+from spark_ext.clients.postgres.names import LONGEST
 from spark_ext.errors import refused
 from spark_ext.sinks.postgres_2pc.types import Column, new_type
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from spark_ext.clients.postgres.names import Name
-
-_LONGEST = 63
-"""Bytes of a name; the server cuts longer ones off."""
 
 _SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 
@@ -93,8 +91,8 @@ def lacking(schema: StructType, columns: Sequence[Column], who: str) -> list[Str
             why = f"the table has a column '{lower[name.lower()]}', which differs only in case"
         elif name in _SYSTEM:
             why = "PostgreSQL has this name for a column of its own"
-        elif len(name.encode()) > _LONGEST:
-            why = f"names in PostgreSQL have at most {_LONGEST} bytes"
+        elif len(name.encode()) > LONGEST:
+            why = f"names in PostgreSQL have at most {LONGEST} bytes"
         if why is not None:
             raise refused(
                 f"column '{name}' cannot be added to the table: {why}",

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from spark_ext.clients.postgres.connection import ConnectionOptions
-from spark_ext.clients.postgres.names import Name
-from spark_ext.options import Bytes, Milliseconds, Names
+from spark_ext.clients.postgres.names import ColumnName, ColumnNames, Name
+from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sinks.contract import SinkOptions
 from spark_ext.sinks.postgres_2pc.columns import mapping
 from spark_ext.sinks.postgres_2pc.statements import Statements, check
@@ -25,10 +25,10 @@ class PostgresSinkOptions(SinkOptions, ConnectionOptions):
     mode: Literal["append", "upsert"] = "append"
     """Whether rows are added, or replace those with the same key."""
 
-    key: Names = ()
+    key: ColumnNames = ()
     """For `upsert`: the key columns, comma-separated; the table needs a primary key or unique index on them."""
 
-    latest_by: str | None = None
+    latest_by: ColumnName | None = None
     """For `upsert`: of several rows with the same key, the one with the greatest value in this column is kept. Without
     it an epoch with several rows of the same key is refused."""
 

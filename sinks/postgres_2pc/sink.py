@@ -104,6 +104,8 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                 self._refuse_prepared_without_copy(table, self._who)
             elif not options.create_table:
                 raise missing(self._table, self._who)
+            else:
+                lacking(schema, (), self._who)
             if options.prepared:
                 self._refuse_without_prepared_transactions(connection)
         self._schema = schema

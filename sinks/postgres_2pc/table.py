@@ -139,6 +139,7 @@ def create(connection: psycopg.Connection[Any], name: Name, schema: StructType, 
     """Create the table if it does not exist; a key becomes its primary key."""
     from psycopg import sql
 
+    lacking(schema, (), who)
     columns = [
         sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(new_type(field.dataType, field.name, who)))
         for field in schema.fields

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from spark_ext.clients.postgres.connection import ConnectionOptions
-from spark_ext.clients.postgres.names import Name
-from spark_ext.options import Milliseconds, Names
+from spark_ext.clients.postgres.names import ColumnName, ColumnNames, Name
+from spark_ext.options import Milliseconds
 from spark_ext.sources.contract import SourceOptions
 
 
@@ -29,7 +29,7 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
     """Unique column without nulls by which the table is divided, or several, comma-separated, that are unique
     together; default: the primary key, or another unique column if it has several."""
 
-    columns: Names = ()
+    columns: ColumnNames = ()
     """The columns to read, comma-separated; default: all."""
 
     where: str | None = None
@@ -41,7 +41,7 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
     incremental: Literal["none", "column", "xmin"] = "none"
     """Whether to continue after the existing rows: by an increasing column, or by the transaction that wrote a row."""
 
-    incremental_column: str | None = None
+    incremental_column: ColumnName | None = None
     """For `incremental=column`: a column that increases over time, such as a sequence's number; preferably indexed."""
 
     poll_interval: Milliseconds = 1000

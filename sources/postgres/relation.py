@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as spark
 
+from spark_ext.clients.postgres.names import columns as named_columns
 from spark_ext.clients.postgres.problems import describe
 from spark_ext.errors import refused
 from spark_ext.sources.postgres.key import Bound, Key
@@ -62,7 +63,7 @@ class ReadColumn:
 
     name: str
     kind: str
-    """Name in `pg_type`; of the element for an array."""
+    """Name in `pg_type`, of an enumeration with its schema; of the element for an array."""
     is_array: bool
     spark: spark.DataType
     as_text: bool
@@ -133,6 +134,12 @@ GROUP BY i.indexrelid, i.indisprimary HAVING bool_and(a.attnotnull)
 ORDER BY count(*) > 1, NOT i.indisprimary, array_agg(a.attname ORDER BY k.place)
 """
 """The columns of unique indexes without nulls; those of one column first, and of these the primary key."""
+
+
+_ENUMS = """
+SELECT y.oid::bigint, quote_ident(n.nspname) || '.' || quote_ident(y.typname)
+FROM pg_type y JOIN pg_namespace n ON n.oid = y.typnamespace WHERE y.typtype = 'e' AND y.oid = ANY(%s::oid[])
+"""
 
 
 def look_up(
@@ -215,7 +222,7 @@ def _of_table(connection: psycopg.Connection[Any], source: str, key: str | None,
 
 def _named(key: str, columns: Collection[str]) -> tuple[str, ...]:
     """The columns of the option: one, whose name may have a comma, or several."""
-    return (key,) if key in columns else tuple(part.strip() for part in key.split(","))
+    return (key,) if key in columns else named_columns(key)
 
 
 def _of_query(connection: psycopg.Connection[Any], source: str, key: str | None, who: str) -> Relation:
@@ -231,14 +238,17 @@ def _of_query(connection: psycopg.Connection[Any], source: str, key: str | None,
 def _columns(connection: psycopg.Connection[Any], source: str) -> dict[str, tuple[ReadColumn, str]]:
     """By name, with the type as SQL writes it."""
     cursor = connection.execute(f"SELECT * FROM {source} t LIMIT 0")
+    described = cursor.description or ()
+    enums = dict(connection.execute(_ENUMS, ([found.type_code for found in described],)).fetchall())
     out = {}
-    for found in cursor.description or ():
+    for found in described:
         info = connection.adapters.types.get(found.type_code)
         is_array = info is not None and info.array_oid == found.type_code
-        column = _column(found.name, info.name if info else "", is_array, found.precision, found.scale)
+        enum = enums.get(found.type_code)
+        column = _column(found.name, info.name if info else enum or "", is_array, found.precision, found.scale)
         # With its schema and in quotes: bit, char and bpchar alone mean other types, which cut values off.
         simple = info is not None and not is_array
-        out[found.name] = (column, "pg_catalog." + quoted(column.kind.strip('"')) if simple else "text")
+        out[found.name] = (column, "pg_catalog." + quoted(column.kind.strip('"')) if simple else enum or "text")
     return out
 
 
@@ -271,7 +281,11 @@ def _relation(
             )
         column, _ = columns[name]
         if column.is_array or not column.kind:
-            raise refused(f"column '{name}' has a type without ranges", who, "name columns of simple types as the key")
+            raise refused(
+                f"column '{name}' is an array or has a type of an extension, which has no ranges",
+                who,
+                "name other columns as the key, or read a query that casts the column, such as to text",
+            )
     if len(set(names)) < len(names):
         raise refused(f"the key '{', '.join(names)}' has a column twice", who, "correct the option 'key'")
     every = tuple(found for found, _ in columns.values())

@@ -5,7 +5,11 @@ from __future__ import annotations
 import psycopg
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from spark_ext.clients.postgres.connection import ConnectionOptions, Server
+from spark_ext.clients.postgres.names import Name, columns
 from spark_ext.clients.postgres.problems import to_error
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError
 
@@ -63,3 +67,38 @@ def test_a_lock_that_was_not_granted_is_named() -> None:
     """The server is there; a statement such as ALTER TABLE stands between."""
     error = to_error(psycopg.errors.LockNotAvailable("canceling statement due to lock timeout"), "who", "kept")
     assert "a lock on the table was not granted in time" in error.what and "ALTER TABLE" in error.do
+
+
+@pytest.mark.parametrize("dsn", [None, "postgresql://h/d?client_encoding=LATIN1", "client_encoding=WIN1252"])
+def test_texts_are_exchanged_as_utf8(dsn: str | None) -> None:
+    """In the address, which libpq prefers to the environment, the database and the role."""
+    server = Server.of(ConnectionOptions(uid="a", dsn=dsn), "test")
+    assert psycopg.conninfo.conninfo_to_dict(server.conninfo)["client_encoding"] == "UTF8"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("id", ("id",)),
+        (' id , "Order", ', ("id", "Order")),
+        ('"a, ""b"""', ('a, "b"',)),
+        ('a"b, %(id)s', ('a"b', "%(id)s")),
+        ('"open', ('"open',)),
+        ("", ()),
+    ],
+)
+def test_columns_as_users_write_them(text: str, names: tuple[str, ...]) -> None:
+    assert columns(text) == names
+
+
+@given(st.lists(st.text(min_size=1), min_size=1))
+def test_any_column_may_be_quoted(names: list[str]) -> None:
+    assert columns(", ".join('"' + name.replace('"', '""') + '"' for name in names)) == tuple(names)
+
+
+@pytest.mark.parametrize("text", ["n" * 64, f'"{"ä" * 32}"', f"shop.{'n' * 64}", f"{'s' * 64}.n"])
+def test_a_name_that_the_server_would_cut_off_is_refused(text: str) -> None:
+    """It would be that of another table."""
+    with pytest.raises(ValueError, match="at most 63 bytes"):
+        Name.parse(text)
+    assert Name.parse("n" * 63).table == "n" * 63

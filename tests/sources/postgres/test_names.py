@@ -1,0 +1,147 @@
+"""The source `postgres`: columns with the names of our SQL's aliases, names in quotes, and unusual types of keys."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from spark_ext.errors import ConfigurationError, ReplayError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sources.postgres.source import Postgres
+from spark_ext.testing.source_kit import SourceRun
+from tests.servers.postgres import Database
+from tests.sources.postgres.postgres_runs import ids, options, run, table, to_end_with_replays, to_rest
+
+__all__ = ["table"]  # a fixture
+
+ALIASES = (
+    "t",
+    "u",
+    "k",
+    "b",
+    "r",
+    "n",
+    "x",
+    "v",
+    "k0",
+    "bounds",
+    "value",
+    "number",
+    "count",
+    "found",
+    "l",
+    "p",
+    "name",
+)
+"""Names that our SQL has for tables and columns."""
+
+
+@pytest.mark.parametrize("what", ["view", "query"])
+def test_a_row_without_a_transaction_is_known_by_all_of_its_columns(table: Database, what: str) -> None:
+    """Also if one of them has the name of our alias; and if it is null."""
+    table.run("CREATE VIEW v AS SELECT id, word, CASE WHEN id < 5 THEN 'same' END AS t FROM t")
+    more = {"table": "v"} if what == "view" else {"query": "SELECT * FROM v"}
+    given = {name: value for name, value in options(table).items() if what == "view" or name != "table"}
+    found = SourceRun(Postgres, {**given, **more, "key": "id"}, limits=[{}])
+    assert found.epoch()
+    assert ids(found) == list(range(1, 21))
+    table.run("UPDATE t SET word = 'changed' WHERE id = 3")
+    with pytest.raises(ReplayError, match="some of them changed"):
+        found.replay()
+
+
+@pytest.mark.parametrize("alias", [*ALIASES, "_spark_ext_hash", "_spark_ext_no_list", 'q"uote, %s', "n" * 63, "größe"])
+def test_the_key_may_have_the_name_of_an_alias(database: Database, alias: str) -> None:
+    """Alone, beside another column, and as the increasing column; with ranges of every kind, and with replays."""
+    name = '"' + alias.replace('"', '""') + '"'
+    database.run(
+        f"CREATE TABLE t ({name} int PRIMARY KEY, id int NOT NULL, list int[] DEFAULT '{{1}}', UNIQUE (id, {name}))",
+        f"INSERT INTO t ({name}, id) SELECT n, n / 2 FROM generate_series(1, 30) n",
+        "ANALYZE t",
+    )
+    ways: tuple[dict[str, Any], ...] = (
+        {"key": name},
+        {"key": f"id, {name}"},
+        {"incremental": "column", "incremental_column": name},
+        {"incremental": "column", "incremental_column": "id", "key": name},
+        {"incremental": "xmin"},
+    )
+    for way in ways:
+        found = run(database, limit=7, rows_per_channel="10", on_bad_row="quarantine", **way)
+        to_end_with_replays(found)
+        assert sorted(row[alias] for row in found.trace.all_rows().to_pylist()) == list(range(1, 31)), way
+
+
+def test_a_bad_array_beside_a_column_with_the_name_of_ours(database: Database) -> None:
+    """The reader knows its own column by its place."""
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, a int[], \"_spark_ext_no_list\" text DEFAULT 'x')",
+        "INSERT INTO t VALUES (1, '{1}'), (2, '{{1,2}}'), (3, NULL)",
+    )
+    found = run(database, on_bad_row="quarantine")
+    to_rest(found)
+    assert ids(found) == [1, 3]
+
+
+def test_names_may_be_in_quotes(database: Database) -> None:
+    """As those of tables; a name that is there as it stands is taken as it is."""
+    database.run(
+        'CREATE TABLE "T, 1" ("Order, no" int, "Day" int, word text, PRIMARY KEY ("Day", "Order, no"))',
+        "INSERT INTO \"T, 1\" SELECT n, n / 4, 'w' FROM generate_series(1, 20) n",
+    )
+    given: dict[str, Any] = {"table": '"T, 1"', "key": '"Day" , "Order, no"', "columns": '"Order, no", word'}
+    found = run(database, incremental="column", incremental_column='"Day"', **given)
+    to_rest(found)
+    assert sorted(row["Order, no"] for row in found.trace.all_rows().to_pylist()) == list(range(1, 21))
+    assert found.trace.all_rows().column_names == ["Order, no", "word"]
+    with pytest.raises(ConfigurationError, match="there is no key column 'order'"):
+        run(database, table='"T, 1"', key='"order"').epoch()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ('"char"', [chr(97 + n) for n in range(26)]),
+        ("mood", ["sad", "ok", "happy"]),
+        ('shop."Big mood"', ["z", "a", "m"]),
+    ],
+)
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_keys_of_few_values(database: Database, kind: str, values: list[str], analyzed: bool) -> None:
+    """An enumeration has the order of its declaration. Alone, and as the first of two columns."""
+    database.run(
+        "CREATE SCHEMA shop",
+        "CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')",
+        "CREATE TYPE shop.\"Big mood\" AS ENUM ('z', 'a', 'm')",
+        f"CREATE TABLE t (kind {kind} PRIMARY KEY)",
+        f"CREATE TABLE two (kind {kind}, id int, PRIMARY KEY (kind, id))",
+    )
+    for value in values:
+        database.run(
+            f"INSERT INTO t VALUES ('{value}')",
+            f"INSERT INTO two SELECT '{value}', n FROM generate_series(1, 9) n",
+        )
+    if analyzed:
+        database.run("ANALYZE")
+    found = run(database, limit=1, rows_per_channel="2", schema=columns("kind string"))
+    to_end_with_replays(found)
+    assert found.offset.ended
+    assert sorted(row["kind"] for row in found.trace.all_rows().to_pylist()) == sorted(values)
+    both = run(database, limit=4, rows_per_channel="6", table="two", incremental="xmin")
+    to_end_with_replays(both)
+    read = sorted((row["kind"], row["id"]) for row in both.trace.all_rows().to_pylist())
+    assert read == sorted((value, n) for value in values for n in range(1, 10))
+
+
+def test_a_key_without_ranges_is_refused_with_a_way_out(database: Database) -> None:
+    database.run("CREATE TABLE t (id int[] PRIMARY KEY)", "INSERT INTO t VALUES ('{1}'), ('{2}')")
+    with pytest.raises(ConfigurationError, match="column 'id' is an array") as refused:
+        run(database).epoch()
+    assert re.search("query that casts", refused.value.do)
+    given = {name: value for name, value in options(database).items() if name != "table"}
+    cast = {"query": "SELECT id::text AS id FROM t", "key": "id"}
+    found = SourceRun(Postgres, {**given, **cast}, limits=[{}])
+    to_rest(found)
+    assert sorted(row["id"] for row in found.trace.all_rows().to_pylist()) == ["{1}", "{2}"]
