@@ -2,7 +2,9 @@
 
 By transaction, a step is all rows with `start <= xid < end`, where every transaction below `end` has ended: complete,
 whatever the transactions did, and whenever they committed. By column, it is `start < value <= end`, where `end` is at
-rest (see `snapshot`).
+rest (see `snapshot`): no smaller value will appear. Its own value may, unless values are unique. So a position then has
+a transaction as its second part: of the rows with its value it is behind those of older ones. The rows of a view do not
+say which transaction wrote them: there the greatest value is left until it is past.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.positions import no_position, number_in
 from spark_ext.sources.postgres.relation import Relation, literal, quoted, xid_of
-from spark_ext.sources.postgres.slice import MOST_WRITERS, Slice, of_increment
-from spark_ext.sources.postgres.snapshot import View
+from spark_ext.sources.postgres.slice import MOST_WRITERS, Slice, of_increment, up_to
+from spark_ext.sources.postgres.snapshot import View, greatest_of
 
 _TRANSACTION = "the number of a transaction, up to the oldest one that has not ended"
 
@@ -195,28 +197,52 @@ class ByTransaction(Increments):
 class ByColumn(Increments):
     """Rows by an increasing column."""
 
-    def __init__(self, column: str, poll_interval: int, settle_timeout: int) -> None:
+    def __init__(self, column: str, poll_interval: int, settle_timeout: int, *, unique: bool) -> None:
         super().__init__(poll_interval)
-        self._column, self._settle_timeout = column, settle_timeout / 1000
+        self._column, self._settle_timeout, self._unique = column, settle_timeout / 1000, unique
+
+    def _repeats(self, relation: Relation) -> bool:
+        """Whether a row may come with a value that other rows have already."""
+        return not self._unique and (self._column,) not in (relation.key.columns, *relation.unique)
+
+    def _past(self, relation: Relation) -> bool:
+        """Whether the greatest value is left until it is past."""
+        return self._repeats(relation) and not relation.has_xid
+
+    def _at(self, view: View, relation: Relation, value: str | None) -> dict[str, Any]:
+        """The position behind a value, in the view's snapshot."""
+        by_xid = value is not None and self._repeats(relation) and relation.has_xid
+        return {"value": value, **({"xid": view.held.least} if by_xid else {})}
 
     def begin(self, view: View, relation: Relation) -> dict[str, Any]:
         """The greatest value, once it is at rest."""
-        return {"value": view.wait_until_at_rest(relation, self._column, self._settle_timeout)}
+        past = self._past(relation)
+        return self._at(
+            view, relation, view.wait_until_at_rest(relation, self._column, self._settle_timeout, past=past)
+        )
 
     def latest(self, view: View, relation: Relation) -> dict[str, Any]:
         """The greatest value, at rest or not."""
-        found = view.greatest(relation, self._column)
+        found = self._at(view, relation, view.greatest(relation, self._column, past=self._past(relation)))
         view.release()
-        return {"value": found}
+        return found
 
     def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
         if limit.upto is not None and limit.upto["value"] is None:
             return None
-        mark = view.at_rest(relation, self._column, start["value"])
-        if mark is None or limit.upto is None:
-            return None if mark is None else {"value": mark}
+        value = view.at_rest(relation, self._column, start["value"], past=self._past(relation))
+        if value is None and "xid" not in start:
+            return None
+        end = self._at(view, relation, start["value"] if value is None else value)
+        if all(end.get(part) == start.get(part) for part in ("value", "xid")):
+            return None
+        if limit.upto is None:
+            return end
         upto = f"t.{quoted(self._column)} <= {literal(limit.upto['value'])}"
-        return self._greatest_of(view, relation, self.slice(relation, start, {"value": mark}).with_(upto))
+        value = self._greatest_of(view, self.slice(relation, start, end).with_(upto))
+        if "xid" in end and "xid" in limit.upto:
+            end["xid"] = min(end["xid"], limit.upto["xid"])
+        return None if value is None else {**end, "value": value}
 
     def _cut(
         self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
@@ -228,21 +254,18 @@ class ByColumn(Increments):
         ).fetchone()
         if found is None:
             return dict(end)
-        less = self._greatest_of(view, relation, whole.with_(f"{name} < {literal(found[0])}"))
-        return less or {"value": found[0]}
+        less = self._greatest_of(view, whole.with_(f"{name} < {literal(found[0])}"))
+        return {**end, "value": found[0]} if less is None else {"value": less}
 
-    def _greatest_of(self, view: View, relation: Relation, rows: Slice) -> dict[str, Any] | None:
-        found = view.connection.execute(
-            f"SELECT max(t.{quoted(self._column)})::text FROM {relation.source} t WHERE {rows.where}"
-        ).fetchone()
-        return None if found is None or found[0] is None else {"value": found[0]}
+    def _greatest_of(self, view: View, rows: Slice) -> str | None:
+        found = view.connection.execute(f"SELECT {greatest_of(rows.source, self._column, rows.where)}::text").fetchone()
+        return None if found is None else found[0]
 
     def passed(self, start: Mapping[str, Any]) -> tuple[str, str] | None:
         """Rows of values up to the last one."""
         if start["value"] is None:
             return None
-        condition = f"t.{quoted(self._column)} <= {literal(start['value'])}"
-        return condition, f"whose '{self._column}' is not above {start['value']}"
+        return up_to(self._column, start), f"whose '{self._column}' is not above {start['value']}"
 
     def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
         """A value of the column that is not greater than all, or an object with it as `value`."""
@@ -254,12 +277,16 @@ class ByColumn(Increments):
             text = view.text_of(
                 f"SELECT u.v::text FROM (SELECT {name} AS v FROM {relation.source} t WHERE false "
                 f"UNION ALL SELECT {literal(str(value))}) u "
-                f"WHERE u.v <= (SELECT max({name}) FROM {relation.source} t)"
+                f"WHERE u.v <= {greatest_of(relation.source, self._column)}"
             )
-        view.release()
         if text is None:
+            view.release()
             raise no_position(position, f"a value of '{self._column}', at most the greatest one", view.who)
-        return {"value": text, **kept_of(at)}
+        found = self._at(view, relation, text)
+        view.release()
+        if "xid" in found and isinstance(position, dict) and "xid" in position:
+            found["xid"] = number_in(position["xid"], 0, found["xid"], _TRANSACTION, view.who)
+        return {**found, **kept_of(at)}
 
     def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
         """The rows in between."""

@@ -44,6 +44,9 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
     incremental_column: ColumnName | None = None
     """For `incremental=column`: a column that increases over time, such as a sequence's number; preferably indexed."""
 
+    incremental_unique: bool = False
+    """Whether the values of `incremental_column` are unique although no unique index and no key says so."""
+
     poll_interval: Milliseconds = 1000
     """How often an incremental source looks for new rows, ms."""
 
@@ -89,4 +92,6 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
             raise ValueError("incremental needs a table, not a query")
         if (self.incremental == "column") != (self.incremental_column is not None):
             raise ValueError("incremental=column and incremental_column go together")
+        if self.incremental_unique and self.incremental_column is None:
+            raise ValueError("incremental_unique needs incremental_column")
         return self

@@ -51,6 +51,9 @@ _PLAIN: dict[str, spark.DataType] = {
 }
 """Names in `pg_type` of types that are read natively; all others are read as text."""
 
+_CHAR = '"char"'
+"""A type of one byte; by statistics of it the server cannot estimate what is greater than a constant."""
+
 INTEGERS = ("int2", "int4", "int8")
 
 _ELEMENTS = ("bool", "int2", "int4", "int8", "float4", "float8", "text", "varchar")
@@ -91,6 +94,8 @@ class Relation:
     """The condition of the rows to read, as SQL; None: all."""
     partitioned: bool = False
     """Whether it is a table whose rows are in partitions."""
+    unique: tuple[tuple[str, ...], ...] = ()
+    """The columns of unique indexes without nulls, of a table."""
 
     @property
     def chosen(self) -> tuple[ReadColumn, ...]:
@@ -217,7 +222,7 @@ def _of_table(connection: psycopg.Connection[Any], source: str, key: str | None,
             "add a unique index and NOT NULL, or name another key; it has: "
             + (" or ".join(", ".join(index) for index in unique) or "none"),
         )
-    return replace(found, partitioned=kind == "p")
+    return replace(found, partitioned=kind == "p", unique=tuple(unique))
 
 
 def _named(key: str, columns: Collection[str]) -> tuple[str, ...]:
@@ -292,6 +297,30 @@ def _relation(
     found = [columns[name] for name in names]
     key = Key(names, tuple(sql_type for _, sql_type in found), tuple(column.kind for column, _ in found))
     return Relation(source, every, key, has_xid, rows, max(width, 8), table)
+
+
+def check_increasing(connection: psycopg.Connection[Any], relation: Relation, column: str, who: str) -> None:
+    """Refuse a column by which a table cannot be followed.
+
+    Raises:
+        ConfigurationError: there is no such column, or its values have no order.
+    """
+    import psycopg
+
+    kinds = {one.name: one.kind for one in relation.columns}
+    if column not in kinds:
+        raise refused(f"there is no column '{column}'", who, "correct the option 'incremental_column'")
+    try:
+        connection.execute(f"EXPLAIN SELECT FROM {relation.source} t ORDER BY t.{quoted(column)}")
+        ordered = kinds[column] != _CHAR
+    except psycopg.errors.UndefinedFunction:
+        ordered = False
+    if not ordered:
+        raise refused(
+            f"column '{column}' cannot increase: its type is not one that the server orders",
+            who,
+            "name another column in the option 'incremental_column', or use incremental=xmin",
+        )
 
 
 def check_declared(declared: spark.StructType, relation: Relation, who: str) -> None:

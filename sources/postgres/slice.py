@@ -113,10 +113,8 @@ def _before(begin: Mapping[str, Any], column: str | None) -> str:
     """The condition of the ranges, so that they and the increments together cover all rows."""
     if column is None:
         return f"{xid_of()} < {int(begin['xid'])}"
-    name = f"t.{quoted(column)}"
-    if begin["value"] is None:
-        return f"{name} IS NULL"
-    return f"({name} <= {literal(begin['value'])} OR {name} IS NULL)"
+    null = f"t.{quoted(column)} IS NULL"
+    return null if begin["value"] is None else f"({up_to(column, begin)} OR {null})"
 
 
 def of_increment(
@@ -133,13 +131,29 @@ def of_increment(
     if column is None:
         found = whole.with_(f"{xid_of()} >= {int(start['xid'])}")
         return found if end is None else found.with_(f"{xid_of()} < {int(end['xid'])}")
+    found = replace(whole, order=f"t.{quoted(column)}, {key.order}").with_(_after(column, start))
+    return found if end is None else found.with_(up_to(column, end), *written_before(end))
+
+
+def up_to(column: str, at: Mapping[str, Any]) -> str:
+    """The condition of the rows that were read up to a position by an increasing column.
+
+    Of those with its value, the ones of transactions below `xid`; without `xid` all, as their values are unique.
+    """
+    name, value = f"t.{quoted(column)}", literal(at["value"])
+    # The first part is for an index on the column.
+    earlier = f" AND ({name} < {value} OR {xid_of()} < {int(at['xid'])})" if "xid" in at else ""
+    return f"{name} <= {value}{earlier}"
+
+
+def _after(column: str, at: Mapping[str, Any]) -> str:
     name = f"t.{quoted(column)}"
-    whole = replace(whole, order=f"{name}, {key.order}")
-    found = whole.with_(f"{name} IS NOT NULL" if start["value"] is None else f"{name} > {literal(start['value'])}")
-    if end is None:
-        return found
-    found = found.with_(f"{name} <= {literal(end['value'])}")
-    return found.with_(*written_before(end))
+    if at["value"] is None:
+        return f"{name} IS NOT NULL"
+    value = literal(at["value"])
+    if "xid" not in at:
+        return f"{name} > {value}"
+    return f"{name} >= {value} AND ({name} > {value} OR {xid_of()} >= {int(at['xid'])})"
 
 
 def written_before(end: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NOTHING_DONE, DataError, StorageError
-from spark_ext.sources.postgres.relation import Relation, quoted
+from spark_ext.sources.postgres.relation import Relation, literal, quoted
 from spark_ext.sources.postgres.settings import settings_of
 
 if TYPE_CHECKING:
@@ -144,14 +144,14 @@ class View:
 
     # -- an increasing column -----------------------------------------------------------------------------------------
 
-    def at_rest(self, relation: Relation, column: str, mark: str | None) -> str | None:
-        """A value of the column, greater than `mark`, up to which no more rows will appear; None: not yet.
+    def at_rest(self, relation: Relation, column: str, mark: str | None, *, past: bool = False) -> str | None:
+        """A value of the column, greater than `mark`, below which no more rows will appear; None: not yet.
 
-        If there is one, the current snapshot sees all of these rows.
+        If there is one, the current snapshot sees all of these rows. With `past` it is less than the greatest value.
         """
         if self._candidate is None:
             self.look()
-            greatest = self.greatest(relation, column)
+            greatest = self.greatest(relation, column, past=past)
             # Listed after the snapshot was taken: a transaction that drew a smaller value is listed, or has ended.
             self._candidate = None if greatest is None or greatest == mark else (greatest, self._transactions())
         if self._candidate is None:
@@ -168,15 +168,17 @@ class View:
         self.look()
         return greatest
 
-    def wait_until_at_rest(self, relation: Relation, column: str, seconds: float) -> str | None:
+    def wait_until_at_rest(self, relation: Relation, column: str, seconds: float, *, past: bool) -> str | None:
         """The greatest value of the column, once no smaller one can appear; None: there are no values.
+
+        With `past` the greatest but one.
 
         Raises:
             StorageError: transactions stay open.
         """
         end = time.monotonic() + seconds
         while True:
-            found = self.at_rest(relation, column, None)
+            found = self.at_rest(relation, column, None, past=past)
             if found is not None or self._candidate is None:
                 return found
             if time.monotonic() > end:
@@ -189,14 +191,13 @@ class View:
                 )
             time.sleep(0.05)
 
-    def greatest(self, relation: Relation, column: str) -> str | None:
-        """The greatest value of a column as text, in the snapshot.
+    def greatest(self, relation: Relation, column: str, *, past: bool = False) -> str | None:
+        """The greatest value of a column as text, in the snapshot; with `past` the greatest but one.
 
         Raises:
             DataError: nothing is greater than it, so that all rows to come would be passed over.
         """
-        found = self.connection.execute(f"SELECT max(t.{quoted(column)})::text FROM {relation.source} t").fetchone()
-        value: str | None = None if found is None else found[0]
+        value = self._text(greatest_of(relation.source, column))
         kind = next((one.kind for one in relation.columns if one.name == column), "")
         if value in _ENDLESS and kind in _WITH_END:
             raise DataError(
@@ -205,11 +206,23 @@ class View:
                 kept=NOTHING_DONE,
                 do="give such rows another value, exclude them in a view, or use incremental=xmin",
             )
+        if past and value is not None:
+            return self._text(greatest_of(relation.source, column, f"t.{quoted(column)} < {literal(value)}"))
         return value
+
+    def _text(self, expression: str) -> str | None:
+        found = self.connection.execute(f"SELECT {expression}::text").fetchone()
+        return None if found is None else found[0]
 
     def _transactions(self) -> frozenset[str]:
         found = self.connection.execute(_OPEN, (f"{APPLICATION}%",)).fetchall()
         return frozenset(row[0] for row in found)
+
+
+def greatest_of(source: str, column: str, condition: str = "true") -> str:
+    """SQL of the greatest value of a column; unlike `max` for each type that has an order."""
+    name = f"t.{quoted(column)}"
+    return f"(SELECT {name} FROM {source} t WHERE {name} IS NOT NULL AND {condition} ORDER BY {name} DESC LIMIT 1)"
 
 
 def still_open(before: frozenset[str], now: frozenset[str]) -> frozenset[str]:

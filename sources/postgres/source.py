@@ -29,7 +29,7 @@ from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Incre
 from spark_ext.sources.postgres.options import PostgresOptions
 from spark_ext.sources.postgres.partitions import leaves, refuse_passed
 from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls, seek
-from spark_ext.sources.postgres.relation import Relation, check_declared, look_up
+from spark_ext.sources.postgres.relation import Relation, check_declared, check_increasing, look_up
 from spark_ext.sources.postgres.slice import Slice, of_increment, of_range
 from spark_ext.sources.postgres.snapshot import View
 
@@ -121,8 +121,8 @@ class Postgres(ChannelSource):
                 "read the table behind it, or use incremental=column",
             )
         column = options.incremental_column
-        if column is not None and column not in [one.name for one in found.columns]:
-            raise refused(f"there is no column '{column}'", self._who, "correct the option 'incremental_column'")
+        if column is not None:
+            check_increasing(self._view.connection, found, column, self._who)
         return found
 
     @contextmanager
@@ -272,7 +272,12 @@ class Postgres(ChannelSource):
     def _increments(self) -> Increments:
         options = self.options
         if options.incremental_column is not None:
-            return ByColumn(options.incremental_column, options.poll_interval, options.settle_timeout)
+            return ByColumn(
+                options.incremental_column,
+                options.poll_interval,
+                options.settle_timeout,
+                unique=options.incremental_unique,
+            )
         return ByTransaction(options.poll_interval)
 
     def latest(self, channel: Channel) -> Position:

@@ -15,6 +15,9 @@ INCREMENTS: dict[str, dict[str, str]] = {
 }
 """The options by which a table is continued."""
 
+GROWING = {**INCREMENTS, "repeated": {"incremental": "column", "incremental_column": "tick"}}
+"""The same of `table`, also by a column whose values repeat."""
+
 WAYS: dict[str, dict[str, str]] = {"bounded": {}, **INCREMENTS}
 """The options by which a table is read."""
 
@@ -50,7 +53,9 @@ def to_end_with_replays(found: SourceRun) -> None:
 @pytest.fixture
 def table(database: Database) -> Database:
     database.run(
-        "CREATE TABLE t (id bigserial PRIMARY KEY, word text, at timestamptz DEFAULT now())",
+        "CREATE SEQUENCE ticks",
+        "CREATE TABLE t (id bigserial PRIMARY KEY, word text, at timestamptz DEFAULT now(), "
+        "tick bigint DEFAULT nextval('ticks') / 7)",
         "INSERT INTO t (word) SELECT 'w' || n FROM generate_series(1, 20) n",
         "ANALYZE t",
     )

@@ -17,7 +17,7 @@ from spark_ext.sources.postgres.relation import look_up
 from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database
-from tests.sources.postgres.postgres_runs import INCREMENTS, ids, options, run, table, to_rest
+from tests.sources.postgres.postgres_runs import GROWING, ids, options, run, table, to_rest
 
 __all__ = ["table"]  # a fixture
 
@@ -145,7 +145,7 @@ def test_an_empty_table_ends_at_once(table: Database) -> None:
 # -- increments --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", INCREMENTS.values(), ids=INCREMENTS)
+@pytest.mark.parametrize("way", GROWING.values(), ids=GROWING)
 def test_rows_that_are_committed_late_are_not_missed(table: Database, way: dict[str, Any]) -> None:
     """Drawn before and committed after others that were read: with savepoints, two-phase commit, and a rollback."""
     found = run(table, **way)
@@ -173,7 +173,7 @@ def test_rows_that_are_committed_late_are_not_missed(table: Database, way: dict[
     assert ids(found) == [*range(1, 21), 21, 23, 24]
 
 
-@pytest.mark.parametrize("way", INCREMENTS.values(), ids=INCREMENTS)
+@pytest.mark.parametrize("way", GROWING.values(), ids=GROWING)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_table_that_grows_under_random_crashes(table: Database, way: dict[str, Any], seed: int) -> None:
     """Transactions that overlap, while epochs are planned, lost and replayed: each row once."""
@@ -215,7 +215,7 @@ def test_an_update_is_read_as_a_new_row_by_its_transaction(table: Database) -> N
     assert sorted((row["id"], row["word"]) for row in last) == [(7, "new"), (7, "w7"), (8, "w8")]
 
 
-@pytest.mark.parametrize("way", INCREMENTS.values(), ids=INCREMENTS)
+@pytest.mark.parametrize("way", GROWING.values(), ids=GROWING)
 def test_an_available_now_run_reads_what_is_there_and_the_next_one_the_rest(
     table: Database, way: dict[str, Any]
 ) -> None:

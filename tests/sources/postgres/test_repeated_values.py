@@ -1,0 +1,201 @@
+"""The source `postgres` with `incremental=column`, where rows come with a value that others had before."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from spark_ext.errors import ConfigurationError, ReplayError
+from spark_ext.sources.postgres.source import INCREMENT, Postgres
+from spark_ext.testing.source_kit import SourceRun
+from tests.servers.postgres import Database
+from tests.sources.postgres.postgres_runs import ids, options, run, table, to_rest
+
+__all__ = ["table"]  # a fixture
+
+BY_DAY: dict[str, Any] = {"incremental": "column", "incremental_column": "day"}
+
+
+def days(database: Database, kind: str = "date", value: str = "current_date", more: str = "") -> None:
+    """A table with a column whose values repeat, and five rows."""
+    database.run(
+        f"CREATE TABLE t (id bigserial PRIMARY KEY, word text, day {kind} DEFAULT {value}{more})",
+        "INSERT INTO t (word) SELECT 'w' FROM generate_series(1, 5)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("date", "current_date"),
+        ("timestamptz", "date_trunc('year', now())"),
+        ("int", "7"),
+        ("numeric", "1.5"),
+        ("text", "'b'"),
+        ("uuid", "'00000000-0000-7000-8000-000000000000'"),
+    ],
+)
+def test_rows_that_come_with_the_last_value_are_read(database: Database, kind: str, value: str) -> None:
+    """Each once, also by a new planner, and read again."""
+    days(database, kind, value)
+    found = run(database, **BY_DAY)
+    to_rest(found)
+    for number, expected in ((1, 6), (2, 8)):
+        database.run(f"INSERT INTO t (word) SELECT 'late' FROM generate_series(1, {number})")
+        assert found.epoch(), "the value is not past, and nothing is waited for"
+        found.replay()
+        to_rest(found)
+        found.restart()
+        to_rest(found)
+        assert ids(found) == list(range(1, expected + 1))
+
+
+def test_a_key_that_does_not_grow(database: Database) -> None:
+    """The second part of the mark is the transaction: keys may be in any order, and of several columns."""
+    database.run("CREATE TABLE t (day date, id uuid, PRIMARY KEY (day, id))")
+    found = run(database, limit=3, **BY_DAY)
+    for number in range(4):
+        rows = ", ".join(f"(date '2024-01-01' + {number // 2}, '{uuid.uuid4()}')" for _ in range(5))
+        database.run(f"INSERT INTO t VALUES {rows}")
+        to_rest(found)
+        found.restart()
+    read = found.trace.all_rows().to_pylist()
+    assert sorted(row["id"] for row in read) == sorted(database.column("SELECT id::text FROM t"))
+
+
+def test_a_transaction_that_is_open_does_not_hide_others(database: Database) -> None:
+    """Neither its rows nor those of younger ones are lost, whichever ends first."""
+    days(database)
+    found = run(database, **BY_DAY)
+    to_rest(found)
+    with database.connect() as late:
+        late.execute("BEGIN")
+        late.execute("SAVEPOINT s")
+        late.execute("INSERT INTO t (word) VALUES ('late')")
+        late.execute("RELEASE SAVEPOINT s")
+        database.run("INSERT INTO t (word) VALUES ('early')")
+        to_rest(found)
+        found.restart()
+        late.execute("COMMIT")
+    to_rest(found)
+    assert ids(found) == list(range(1, 8))
+
+
+def test_an_available_now_run_ends_beside_a_writer(database: Database) -> None:
+    """It reads what was there when it began; the next one the rest."""
+    days(database)
+    given = options(database, **BY_DAY)
+    found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "2"}], available_now=True)
+    while found.epoch():
+        database.run("INSERT INTO t (word) VALUES ('meanwhile')")
+    assert ids(found) == [1, 2, 3, 4, 5]
+    for _ in range(2):
+        database.run("INSERT INTO t (word) VALUES ('then')")
+        found.restart()
+        to_rest(found)
+    assert ids(found) == sorted(database.column("SELECT id FROM t"))
+
+
+@pytest.mark.parametrize(("way", "times"), [({}, 2), ({"incremental_unique": "true"}, 1)])
+def test_an_update_of_a_row_with_the_last_value(database: Database, way: dict[str, Any], times: int) -> None:
+    """Is read as another row, as by its transaction; not where values are said to be unique."""
+    days(database, "bigint", "currval('t_id_seq')")
+    found = run(database, **BY_DAY, **way)
+    to_rest(found)
+    database.run("UPDATE t SET word = 'new' WHERE id >= 4")
+    to_rest(found)
+    assert Counter(ids(found)) == Counter({1: 1, 2: 1, 3: 1, 4: 1, 5: times})
+
+
+def test_unique_values_need_no_second_part(table: Database) -> None:
+    """By an index on the column, or as the key of a view; an update of the last row is not seen."""
+    table.run("CREATE VIEW v AS SELECT * FROM t")
+    for more in ({}, {"table": "v", "key": "id"}):
+        given = options(table, **{**more, "incremental": "column", "incremental_column": "id"})
+        found = SourceRun(Postgres, given, limits=[{}])
+        to_rest(found)
+        table.run("UPDATE t SET word = 'new' WHERE id = (SELECT max(id) FROM t)")
+        to_rest(found)
+        assert "xid" not in found.offset.running[INCREMENT].at
+        assert ids(found) == sorted(table.column("SELECT id FROM t"))
+        table.run("INSERT INTO t (word) VALUES ('more')")
+        to_rest(found)
+        assert ids(found) == sorted(table.column("SELECT id FROM t"))
+
+
+def test_a_view_waits_until_a_value_is_past(database: Database) -> None:
+    """Its rows do not say who wrote them. Nothing is read of the greatest value, unless values are unique."""
+    days(database, "int", "1")
+    database.run("CREATE VIEW v AS SELECT * FROM t")
+    given = options(database, **{"table": "v", "key": "id", **BY_DAY})
+    found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "3"}])
+    to_rest(found)
+    assert ids(found) == []
+    database.run("INSERT INTO t (day) VALUES (1), (2)", "INSERT INTO t (day) VALUES (1), (2)")
+    to_rest(found)
+    found.restart()
+    database.run("INSERT INTO t (day) VALUES (2), (3)")
+    to_rest(found)
+    assert ids(found) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    every = SourceRun(Postgres, {**given, "incremental_unique": "true"}, limits=[{}])
+    to_rest(every)
+    assert ids(every) == list(range(1, 12))
+
+
+def test_seek_passes_the_rows_that_are_there(database: Database) -> None:
+    """Of the value; those that come with it later are read. A position that was read before is taken as it was."""
+    days(database)
+    found = run(database, **BY_DAY)
+    to_rest(found)
+    before = found.offset.running[INCREMENT].at
+    database.run("INSERT INTO t (word) VALUES ('passed')")
+    (today,) = database.column("SELECT current_date::text")
+    found.seek(INCREMENT, today)
+    database.run("INSERT INTO t (word) VALUES ('read')")
+    to_rest(found)
+    assert ids(found) == [1, 2, 3, 4, 5, 7]
+    found.seek(INCREMENT, {"value": before["value"], "xid": before["xid"]})
+    to_rest(found)
+    assert ids(found) == [1, 2, 3, 4, 5, 6, 7, 7]
+
+
+def test_a_partition_with_rows_of_the_last_value(database: Database) -> None:
+    """Those that the increments have not passed are read; older ones are refused."""
+    database.run(
+        "CREATE TABLE t (id int, day int, part int, PRIMARY KEY (part, id)) PARTITION BY LIST (part)",
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1)",
+        "INSERT INTO t VALUES (1, 7, 1)",
+        "CREATE TABLE old (id int NOT NULL, day int, part int NOT NULL)",
+        "CREATE TABLE new (LIKE old)",
+        "INSERT INTO old VALUES (2, 7, 2)",
+    )
+    found = run(database, **BY_DAY)
+    to_rest(found)
+    database.run("INSERT INTO new VALUES (3, 7, 3)", "ALTER TABLE t ATTACH PARTITION new FOR VALUES IN (3)")
+    to_rest(found)
+    assert ids(found) == [1, 3]
+    database.run("ALTER TABLE t ATTACH PARTITION old FOR VALUES IN (2)")
+    with pytest.raises(ReplayError, match="old was attached"):
+        to_rest(found)
+
+
+def test_a_table_that_is_emptied_and_filled_on_the_same_day_is_refused(database: Database) -> None:
+    days(database)
+    found = run(database, **BY_DAY)
+    to_rest(found)
+    database.run("TRUNCATE t", "INSERT INTO t (word) VALUES ('again')")
+    with pytest.raises(ReplayError, match="was emptied and filled again"):
+        to_rest(found)
+
+
+@pytest.mark.parametrize("kind", ["json", "point", '"char"', "int[]"])
+def test_a_column_that_cannot_increase_is_refused(table: Database, kind: str) -> None:
+    table.run(f"ALTER TABLE t ADD day {kind}")
+    if kind == "int[]":
+        to_rest(run(table, **BY_DAY))  # arrays have an order
+        return
+    with pytest.raises(ConfigurationError, match="column 'day' cannot increase"):
+        run(table, **BY_DAY).epoch()
