@@ -1,0 +1,208 @@
+"""The source `postgres`: whatever value a column has is the same in Arrow, as the server itself describes it.
+
+The server says what it has in a form of its own for each type: bytes as hexadecimal digits, times as numbers. It does
+so over a connection of psycopg, which shares nothing with the source's.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from spark_ext.errors import DataError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sources.postgres.source import Postgres
+from spark_ext.testing.source_kit import SourceRun
+from tests.servers.postgres import Database, PostgresServer
+from tests.sources.postgres.postgres_runs import options, run, to_rest
+
+ENCODINGS: Final = ("UTF8", "LATIN1", "SQL_ASCII")
+
+
+@pytest.fixture(scope="module", params=ENCODINGS)
+def encoded(request: pytest.FixtureRequest, postgres: PostgresServer) -> Iterator[Database]:
+    made = postgres.database(request.param)
+    yield made
+    postgres.drop(made)
+
+
+def _bits(shape: str, quiet: str) -> Callable[[pa.Array], list[Any]]:
+    """Floats as the server sends them; it has one NaN only."""
+    return lambda values: [
+        None if one is None else quiet if math.isnan(one) else struct.pack(shape, one).hex()
+        for one in values.to_pylist()
+    ]
+
+
+def _number(kind: pa.DataType) -> Callable[[pa.Array], list[Any]]:
+    return lambda values: [None if one is None else str(one) for one in values.view(kind).to_pylist()]
+
+
+def _plain(values: pa.Array) -> list[Any]:
+    return values.to_pylist()
+
+
+def _texts(values: pa.Array) -> list[Any]:
+    return [None if one is None else str(one) for one in values.to_pylist()]
+
+
+def _hex(values: pa.Array) -> list[Any]:
+    return [None if one is None else one.hex() for one in values.cast(pa.binary()).to_pylist()]
+
+
+def _decimals(values: pa.Array) -> list[Any]:
+    return [None if one is None else f"{one:.18f}".rstrip("0").rstrip(".") for one in values.to_pylist()]
+
+
+def of(values: st.SearchStrategy[Any], shape: str = "{}") -> st.SearchStrategy[str]:
+    return values.map(shape.format)
+
+
+def _at(micros: int) -> str:
+    days, rest = divmod(micros, 86_400_000_000)
+    return f"{days} {rest // 1_000_000}.{rest % 1_000_000:06}"
+
+
+TIME = "((date '1970-01-01' + split_part({0}, ' ', 1)::int)::timestamp + (split_part({0}, ' ', 2) || ' s')::interval)"
+MICROS = "(('x' || encode({}_send({{}}), 'hex'))::bit(64)::bigint + 946684800000000::numeric)::text"
+WORDS: Final = ["", " ", "\\", "\\N", '"', "'", "\t\n\r", "\x01\x7f", "Möhre ÿ", "x" * 70_000, "NULL", "{}"]
+WIDE: Final = ["😀", "\ufeff", "e\u0301", "\u202e", "\uffff", "\U0010ffff", "ß" * 20_000]
+DATES: Final = (-2_440_588, 2_145_042_905)
+TIMES: Final = (-210_866_803_200_000_000, 2**63 - 1)
+
+# Type; values as text; how a text becomes a value; what the server says of a value; the same of an Arrow array.
+Kind = tuple[str, st.SearchStrategy[str], str, str, Callable[[pa.Array], list[Any]]]
+
+
+def kinds(encoding: str) -> dict[str, Kind]:
+    """By the names of their columns, some of which are those of our own aliases."""
+    letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+    if encoding == "LATIN1":
+        letters = st.characters(max_codepoint=255, exclude_characters="\0")
+    text = st.sampled_from(WORDS + (WIDE if encoding != "LATIN1" else [])) | st.text(letters, max_size=20)
+    small = st.integers(-(10**6), 10**6)
+    numeric = st.decimals(min_value=-(10**19), max_value=10**19, places=18)
+    return {
+        "t": ("text", text, "{}", "encode(convert_to({}, 'UTF8'), 'hex')", _hex),
+        "r": ("varchar", text, "{}", "encode(convert_to({}, 'UTF8'), 'hex')", _hex),
+        "s": ("smallint", of(st.integers(-(2**15), 2**15 - 1)), "{}::smallint", "{}::text", _texts),
+        "u": ("integer", of(st.integers(-(2**31), 2**31 - 1)), "{}::int", "{}::text", _texts),
+        "k": ("bigint", of(st.integers(-(2**63), 2**63 - 1)), "{}::bigint", "{}::text", _texts),
+        "b": ("boolean", of(st.booleans()), "{}::boolean", "initcap({}::text)", _texts),
+        "x": ("real", of(st.floats(width=32)), "{}::real", "encode(float4send({}), 'hex')", _bits(">f", "7fc00000")),
+        "v": ("float8", of(st.floats()), "{}::float8", "encode(float8send({}), 'hex')", _bits(">d", "7ff8" + "0" * 12)),
+        "n": ("numeric(20,4)", of(numeric, "{:.4f}").map(lambda one: one[-18:].lstrip("-")), "{}::numeric",
+              "trim_scale({})::text", _decimals),
+        "number": ("numeric", of(numeric, "{:f}"), "{}::numeric", "trim_scale({})::text", _decimals),
+        "count": ("bytea", of(st.binary(max_size=9).map(bytes.hex), "\\x{}"), "{}::bytea", "encode({}, 'hex')", _hex),
+        "value": ("date", of(st.sampled_from(DATES) | st.integers(*DATES)), "date '1970-01-01' + {}::int",
+                  "({} - date '1970-01-01')::text", _number(pa.int32())),
+        "bounds": ("timestamp", (st.sampled_from(TIMES) | st.integers(*TIMES)).map(_at), TIME,
+                   MICROS.format("timestamp"), _number(pa.int64())),
+        "e": ("timestamptz", (st.sampled_from(TIMES) | st.integers(*TIMES)).map(_at), TIME + " AT TIME ZONE 'UTC'",
+              MICROS.format("timestamptz"), _number(pa.int64())),
+        "xid": ("time", of(st.times()) | st.just("24:00"), "{}::time", "{}::text", _texts),
+        "found": ("interval", st.builds("{} mons {} days {} us".format, small, small, small), "{}::interval",
+                  "{}::text", _texts),
+        "_spark_ext_hash": ("uuid", of(st.uuids()), "{}::uuid", "{}::text", _texts),
+        "_spark_ext_no_list": ("int[]", of(st.lists(st.none() | small)).map(_braces), "{}::int[]",
+                               "array_to_json({})", _plain),
+        'q"uote': ("json", st.sampled_from(['{"a":  1}', "1e400", '"\\u00e9"']), "{}::json", "{}::text", _texts),
+        "sp ace": ("inet", of(st.ip_addresses()), "{}::inet", "{}::text", _texts),
+        "n" * 63: ('"char"', st.sampled_from("azAZ019%- "), '{}::"char"', "{}::text", _texts),
+        "excluded": ("int4range", of(small, "[{},)"), "{}::int4range", "{}::text", _texts),
+    }  # fmt: skip
+
+
+def _braces(text: str) -> str:
+    return text.replace("[", "{").replace("]", "}").replace("None", "NULL")
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@pytest.mark.parametrize("source", ["table", "view"])
+def test_each_value_is_in_arrow_what_the_server_has(encoded: Database, source: str) -> None:
+    """Of a table, whose rows are known by their keys, and of a view, whose rows are hashed as text."""
+    (encoding,) = encoded.column("SHOW server_encoding")
+    every = kinds(encoding)
+    rows = st.fixed_dictionaries({name: st.none() | kind[1] for name, kind in every.items()})
+    made = ", ".join(f"{quoted(name)} {kind[0]}" for name, kind in every.items())
+    with encoded.connect(client_encoding="utf8") as connection:
+        connection.execute(f"CREATE TABLE for_{source} (id serial PRIMARY KEY, {made})")
+        connection.execute(f"CREATE VIEW of_{source} AS SELECT * FROM for_{source}")
+        connection.execute("SET TimeZone = 'UTC'; SET IntervalStyle = 'postgres'")
+
+        @given(st.lists(rows, min_size=20, max_size=20))
+        @settings(
+            max_examples=6,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def check(drawn: list[dict[str, Any]]) -> None:
+            connection.execute(f"DELETE FROM for_{source}")  # planners hold locks that TRUNCATE waits for
+            for row in drawn:
+                connection.execute(*_insert(f"for_{source}", every, row))
+            said = ", ".join(kind[3].format(quoted(name)) for name, kind in every.items())
+            expected = connection.execute(f"SELECT {said} FROM for_{source} ORDER BY id").fetchall()
+            found = run(encoded, table=f"for_{source}" if source == "table" else f"of_{source}", key="id")
+            to_rest(found)
+            read = found.trace.all_rows().sort_by("id")
+            for place, (name, kind) in enumerate(every.items()):
+                column = pa.concat_arrays(read.column(name).chunks)
+                assert kind[4](column) == [row[place] for row in expected], (name, kind[0])
+
+        check()
+
+
+def _insert(table: str, every: dict[str, Kind], row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    parts = [kind[2].format(f"%(c{place})s::text") for place, kind in enumerate(every.values())]
+    values = {f"c{place}": row[name] for place, name in enumerate(every)}
+    return f"INSERT INTO {table} ({', '.join(map(quoted, every))}) VALUES ({', '.join(parts)})", values
+
+
+HUGE: Final = ["1.79e308::float8::numeric", "1e300", "2::numeric ^ 256", "-(2::numeric ^ 256)", "2::numeric ^ 512 * 3",
+               "12345e260 + 0.25", "1e38", "1e20", "(2::numeric ^ 256) * 10::numeric ^ 18"]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", HUGE)
+def test_a_number_that_no_decimal_holds_is_refused(database: Database, value: str) -> None:
+    """Whatever its last bits are; as text it is read digit by digit."""
+    database.run("CREATE TABLE t (id int PRIMARY KEY, x numeric)", f"INSERT INTO t VALUES (1, {value}), (2, 1.5)")
+    with pytest.raises(DataError, match="column 'x' has a value that is not a decimal128"):
+        to_rest(run(database))
+    as_text = run(database, schema=columns("id int, x string"))
+    to_rest(as_text)
+    read = {row["id"]: row["x"] for row in as_text.trace.all_rows().to_pylist()}
+    assert [read[1]] == database.column("SELECT x::text FROM t WHERE id = 1")
+    assert Decimal(read[2]) == Decimal("1.5")
+
+
+@pytest.mark.parametrize("key", ["id", "x"])
+def test_bytes_that_are_no_text_are_refused(postgres: PostgresServer, key: str) -> None:
+    """A SQL_ASCII database takes any; they can be read as binary."""
+    database = postgres.database("SQL_ASCII")
+    try:
+        database.run("CREATE TABLE t (id int PRIMARY KEY, x text UNIQUE NOT NULL)")
+        database.run("INSERT INTO t SELECT n, 'w' || n FROM generate_series(1, 20) n")
+        database.run("INSERT INTO t VALUES (21, E'M\\xf6hre')")
+        with pytest.raises(DataError, match="invalid byte sequence"):
+            to_rest(run(database, key=key))
+        given = {name: value for name, value in options(database, key="id").items() if name != "table"}
+        query = {"query": "SELECT id, convert_to(x, 'SQL_ASCII') AS x FROM t"}
+        found = SourceRun(Postgres, {**given, **query}, limits=[{}])
+        to_rest(found)
+        assert {row["id"]: row["x"] for row in found.trace.all_rows().to_pylist()}[21] == b"M\xf6hre"
+    finally:
+        postgres.drop(database)
