@@ -87,13 +87,21 @@ def job_row(
     )
 
 
+_RANK: Final = {"started": 0, "restored": 2, "ended": 3}
+"""Of the events of one incarnation, whatever their times say: its clock may have been set back meanwhile."""
+
+
+def in_order(rows: Iterable[JobRow]) -> list[JobRow]:
+    """Rows of `jobs`, oldest first."""
+    return sorted(rows, key=lambda row: (row.incarnation, _RANK.get(row.event, 1), row.at))
+
+
 def lineages(rows: Iterable[JobRow]) -> Lineages:
     """The lineages that the rows of `jobs` give a job's queries."""
-    in_order = sorted(rows, key=lambda row: (row.incarnation, row.at))
     return Lineages(
         tuple(
             LineageEvent(row.query, row.lineage, row.incarnation, row.renamed_from, row.parent, dict(row.cut or {}))
-            for row in in_order
+            for row in in_order(rows)
             if row.event in ("reset", "renamed", "restored")
         )
     )
@@ -102,7 +110,7 @@ def lineages(rows: Iterable[JobRow]) -> Lineages:
 def restoring(rows: Iterable[JobRow]) -> JobRow | None:
     """The newest step of a restore that has begun and is not complete; None when there is none."""
     found = None
-    for row in sorted(rows, key=lambda row: (row.incarnation, row.at)):
+    for row in in_order(rows):
         if row.event in ("restoring", "restored"):
             found = row if row.event == "restoring" else None
     return found

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark_ext.delta.failures import child
 from spark_ext.ledger.columns import R
-from spark_ext.ledger.identity import FIRST_LINEAGE, lineages
+from spark_ext.ledger.identity import FIRST_LINEAGE, in_order, lineages
 from spark_ext.ledger.schema import (
     ROWS,
     CheckpointRow,
@@ -87,7 +87,7 @@ class Ledger:
 
     def jobs(self) -> list[JobRow]:
         """Starts, ends and resets, oldest first."""
-        return sorted(self.table(JobRow).rows(), key=lambda row: (row.incarnation, row.at))
+        return in_order(self.table(JobRow).rows())
 
     def newest_incarnation(self) -> int | None:
         """The newest incarnation's number; None when the job has never been started."""

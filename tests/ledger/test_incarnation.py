@@ -16,9 +16,11 @@ import psutil
 import pytest
 
 from spark_ext.errors import FencedError, JobRunningError, StateError
+from spark_ext.jobs.restore_targets import interrupted_restores
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger import incarnation as module
 from spark_ext.ledger.heartbeat import Heartbeat
+from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.schema import ROWS
 from tests.ledger.rows import START, epoch, line, process
 from tests.support.waiting import until
@@ -299,6 +301,22 @@ def test_a_start_that_died_before_it_took_a_number_leaves_nothing_in_the_way(led
     for table in list(ledger.tables.values())[:3]:
         table.create()
     assert start_incarnation(Ledger(ledger.uri), "j").number == 1
+
+
+def test_a_clock_that_is_set_back_does_not_undo_a_restore(ledger: Ledger) -> None:
+    """Between the last two rows of the restore, and before the end of its incarnation."""
+    end(ledger, start_incarnation(ledger, "j"))
+    own = start_incarnation(ledger, "j", for_restore=True)
+    later = datetime.now(timezone.utc) + timedelta(hours=1)
+    steps = [job_row(own, "restoring", later, lineage=2, reason=step) for step in ("begun", "flags")]
+    LedgerWriter(ledger, own).append(steps)
+    with pytest.raises(StateError, match="has begun and is not complete: its last step was 'flags'"):
+        start_incarnation(ledger, "j")
+    LedgerWriter(ledger, own).restored(2, 1, "/kept", {})
+    end(ledger, own)
+    assert interrupted_restores(ledger) == frozenset()
+    assert [row.event for row in ledger.jobs()][-3:] == ["restoring", "restored", "ended"]
+    assert start_incarnation(ledger, "j").lineage == 2
 
 
 @pytest.mark.parametrize("name", TABLES)
