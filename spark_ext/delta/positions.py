@@ -103,10 +103,10 @@ class Difference:
         # Where a RESTORE to a time leads is not known: it may have taken the sink's epochs away.
         return any(entry.own or (entry.is_restore and entry.restored is None) for entry in (*self.gained, *self.lost))
 
-    @property
-    def foreign(self) -> Entry | None:
-        """The oldest commit of others that the first version holds."""
-        return next((entry for entry in reversed(self.gained) if not entry.own), None)
+    def foreign(self, *logs: Log) -> Entry | None:
+        """The oldest commit that the first version holds and no sink has made: this one, or one of other logs."""
+        others = (one for one in reversed(self.gained) if not one.own)
+        return next((one for one in others if not any(log[one.version].own for log in logs)), None)
 
 
 def difference(log: Log, one: int, other: int) -> Difference:

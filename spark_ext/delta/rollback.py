@@ -58,7 +58,7 @@ class RollBack:
             return None
         last, version = table.transaction_version(epoch.application), table.version()
         if last is not None or table.transaction_version(f"fence:{self.target.uid}") is not None:
-            version = position_after(self._entries(), version, epoch, last)
+            version = position_after(self._entries(self.target.uid), version, epoch, last)
         return {"version": version, "table": str(table.metadata().id)}
 
     def check(self, claim: Claim, position: Any) -> None:
@@ -72,7 +72,7 @@ class RollBack:
         """
 
         def attempt(log: FencedLog, table: DeltaTable | None) -> bool:
-            self._version(table, position)
+            self._version(table, claim, position)
             return True
 
         self.target.settle_claimed(claim, attempt, "checking the roll back")
@@ -92,7 +92,7 @@ class RollBack:
         fence = self.target.fence(claim.mark)
 
         def attempt(log: FencedLog, table: DeltaTable | None) -> bool:
-            version = self._version(table, position)
+            version = self._version(table, claim, position)
             if table is None or version is None:
                 return False
             if fence and not fence.holds(log.held):
@@ -113,28 +113,43 @@ class RollBack:
 
         return self.target.settle_claimed(claim, attempt, f"rolling back by incarnation {claim.incarnation}")
 
-    def _entries(self) -> Entries:
-        return Entries(self.target.location, self.target.uid, self.target.who)
+    def _entries(self, uid: str) -> Entries:
+        return Entries(self.target.location, uid, self.target.who)
 
-    def _version(self, table: DeltaTable | None, position: Any) -> int | None:
+    def _version(self, table: DeltaTable | None, claim: Claim, position: Any) -> int | None:
         """The version to go back to; None when the sink has committed nothing that would have to go.
+
+        Several sinks of the job go back to one version, each by a commit of its own, by which it knows what has gone.
 
         Raises:
             StateError: the table cannot be put back.
         """
-        entries = self._entries()
+        entries = self._entries(self.target.uid)
         if table is None:
             if position is None:
                 return None
             raise self._refused("there is no table", "put it back from a backup, and restore the savepoint again")
-        wanted = before_all(entries, table.version()) if position is None else self._wanted(table, position)
-        if wanted is None:
+        newest, places = table.version(), {self.target.uid: position, **claim.siblings}
+        logs = {uid: entries if uid == self.target.uid else self._entries(uid) for uid in places}
+        ends = {uid: self._end(table, logs[uid], place) for uid, place in places.items()}
+        versions = [version for version in ends.values() if version is not None]
+        if ends[self.target.uid] is None:
             return None
-        changes = difference(entries, table.version(), wanted)
-        if not changes.is_own:
+        wanted = min(versions)
+        changes = difference(entries, newest, wanted)
+        if not changes.is_own and not (claim.siblings and _gone(entries, newest, wanted)):
             return None
-        if changes.foreign is not None:
-            raise self._changed_by_others(changes.foreign, wanted)
+        for uid, version in ends.items():
+            if version is not None and difference(logs[uid], version, wanted).is_own:
+                raise self._refused(
+                    f"sinks {', '.join(map(repr, sorted(places)))} of this job write to it, and no version holds what "
+                    f"all of them had written by then and nothing later: '{uid}' committed after version {wanted}",
+                    "restore a savepoint that was taken while the job was stopped, or into another state directory; "
+                    "give each sink a table of its own",
+                )
+        foreign = changes.foreign(*logs.values())
+        if foreign is not None:
+            raise self._changed_by_others(foreign, wanted)
         if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
             raise self._refused(
                 "its property delta.appendOnly forbids that rows are taken away",
@@ -142,6 +157,9 @@ class RollBack:
             )
         self._check_files(table, wanted)
         return wanted
+
+    def _end(self, table: DeltaTable, entries: Entries, position: Any) -> int | None:
+        return before_all(entries, table.version()) if position is None else self._wanted(table, position)
 
     def _wanted(self, table: DeltaTable, position: Any) -> int:
         version, name = position.get("version"), position.get("table")
@@ -191,6 +209,13 @@ class RollBack:
 
     def _refused(self, what: str, do: str) -> StateError:
         return StateError(f"the table cannot be rolled back: {what}", operator=self.target.who, kept=_KEPT, do=do)
+
+
+def _gone(entries: Entries, newest: int, wanted: int) -> bool:
+    """Whether the roll back of another sink has taken commits of this one away, which it has not done itself."""
+    since = (entries[version] for version in range(newest, wanted, -1))
+    last = next((entry for entry in since if entry.rolled_back or (entry.own and entry.changes_data)), None)
+    return last is not None and not last.rolled_back
 
 
 def _paths(table: DeltaTable) -> set[str]:

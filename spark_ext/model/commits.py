@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from spark_ext.errors import FencedError, StateError
 
@@ -114,6 +114,8 @@ class Claim:
     restoring: bool = False
     """Whether `roll_back` follows, which may need files that look like what older incarnations have left: none is
     deleted yet."""
+    siblings: Mapping[str, Any] = field(default_factory=dict)
+    """With `restoring`: by uid, positions of the job's other sinks that write here and are rolled back too."""
 
     def known(self, epochs: Mapping[str, int]) -> dict[str, int]:
         """Per query id, the newest epoch of this sink in this lineage.

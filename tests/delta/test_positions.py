@@ -114,7 +114,7 @@ def test_the_search_reads_no_more_than_it_has_to() -> None:
     assert position_after(Short(3), newest, Epoch(UID, 1, "q", 2, 1), 3) == 6
     assert position_after(Short(6), 8, Epoch(UID, 1, "q", 3, 1), 3) == 8
     begun = log("other", "other", "other", "claim 1", "other")
-    assert difference(begun, 4, 3).foreign == begun[4]
+    assert difference(begun, 4, 3).foreign() == begun[4]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_a_roll_back_would_take_away_or_bring_back(
     entries = log(*commits)
     found = difference(entries, len(entries) - 1, wanted)
     assert found.is_own is own
-    assert (None if found.foreign is None else found.foreign.version) == foreign
+    assert (None if found.foreign() is None else found.foreign().version) == foreign
 
 
 def test_the_version_before_all_epochs_of_a_sink() -> None:

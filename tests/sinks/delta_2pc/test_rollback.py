@@ -444,3 +444,52 @@ def test_the_epoch_of_another_sink_in_the_table_is_of_another_writer(path: Path)
     assert Epoch("another", 0, "r", 7, 1).application != first.epoch(7).application
     with pytest.raises(StateError, match="another writer has changed its rows"):
         Restore(path).restore(there)
+
+
+def two(path: Path) -> tuple[Start, Start]:
+    """Two sinks of one job that write one table: `out`, and `also`, whose epochs have a hundred more."""
+    first, second = begun(path), Start(path, uid="also", query_id="q2")
+    second.begin()
+    for driver, number in ((first, 0), (second, 100), (first, 1), (second, 101)):
+        driver.put(number)
+    return first, second
+
+
+def put_back(path: Path, first: Any, second: Any) -> tuple[Restore, Restore]:
+    made = Restore(path), Restore(path, uid="also", query_id="q2")
+    claims = [
+        replace(one.its_claim, siblings={other: place})
+        for one, other, place in zip(made, ("also", "out"), (second, first), strict=True)
+    ]
+    for act in ("check_roll_back", "claim", "roll_back"):
+        for one, claim, place in zip(made, claims, (first, second), strict=True):
+            getattr(one.sink(), act)(claim, *(() if act == "claim" else (place,)))
+    return made
+
+
+def test_two_sinks_of_a_job_that_write_one_table_go_back_together(path: Path) -> None:
+    first, second = two(path)
+    at = [position(first, 1), position(second, 101)]
+    for driver, number in ((first, 2), (second, 102), (first, 3)):
+        driver.put(number)
+    for _ in range(2):
+        made = put_back(path, *at)
+        assert ids(path) == [0, 1, 100, 101]
+    assert [entry["operation"] for entry in DeltaTable(path).history()].count("RESTORE") == 2, "one for each sink"
+    for driver, number in zip(made, (2, 102), strict=True):
+        driver.begin(planned=number)
+        assert driver.put(number) is CommitOutcome.COMMITTED
+        assert driver.put(number) is CommitOutcome.ALREADY_COMMITTED
+    assert ids(path) == [0, 1, 2, 100, 101, 102]
+
+
+def test_two_sinks_whose_positions_are_in_no_version_together(path: Path) -> None:
+    first, second = two(path)
+    with pytest.raises(StateError, match=r"no version holds what all of them had written .*'also' committed after"):
+        put_back(path, position(first, 0), position(second, 101))
+    others(path, 90)
+    at = position(first, 1), position(second, 100)
+    second.put(102)
+    with pytest.raises(StateError, match="another writer has changed its rows"):
+        put_back(path, position(first, -1), position(second, -1))
+    assert ids(path) == [0, 1, 90, 100, 101, 102] and at[0]["version"] > at[1]["version"]
