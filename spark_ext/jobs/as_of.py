@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from deltalake import DeltaTable
+
 from spark_ext.datafiles.location import Location
+from spark_ext.delta.failures import FAILURES
 from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.queries import operators
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_ext.ledger import Ledger
+    from spark_ext.queries.spec import QuerySpec
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,8 @@ class AsOf:
     """By the sink's uid, where its target was; for `delta_2pc` the table's version."""
     paths: dict[str, str]
     """By the sink's uid, the table's path; of `delta_2pc` alone."""
+    _stores: Mapping[str, Mapping[str, str]] = field(repr=False)
+    """Options of object stores, by the sink's uid."""
     _job: str = field(repr=False)
     _spark: SparkSession = field(repr=False, compare=False)
 
@@ -37,6 +45,7 @@ class AsOf:
 
         Raises:
             ConfigurationError: there is no such output, or its past cannot be read.
+            CheckpointError: the table there now is another one, or no longer has the version.
         """
         position = self.positions.get(sink)
         if sink not in self.paths or not isinstance(position, dict) or "version" not in position:
@@ -47,12 +56,37 @@ class AsOf:
                 kept="nothing was changed",
                 do="name a delta_2pc sink of the job; another kind of target does not keep its past",
             )
+        self._check_table(sink, position)
         reader = self._spark.read.format("delta").option("versionAsOf", position["version"])
         return reader.load(self.paths[sink])
 
+    def _check_table(self, sink: str, position: Mapping[str, Any]) -> None:
+        """Refuse a table that was made anew in the place of the one that the checkpoint knows."""
+        version, wanted = position["version"], position.get("table")
+        location = Location.of(self.paths[sink], self._stores.get(sink, {}))
+        try:
+            found = str(DeltaTable(location.uri, version=version, storage_options=location.options).metadata().id)
+        except FAILURES as problem:
+            found = f"unknown, as version {version} cannot be loaded: {problem}"
+        if wanted not in (None, found):
+            raise CheckpointError(
+                f"the table at {location.uri} is not the one of checkpoint {self.checkpoint}: that one's id was "
+                f"{wanted}, and the id of this one is {found}",
+                operator=f"job '{self._job}', sink '{sink}'",
+                kept="nothing was changed",
+                do="put the table of that time, with its log, back from a backup, and read it again",
+            )
 
-def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int) -> AsOf:
+
+def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int, specs: Sequence[QuerySpec]) -> AsOf:
     """The outputs at a checkpoint.
+
+    Args:
+        spark: the session.
+        job: its name.
+        ledger: the job's.
+        number: of the checkpoint.
+        specs: the queries of the job, of which some may not have been there.
 
     Raises:
         CheckpointError: there is no such checkpoint, or it is not aligned.
@@ -85,4 +119,6 @@ def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int) -> AsOf:
         options = {name.lower(): value for name, value in sink.options.items()}
         if sink.format.lower() == "delta_2pc" and "path" in options:
             paths[uid] = Location.of(options["path"], {}).uri
-    return AsOf(number, positions, paths, job, spark)
+    made = (operators.sink(spec.sink.format, spec.sink.options) for spec in specs if spec.sink is not None)
+    stores = {sink.options.uid: getattr(sink.options, "storage_options", {}) for sink in made}
+    return AsOf(number, positions, paths, stores, job, spark)

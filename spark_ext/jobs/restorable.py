@@ -195,7 +195,7 @@ class Restorable(Buildable):
         Raises:
             CheckpointError: there is no such checkpoint, or it is not aligned.
         """
-        return as_of(self._spark, self.name, self._ledger, checkpoint)
+        return as_of(self._spark, self.name, self._ledger, checkpoint, self._parts.specs)
 
     def reset(self, uid: str, reason: str = "", *, cascade: bool = False) -> None:
         """Discard a query's history: the next start reads all of its input again. Earlier output stays where it is.
