@@ -122,6 +122,7 @@ class Restore:
         targets.check(found, self._accepted)
         if in_place:
             targets.check_left_out(wrote, memory)
+            targets.check_removed(wrote, memory, self._accepted)
         tuple(exchanges_in(self._state, self._who))
         check_readers(comparison, self._composition, self._specs, late=bool(self._waiting))
         if in_place and local_path(self._state) is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_ext.checkpoints.savepoint import UNCHANGED
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.jobs.composition import SINK
 from spark_ext.jobs.memory import checkpoint_of
@@ -34,7 +35,7 @@ def interrupted_restores(ledger: Ledger) -> frozenset[int]:
 def _attempts(ledger: Ledger) -> list[frozenset[int]]:
     """For each restore that was completed, its lineage and those of its interrupted attempts; last the ones since."""
     found: list[frozenset[int]] = [frozenset()]
-    for row in sorted(ledger.jobs(), key=lambda row: (row.incarnation, row.at)):
+    for row in ledger.jobs():
         if row.event in ("restoring", "restored"):
             found[-1] |= {row.lineage}
         if row.event == "restored":
@@ -57,6 +58,14 @@ class Target:
     """Spark's id of the query in the state; None: it has no checkpoint."""
     planned: int = -1
     """The newest epoch that was planned; -1: none."""
+    siblings: Mapping[str, Any] = field(default_factory=dict)
+    """Positions of the job's other sinks with the same target, by uid."""
+
+    @property
+    def place(self) -> tuple[str, Mapping[str, str]] | None:
+        """What the target is; None for that of one of Spark's sinks."""
+        sink = self.spec.sink
+        return None if sink is None else (sink.format.lower(), operators.identity(sink.format, sink.options))
 
     @property
     def name(self) -> str:
@@ -99,7 +108,13 @@ class Targets:
             memory: what the ledger remembers of them.
         """
         there = (spec for spec in specs if spec.sink is None or spec.sink.format.lower() != SINK)
-        return tuple(self._target(spec, memory) for spec in there)
+        found = [self._target(spec, memory) for spec in there]
+        duplicates = self._comparison.duplicates
+        shared = [one for one in found if one.place is not None and one.name not in duplicates]
+        return tuple(
+            replace(one, siblings={it.name: it.position for it in shared if it is not one and it.place == one.place})
+            for one in found
+        )
 
     def _target(self, spec: QuerySpec, memory: JobMemory) -> Target:
         part, sink, names = self._comparison.saved_query(spec.uid), spec.sink, self._names(spec.uid)
@@ -184,6 +199,40 @@ class Targets:
                 "output stays",
             )
 
+    def check_removed(self, specs: Sequence[QuerySpec], memory: JobMemory, accepted: Collection[str]) -> None:
+        """Refuse a query that had run before the savepoint and was not in the job when that was taken.
+
+        The savepoint has neither its state nor where its target was; it is not one that came after it.
+
+        Args:
+            specs: of the job.
+            memory: what the ledger remembers of them.
+            accepted: names of those that may get rows again.
+
+        Raises:
+            StateError: names it.
+        """
+        saved = self._comparison.saved
+        for spec in specs:
+            lineage, names = memory.lineage(spec.uid), self._names(spec.uid)
+            begun = any(
+                row.query in names and row.lineage == lineage and row.incarnation < saved.about.incarnation
+                for row in memory.definitions
+            )
+            name = spec.sink.uid if spec.sink is not None else spec.uid
+            if memory.of(spec.uid).left_out or name in accepted:
+                continue
+            if begun and self._comparison.saved_query(spec.uid) is None:
+                raise StateError(
+                    f"query '{spec.uid}' had run before the savepoint was taken, and was not in the job then: the "
+                    "savepoint has neither its state nor what its target held",
+                    operator=f"job '{self._job}', query '{spec.uid}', {saved.who}",
+                    kept=UNCHANGED,
+                    do=f"leave it out and call job.remove('{spec.uid}') before job.restore: its output stays, and "
+                    f"job.reset('{spec.uid}') begins it anew; or, if it may write all its rows again beside those that "
+                    f"are there, accept_duplicates=('{name}',)",
+                )
+
     def fence(self, targets: Sequence[Target], incarnation: Incarnation, accepted: Collection[str]) -> None:
         """Claim, as a start does, the targets that cannot be put back and need not be: nothing may come to them now.
 
@@ -250,4 +299,5 @@ class Targets:
             state=self._state,
             start=mark.start,
             restoring=True,
+            siblings=target.siblings,
         )

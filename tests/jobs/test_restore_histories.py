@@ -90,6 +90,41 @@ def test_queries_that_were_built_later_left_out_or_added_again(lab: JobHarness) 
         job(second=False).restore(at)
 
 
+@pytest.mark.slow(15, "runs a job of three queries four times")
+def test_a_query_that_had_been_removed_at_the_savepoint_and_came_back(lab: JobHarness) -> None:
+    """It did not come after the savepoint: what it had written before is nobody's to take away.
+
+    The other two write one table, which is put back for both.
+    """
+    gate, place = lab.folder / "gate", lab.folder / "savepoint"
+
+    def job(*, second: bool = True) -> Job:
+        made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+        for uid, out in (("first", "out"), ("twin", "out"), *([("second", "second")] if second else [])):
+            rows = numbers(lab.spark, f"{uid}-in", counts="30,30", max_rows_per_epoch=20, gate=gate)
+            made.add(uid, table(lab, rows, uid).option("path", str(lab.folder / out)))
+        return made if second else made.remove("second")
+
+    running = job().start()
+    until(lambda: min(query.rows for query in running.snapshot().queries) > 0, "all have begun")
+    running.stop()
+    begun = written(lab, "out")
+    job(second=False).savepoint(place)
+    gate.touch()
+    assert job().run(progress=False).finished
+    assert written(lab, "out", "second") == [120, 60]
+
+    with refused(StateError, "query 'second' had run before the savepoint was taken", "job.remove('second')"):
+        job().restore(place)
+    assert written(lab, "out", "second") == [120, 60]
+    assert job().restore(place, accept_duplicates="second-out").run(progress=False).finished
+    assert written(lab, "out", "second") == [120, 120], "as was asked for"
+    job(second=False).restore(place)
+    assert written(lab, "out", "second") == [*begun, 120]
+    with refused(StateError, "query 'second' was left out"):
+        job().start()
+
+
 def test_a_target_that_cannot_be_put_back_is_ahead_of_the_state(
     lab: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
