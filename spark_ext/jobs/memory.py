@@ -21,6 +21,7 @@ from spark_ext.spark.placing import put_in_place
 from spark_ext.spark.rescaled import complete as complete_rescale
 from spark_ext.spark.spark_log import SparkLog, local_path
 
+from spark_ext.spark.state_operators import relocate
 if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
     from spark_ext.model.definitions import QueryDefinition
@@ -80,6 +81,8 @@ def recall(
     for query in given:
         _move(ledger.uri, after, query)
     for query in sorted(wishes.removed & after.names):
+        # After a rename, and when the state directory was moved or copied; also what a start that died has left.
+        relocate(checkpoint_of(ledger.uri, query))
         if not after.of(query).removed:
             writer.removed(query, after.lineage(query))
     number = writer.incarnation.number
