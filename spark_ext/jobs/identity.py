@@ -33,6 +33,8 @@ class Logged:
     """The newest committed epoch; -1: none."""
     control: int = 0
     """The newest control event on which the newest planned epoch relies; 0: none."""
+    state: bool = True
+    """Whether there is a folder of a stateful operator."""
 
 
 @dataclass(frozen=True)
@@ -180,14 +182,7 @@ class Start:
             if not change.acceptable:
                 yield self._refused(query, change)
             elif change.key not in self.wishes.accepted.get(query, ()):
-                yield ConfigurationError(
-                    f"{change}: {_meaning(change)}",
-                    operator=self.who(query),
-                    kept=UNCHANGED,
-                    do="put it back as it was; to read or write elsewhere and begin anew, "
-                    f"job.reset('{query}'), which keeps earlier output; if it is the same data in another place, say "
-                    f"job.add('{query}', ..., accept=('{change.key}',))",
-                )
+                yield self._unaccepted(query, change)
             else:
                 yield from self._in_doubt(query, change)
 
@@ -200,6 +195,23 @@ class Start:
             do="put the sources back as they were; read further input in a query of its own; or discard the query's "
             f"history with job.reset('{query}'), which reads all input again and keeps earlier output",
         )
+
+    def _unaccepted(self, query: str, change: Change) -> SparkExtError:
+        accept = f"job.add('{query}', ..., accept=('{change.key}',))"
+        if change.kind is ChangeKind.STATE:
+            meaning = "results would mix what was computed before the change with what comes after it"
+            do = (
+                "put the operator back as it was; restore a savepoint that was taken with the present one; begin anew "
+                f"with job.reset('{query}'), which reads all input again and keeps earlier output; or, if both compute "
+                f"the same, say {accept}"
+            )
+        else:
+            meaning = _meaning(change)
+            do = (
+                f"put it back as it was; to read or write elsewhere and begin anew, job.reset('{query}'), which keeps "
+                f"earlier output; if it is the same data in another place, say {accept}"
+            )
+        return ConfigurationError(f"{change}: {meaning}", operator=self.who(query), kept=UNCHANGED, do=do)
 
     def _in_doubt(self, query: str, change: Change) -> Iterator[SparkExtError]:
         logged = self._logged(query)
@@ -226,6 +238,15 @@ class Start:
         known, logged = self.memory.of(query), self._logged(query)
         if known.finished or known.committed < 0:
             return
+        if known.definition is not None and known.definition.state and logged.query_id and not logged.state:
+            yield StateError(
+                f"the state of this query is missing: {logged.checkpoint}/state has no folder of an operator, and "
+                f"epochs up to {known.committed} are committed",
+                operator=self.who(query),
+                kept=UNCHANGED,
+                do="put the folder back; restore the job from a savepoint or a retained checkpoint; or discard the "
+                f"history with job.reset('{query}'), which reads all input again and keeps earlier output",
+            )
         other = known.query_id is not None and logged.query_id != known.query_id
         if other or logged.committed < known.committed:
             state = state_of_checkpoint(logged.query_id, logged.committed, other=other)

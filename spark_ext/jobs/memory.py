@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,8 +21,8 @@ from spark_ext.sinks.runtime import position
 from spark_ext.spark.placing import put_in_place
 from spark_ext.spark.rescaled import complete as complete_rescale
 from spark_ext.spark.spark_log import SparkLog, local_path
-
 from spark_ext.spark.state_operators import relocate
+
 if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
     from spark_ext.model.definitions import QueryDefinition
@@ -80,9 +81,9 @@ def recall(
         reach(FailPoint.QUERY_RENAMED)
     for query in given:
         _move(ledger.uri, after, query)
-    for query in sorted(wishes.removed & after.names):
         # After a rename, and when the state directory was moved or copied; also what a start that died has left.
         relocate(checkpoint_of(ledger.uri, query))
+    for query in sorted(wishes.removed & after.names):
         if not after.of(query).removed:
             writer.removed(query, after.lineage(query))
     number = writer.incarnation.number
@@ -227,7 +228,7 @@ def _logged(state: str, memory: JobMemory, query: str) -> Logged:
     offsets = None if planned is None else log.offsets(planned)
     control = 0 if offsets is None else max((one.control for one in source_offsets(offsets).values()), default=0)
     first, last = (-1 if epoch is None else epoch for epoch in (planned, committed))
-    return Logged(place, log.query_id(), first, last, control)
+    return Logged(place, log.query_id(), first, last, control, state=bool(log.numbers("state")))
 
 
 def _refuse_lost_events(ledger: Ledger, logs: Mapping[str, Logged]) -> None:

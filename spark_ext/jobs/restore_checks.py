@@ -184,7 +184,9 @@ class Comparison:
         )
 
     def _unaccepted(self, query: str, change: Change) -> SparkExtError:
-        if change.role is Role.SINK:
+        if change.role is Role.STATE:
+            do = f"put the operator back as it was; if both compute the same, say accept=('{change.key}',)"
+        elif change.role is Role.SINK:
             do = "put it back as it was, and change it after the restore; or restore into another state directory"
         else:
             do = f"put it back as it was; if it is the same data in another place, say accept=('{change.key}',)"

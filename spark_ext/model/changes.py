@@ -32,6 +32,8 @@ class ChangeKind(Enum):
     """Another option of a source."""
     COLUMN = "column"
     """A column of the result."""
+    STATE = "state"
+    """A stateful operator: what is in the state was computed otherwise."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Change:
     def acceptable(self) -> bool:
         """Whether the query can continue if the user says so."""
         # Positions in a source of one format mean nothing to another.
-        return self.kind is ChangeKind.IDENTITY and not (self.role is Role.SOURCE and self.name == "format")
+        moved = self.kind is ChangeKind.IDENTITY and not (self.role is Role.SOURCE and self.name == "format")
+        return moved or self.kind is ChangeKind.STATE
 
     @property
     def breaking(self) -> bool:
@@ -75,6 +78,8 @@ class Change:
             return f"its sources were in the order {self.before}, and are in the order {self.after}"
         if self.kind is ChangeKind.SPARKS:
             return f"Spark's own sources were {self.before or 'none'}, and are {self.after or 'none'}"
+        if self.kind is ChangeKind.STATE:
+            return f"the state was made by {self.before or 'no operator'}, and the query has {self.after or 'none'} now"
         if self.kind is ChangeKind.COLUMN:
             if self.before is None:
                 return f"column '{self.name}' is new"
@@ -102,6 +107,8 @@ def _changes(query: str, before: QueryDefinition, after: QueryDefinition) -> Ite
         yield from _of_sources(query, role, before.of(role), after.of(role), ordered=not before.partial)
     if not before.partial and before.natives != after.natives:
         yield Change(ChangeKind.SPARKS, Role.SOURCE, query, "", ", ".join(before.natives), ", ".join(after.natives))
+    if before.state is not None and after.state is not None and before.state != after.state:
+        yield from _of_state(query, before.state, after.state)
     yield from _of_sink(query, before, after)
     if not before.partial:
         yield from _of_columns(query, dict(before.columns), dict(after.columns))
@@ -124,6 +131,14 @@ def _of_sources(
         yield Change(ChangeKind.ORDER, role, query, "", ", ".join(old), ", ".join(new))
     for uid in old.keys() & new.keys():
         yield from _of_operator(old[uid], new[uid], known=ordered)
+
+
+def _of_state(query: str, before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[Change]:
+    if len(before) != len(after):
+        before, after = ("; ".join(before),), ("; ".join(after),)
+    for old, new in zip(before, after, strict=True):
+        if old != new:
+            yield Change(ChangeKind.STATE, Role.STATE, query, "state", old, new)
 
 
 def _of_sink(query: str, before: QueryDefinition, after: QueryDefinition) -> Iterator[Change]:

@@ -23,6 +23,8 @@ class Role(str, Enum):
     END = "end of input"
     """The marker of a watermark."""
     SINK = "sink"
+    STATE = "stateful operator"
+    """One of Spark's, which has no uid."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class QueryDefinition:
     sink_format: str = ""
     columns: tuple[tuple[str, str], ...] = ()
     """Name and type of each column of the result."""
+    state: tuple[str, ...] | None = None
+    """Its stateful operators, in the order of the plan; None: not known."""
     partial: bool = False
     """Whether only uids and formats are known: an older release has run the query, and wrote no definition."""
 
@@ -78,6 +82,7 @@ class QueryDefinition:
             "natives": list(self.natives),
             "sink_format": self.sink_format,
             "columns": [list(column) for column in self.columns],
+            **({} if self.state is None else {"state": list(self.state)}),
         }
 
     @classmethod
@@ -91,6 +96,7 @@ class QueryDefinition:
             tuple(raw["natives"]),
             raw["sink_format"],
             tuple((name, kind) for name, kind in raw["columns"]),
+            tuple(raw["state"]) if "state" in raw else None,
         )
 
     @classmethod

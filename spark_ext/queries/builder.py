@@ -146,9 +146,9 @@ def settings_of(values: Mapping[str, Json], who: str) -> dict[str, str]:
 
 
 def refuse_change(before: QuerySpec, after: QuerySpec, committed: Mapping[str, str]) -> None:
-    """Refuse what a running query cannot take over: other stateful operators, another trigger or target.
+    """Refuse what a running query cannot take over: another trigger or target.
 
-    Sources and sinks are compared by their definitions, as at a start of the job.
+    Sources, sinks and stateful operators are compared by their definitions, as at a start of the job.
 
     Args:
         before: the query as it runs.
@@ -167,8 +167,6 @@ def refuse_change(before: QuerySpec, after: QuerySpec, committed: Mapping[str, s
         ("its partition columns", old.partitioning, new.partitioning),
         ("available_now", before.available_now, after.available_now),
     ]
-    was, now = (", ".join(jvm.stateful_operators(jvm.writer_frame(spec.writer))) or "empty" for spec in (before, after))
-    changed.append(("the list of its stateful operators", was, now))
     for what, former, given in changed:
         if former != given:
             raise _refused(f"{what} was {former}, and would be {given}", who)

@@ -21,9 +21,10 @@ def definition_of(spec: QuerySpec) -> QueryDefinition:
     found = [_operator(source, Role.SOURCE) for source in spec.sources]
     found += [_operator(end, Role.END) for end in spec.ends]
     found += [_operator(spec.sink, Role.SINK)] if spec.sink is not None else []
-    schema = jvm.writer_frame(spec.writer).schema
-    columns = tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
-    return QueryDefinition(tuple(found), spec.natives, spec.sink_format, columns)
+    frame = jvm.writer_frame(spec.writer)
+    columns = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
+    state = jvm.stateful_operators(frame)
+    return QueryDefinition(tuple(found), spec.natives, spec.sink_format, columns, state)
 
 
 def _operator(spec: OperatorSpec, role: Role) -> OperatorDefinition:

@@ -161,13 +161,13 @@ def _special(verdict: Verdict, where: dict[str, str], query: str) -> SparkExtErr
         what = (
             "the query has another number of sources than its checkpoint"
             if verdict.type is FailureType.CHECKPOINT
-            else "an aggregation, join or other stateful operator of the query differs from the one whose state is in "
-            f"the checkpoint ({verdict.raised.condition})"
+            else "a stateful operator of the query differs from the one whose state is in the checkpoint, or a folder "
+            f"of that state is gone ({verdict.raised.condition})"
         )
         return StateError(
             what,
             **where,
-            do="restore the earlier definition; or discard the query's history with "
+            do="restore the earlier definition or the folder; or discard the query's history with "
             f"job.reset({query or 'uid'!r}): the next start reads all of its input again, and its earlier output "
             "stays where it is, so write to a new target or empty the present one first",
         )

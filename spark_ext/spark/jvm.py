@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
+from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -168,39 +170,200 @@ def _leaves_below(watermark: Any) -> list[PlanSource]:
     return found
 
 
-_STATEFUL: Final = (
-    "Aggregate",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "Distinct",
-    "FlatMapGroupsInPandasWithState",
-    "FlatMapGroupsWithState",
-    "GlobalLimit",
-    "Join",
-    "TransformWithState",
-    "TransformWithStateInPySpark",
-)
-"""Logical operators that keep state when they are on a stream."""
+_STATEFUL: Final = {
+    "Aggregate": "aggregate",
+    "Deduplicate": "dropDuplicates",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
+    "Distinct": "distinct",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "FlatMapGroupsWithState": "flatMapGroupsWithState",
+    "GlobalLimit": "limit",
+    "Join": "join",
+    "TransformWithState": "transformWithState",
+    "TransformWithStateInPySpark": "transformWithState",
+}
+"""Logical operators that keep state when they are on a stream, and their names in Spark's API."""
 
 
 def stateful_operators(df: DataFrame) -> tuple[str, ...]:
-    """The operators of a DataFrame's analyzed plan that keep state, each with the columns of its result.
+    """The operators of a DataFrame's analyzed plan that keep state, each with what its state depends on.
+
+    That is keys, aggregates, windows and conditions, down to the columns of the sources: what a projection below
+    computes stands in place of its column's name. Filters, and what is done with the results, are not part of it. Spark
+    draws ids and seeds anew for each plan, so they are left out; its optimizer has no part in the analyzed plan.
 
     In the order in which Spark numbers their state, or its reverse: for comparison with another plan.
     """
-    found: list[str] = []
-    left = [df._jdf.queryExecution().analyzed()]
+    nodes: list[Any] = []
+    found: list[tuple[Any, Any]] = []
+    left = [(df._jdf.queryExecution().analyzed(), None)]
     while left:
-        node = left.pop()
-        if node.nodeName() in _STATEFUL and node.isStreaming():
-            found.append(f"{node.nodeName()} of {node.schema().simpleString()}")
-        left.extend(_children(node))
-    return tuple(found)
+        node, above = left.pop()
+        nodes.append(node)
+        children = _children(node)
+        name = node.nodeName()
+        # A stream that is joined with a table keeps no state.
+        if name in _STATEFUL and node.isStreaming() and all(one.isStreaming() for one in children if name == "Join"):
+            found.append((node, above))
+        left.extend((child, node) for child in children)
+    columns = _Columns(nodes[::-1] if found else [])
+    return tuple(columns.described(node, above) for node, above in found)
+
+
+class _Columns:
+    """The columns of a plan, by what they are computed from.
+
+    Args:
+        nodes: of the plan, the sources first.
+    """
+
+    def __init__(self, nodes: list[Any]) -> None:
+        self._made: dict[int, list[Any]] = {}
+        """By the id of a column the expressions that it is made of: one for each branch of a union or window."""
+        self._texts: dict[int, str] = {}
+        for node in nodes:
+            for one in _items(node.expressions()):
+                if _kind(one) == "Alias":
+                    self._made[one.exprId().id()] = [one.child()]
+            if node.nodeName() == "Generate":
+                self._made |= {one.exprId().id(): [node.generator()] for one in _items(node.generatorOutput())}
+            elif node.nodeName() == "Expand":
+                self._branches(node, _items(node.projections()))
+            elif node.nodeName() == "Union":
+                self._branches(node, [one.output() for one in _children(node) if not _is_marker(one)])
+
+    def _branches(self, node: Any, rows: list[Any]) -> None:
+        for column, *given in zip(_items(node.output()), *map(_items, rows), strict=True):
+            number = column.exprId().id()
+            self._made[number] = [
+                one
+                for each in given
+                for one in (self._made.get(each.exprId().id(), [each]) if _is_column(each) else [each])
+            ]
+
+    def described(self, node: Any, above: Any) -> str:
+        """A stateful operator.
+
+        Args:
+            node: the operator.
+            above: the one that reads it; None: none does.
+        """
+        kind = node.nodeName()
+        name = _STATEFUL[kind]
+        if kind == "Join":
+            given = node.condition()
+            if given.isEmpty() and above is not None and above.nodeName() == "Filter":
+                return f"{node.joinType().sql().lower()} {name} where {self._text(above.condition())}"
+            on = "" if given.isEmpty() else f" on {self._text(given.get())}"
+            return f"{node.joinType().sql().lower()} {name}{on}"
+        if kind == "GlobalLimit":
+            return name
+        if kind == "Aggregate":
+            found = dict.fromkeys(map(self._aggregate, _aggregates(_items(node.aggregateExpressions()))))
+            name, keys = f"{name} {', '.join(found)}".strip(), node.groupingExpressions()
+        elif kind.startswith("Deduplicate"):
+            keys = node.keys()
+        elif kind == "Distinct":
+            keys = node.child().output()
+        elif kind == "TransformWithStateInPySpark":
+            name, keys = f"{name} in {node.timeMode().toString()} mode", node.leftAttributes()
+        else:
+            keys = node.groupingAttributes()
+        by = ", ".join(self._typed(one) for one in _items(keys))
+        state = f" with {node.stateType().simpleString()}" if kind == "FlatMapGroupsInPandasWithState" else ""
+        return f"{name} by {by}{state}" if by else f"{name}{state}"
+
+    def _aggregate(self, expression: Any) -> str:
+        nulls = expression.aggregateFunction().toString().endswith(" ignore nulls")  # not in its SQL
+        return self._typed(expression) + " ignore nulls" * nulls
+
+    def _typed(self, expression: Any) -> str:
+        text = self._text(expression)
+        return text if text.startswith("window(") else f"{text} {expression.dataType().simpleString()}"
+
+    def _text(self, expression: Any) -> str:
+        """An expression in SQL, with each column as what it is made of."""
+        sql = str(expression.sql())
+        if sql.startswith("named_struct('start', ") and f"{_CONVERSION.lower()}(" in sql:
+            ends = (self._text(next(_converted(one))) for one in _children(expression)[1::2])
+            times = (int(time) for time in re.findall(r"(?<![\w.])(\d+)L\b", sql))
+            lengths = (f"{time} us" if time % 1_000_000 else f"{time // 1_000_000} s" for time in times)
+            return f"window({', '.join(dict.fromkeys((*ends, *lengths)))})"
+        columns = [one for one in _items(expression.collectLeaves()) if _is_column(one)]
+        return inlined(sql, [(str(one.sql()), str(one.name()), self._column(one)) for one in columns])
+
+    def _column(self, column: Any) -> str:
+        number = column.exprId().id()
+        if number not in self._texts:
+            self._texts[number] = str(column.name())  # for what is made of itself
+            made = dict.fromkeys(self._text(one) for one in self._made.get(number, ()))
+            self._texts[number] = " or ".join(made) or str(column.name())
+        return self._texts[number]
+
+
+def inlined(sql: str, columns: list[tuple[str, str, str]]) -> str:
+    """SQL of Spark's with its columns replaced; without seeds, and short: a long text ends with its checksum.
+
+    Args:
+        sql: of an expression.
+        columns: those in it, in their order: as SQL, as its name alone, and what to put in its place.
+    """
+    done = ""
+    for *names, text in columns:
+        found = re.search("|".join(rf"(?<![\w.`']){re.escape(name)}(?![\w.`'(])" for name in names), sql)
+        if found is None:
+            sql += f" of {text}"
+            continue
+        done, sql = done + sql[: found.start()] + text, sql[found.end() :]
+    whole = re.sub(r"\b(randn?|uuid)\(-?\d+L?\)", r"\1()", done + sql)
+    if len(whole) <= _LONGEST:
+        return whole
+    return f"{whole[:_LONGEST]}... {hashlib.sha256(whole.encode()).hexdigest()[:12]}"
+
+
+_CONVERSION: Final = "PreciseTimestampConversion"
+"""What Spark makes a window of, around the time column."""
+
+_LONGEST: Final = 200
+
+
+def _is_marker(node: Any) -> bool:
+    """Whether a branch of a union is the marker of a watermark, which brings no rows of the user's."""
+    leaves = _items(node.collectLeaves())
+    return all(one.isStreaming() and _plan_source(one).format == END_OF_INPUT for one in leaves)
+
+
+def _aggregates(expressions: list[Any]) -> Iterator[Any]:
+    for one in expressions:
+        if _kind(one) == "AggregateExpression":
+            yield one
+        else:
+            yield from _aggregates(_children(one))
+
+
+def _converted(expression: Any) -> Iterator[Any]:
+    """The time columns that a window is made of, the innermost first."""
+    for child in _children(expression):
+        yield from _converted(child)
+    if _kind(expression) == _CONVERSION:
+        yield expression.child()
+
+
+def _is_column(expression: Any) -> bool:
+    return _kind(expression) == "AttributeReference"
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _items(found: Any) -> list[Any]:
+    """The elements of a Scala sequence."""
+    return [found.apply(position) for position in range(found.size())]
 
 
 def _children(node: Any) -> list[Any]:
-    children = node.children()
-    return [children.apply(position) for position in range(children.size())]
+    return _items(node.children())
 
 
 def writer_target(writer: DataStreamWriter) -> WriterTarget:

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 import spark_ext as sx
-from spark_ext.errors import JobFailedError, SparkExtError
+from spark_ext.errors import SparkExtError
 from spark_ext.jobs.job import Job
 from spark_ext.spark.spark_log import SparkLog
 from tests.jobs.changes import ALL, CHANGES, NEVER, Change, Lab, twice, write_files
@@ -145,14 +145,25 @@ def test_a_change_that_is_refused_by_its_target_has_changed_nothing(
 class TestStateful:
     """Changes of a query with a watermark and windows."""
 
-    def job(self, lab: Lab, *, delay: str = "1 second", what: str = "count(*)", **settings: Any) -> Job:
+    def job(
+        self,
+        lab: Lab,
+        *,
+        delay: str = "1 second",
+        what: str = "max(seq)",
+        window: str = "10 seconds",
+        key: str = "channel",
+        where: str = "true",
+        accept: tuple[str, ...] = (),
+        **settings: Any,
+    ) -> Job:
         from pyspark.sql import functions as F
 
         rows = lab.spark.readStream.format("datagen").options(uid="rows", rows=20, max_rows_per_epoch=10, step_ms=1000)
-        marked = sx.with_watermark(rows.load(), "ts", delay)
-        frame = marked.groupBy(F.window("ts", "10 seconds")).agg(F.expr(what).alias("n")).select("n")
+        marked = sx.with_watermark(rows.load(), "ts", delay).where(where).withColumn("k", F.expr(key))
+        frame = marked.groupBy(F.window("ts", window), "k").agg(F.expr(what).alias("n")).select("n")
         writer = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(lab.folder / "out"))
-        return sx.Job(lab.spark, "w", state=lab.folder / "state", **settings).add("copy", writer)
+        return sx.Job(lab.spark, "w", state=lab.folder / "state", **settings).add("copy", writer, accept=accept)
 
     def stopped(self, spark: SparkSession, folder: Path) -> Lab:
         lab = Lab(spark, folder)
@@ -165,15 +176,41 @@ class TestStateful:
         """`watermark-delay`."""
         lab = self.stopped(spark, tmp_path)
         assert self.job(lab, delay="2 seconds").run(progress=False).finished
-        assert sum(lab.rows()) == 20
+        assert lab.rows() == [9, 19]
 
-    def test_another_aggregate_over_the_state_fails_at_once(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_another_aggregate_key_or_window_over_the_state_is_refused(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
         """`aggregate`."""
         lab = self.stopped(spark, tmp_path)
-        before = lab.rows()
-        with pytest.raises(JobFailedError):
-            self.job(lab, what="cast(sum(value) AS bigint)").run(progress=False)
-        assert lab.rows() == before
+        made = "aggregate max(seq) bigint by window(ts, 0 s, 10 s), channel int"
+        changes: tuple[tuple[dict[str, Any], str], ...] = (
+            ({"what": "min(seq)"}, "aggregate min(seq) bigint by window(ts, 0 s, 10 s), channel int"),
+            ({"what": "max(10 * seq)"}, "max((CAST(10 AS BIGINT) * seq)) bigint"),
+            ({"window": "20 seconds"}, "window(ts, 0 s, 20 s)"),
+            ({"key": "channel + 1"}, "(channel + 1) int"),
+        )
+        for change, now in changes:
+            with pytest.raises(SparkExtError) as refused:
+                self.job(lab, **change).start()
+            assert f"the state was made by {made}" in str(refused.value) and now in str(refused.value)
+            assert "accept=('copy.state',)" in refused.value.do and "job.reset('copy')" in refused.value.do
+        with pytest.raises(SparkExtError, match="the state was made by"):
+            self.job(lab, what="min(seq)").savepoint(lab.folder / "saved")
+        shutil.move(lab.checkpoint / "state", lab.folder / "aside")
+        with pytest.raises(SparkExtError, match="the state of this query is missing"):
+            self.job(lab).start()
+        shutil.move(lab.folder / "aside", lab.checkpoint / "state")
+        assert self.job(lab, where="seq < 15").run(progress=False).finished, "a filter has no part in the state"
+        assert lab.rows() == [9, 14]
+        lines = self.job(lab, what="min(seq)").run(progress=False)
+        assert lines.finished and lines.rows == 0
+
+    def test_an_accepted_change_of_the_state_continues(self, spark: SparkSession, tmp_path: Path) -> None:
+        """`aggregate-accepted`."""
+        lab = self.stopped(spark, tmp_path)
+        assert self.job(lab, what="max(seq + 0)", accept=("copy.state",)).run(progress=False).finished
+        assert lab.rows() == [9, 19]
 
 
 def listed() -> dict[str, tuple[str, str]]:
@@ -190,6 +227,7 @@ def test_the_page_has_each_change_and_its_outcome() -> None:
         "started-again",
         "watermark-delay",
         "aggregate",
+        "aggregate-accepted",
         "spark-version",
         "exchange-changed",
         "restore-incomplete",

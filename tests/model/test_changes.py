@@ -25,7 +25,8 @@ def definitions(draw: st.DrawFn) -> QueryDefinition:
         operators.append(OperatorDefinition(draw(st.sampled_from(["x", "y"])), Role.SINK, draw(texts), draw(options)))
     columns = draw(st.lists(st.tuples(texts, st.sampled_from(["bigint", "string"])), unique_by=lambda it: it[0]))
     natives = draw(st.lists(texts, max_size=2))
-    return QueryDefinition(tuple(operators), tuple(natives), draw(texts), tuple(columns))
+    state = draw(st.none() | st.lists(texts, max_size=2).map(tuple))
+    return QueryDefinition(tuple(operators), tuple(natives), draw(texts), tuple(columns), state)
 
 
 @given(definitions())
@@ -102,3 +103,15 @@ def test_of_an_older_release_uids_and_formats_are_compared_alone() -> None:
     assert compare("q", old, QueryDefinition((SOURCE, SINK), ("more",), "delta_2pc", (("n", "bigint"),))) == ()
     (gone,) = compare("q", old, query(SINK))
     assert (gone.kind, gone.uid) == (ChangeKind.REMOVED, "s")
+
+
+def test_state_that_was_made_otherwise() -> None:
+    def of(*state: str) -> QueryDefinition:
+        return QueryDefinition((), state=state)
+
+    (one,) = compare("q", of("dedupe", "max(v) by k"), of("dedupe", "min(v) by k"))
+    assert str(one) == "the state was made by max(v) by k, and the query has min(v) by k now"
+    assert (one.key, one.breaking, one.acceptable) == ("q.state", True, True)
+    (one,) = compare("q", of("dedupe", "max(v) by k"), of())
+    assert (one.before, one.after) == ("dedupe; max(v) by k", "")
+    assert compare("q", of("dedupe"), replace(of(), state=None)) == (), "not known"
