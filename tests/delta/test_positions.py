@@ -141,7 +141,8 @@ def test_what_a_roll_back_would_take_away_or_bring_back(
     entries = log(*commits)
     found = difference(entries, len(entries) - 1, wanted)
     assert found.is_own is own
-    assert (None if found.foreign() is None else found.foreign().version) == foreign
+    other = found.foreign()
+    assert (None if other is None else other.version) == foreign
 
 
 def test_the_version_before_all_epochs_of_a_sink() -> None:
