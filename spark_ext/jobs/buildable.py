@@ -49,7 +49,8 @@ class Buildable(ABC):
                 have no end. It has finished when a further run finds nothing to read.
             renamed_from: the uid that the query had before: it continues exactly where it was. May stay there.
             accept: options that may differ from the last start although they say what an operator reads from or writes
-                to: `("orders.path",)` is the option `path` of the operator `orders`. Remove it after the next start.
+                to: `("orders.path",)` is the option `path` of the operator `orders`, `("daily.state",)` the stateful
+                operators of the query `daily`. Remove it after the next start.
 
         Raises:
             ConfigurationError: a uid is missing or used twice, an option is unknown, the plan cannot be supervised, or

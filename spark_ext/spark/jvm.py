@@ -274,8 +274,8 @@ class _Columns:
         return f"{name} by {by}{state}" if by else f"{name}{state}"
 
     def _aggregate(self, expression: Any) -> str:
-        nulls = expression.aggregateFunction().toString().endswith(" ignore nulls")  # not in its SQL
-        return self._typed(expression) + " ignore nulls" * nulls
+        shown = str(expression.aggregateFunction().toString())
+        return self._typed(expression) + (" ignore nulls" if shown.endswith(" ignore nulls") else "")  # not in its SQL
 
     def _typed(self, expression: Any) -> str:
         text = self._text(expression)
