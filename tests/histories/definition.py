@@ -11,11 +11,19 @@ ROWS = 40
 
 FORMATS = ("delta_2pc", "files_2pc")
 
+KINDS = ("copy", "copy", "total", "process")
+"""What the first query does: copies rows, picks one of each key and window, or numbers them by transformWithState."""
+
 
 @dataclass(frozen=True)
 class Definition:
-    """A job as its program has it now. The first query copies one folder of files, a second one another folder."""
+    """A job as its program has it now. Its first query reads a folder of files; a second one copies another folder."""
 
+    kind: str = "copy"
+    aggregate: str = "max"
+    keys: int = 2
+    window: int = 8
+    """s; a row's event time is its id, s."""
     format: str = "delta_2pc"
     query: str = "copy"
     source: str = "in"
@@ -28,7 +36,19 @@ class Definition:
     """Whether the job has its second query."""
     more_first: bool = False
     """Whether the second query is added before the first."""
+    removed: bool = False
+    """Whether the second query is abandoned on purpose."""
     renamed_from: str | None = None
+
+    def expected(self, ids: set[int]) -> set[int]:
+        """What the first query has written when it has finished, of the ids of its folder."""
+        if self.kind != "total":
+            return ids
+        groups: dict[tuple[int, int], list[int]] = {}
+        for number in ids:
+            groups.setdefault((number // self.window, number % self.keys), []).append(number)
+        pick = max if self.aggregate == "max" else min
+        return {pick(group) for group in groups.values()}
 
 
 @dataclass(frozen=True)
@@ -72,17 +92,37 @@ CHANGES = (
     "restore the state",
     "delete the checkpoint",
     "move the state",
+    "take a savepoint",
+    "restore the savepoint",
 )
+
+STATEFUL = ("another aggregate", "another key", "another window")
+
+PLOTS: tuple[tuple[str, ...], ...] = (
+    *((what,) for what in STATEFUL),
+    ("rename and say so", "move the state"),
+    ("remove a query and say so", "take a savepoint", "add a query", "restore the savepoint"),
+    ("take a savepoint", "follow the target", "restore the savepoint", "follow the target"),
+)
+"""Changes that matter one after the other, with runs between them."""
 
 
 def history(seed: int) -> tuple[Definition, list[Step]]:
     """A job and what happens to it: two to four times a run and a change, then a run to the end."""
     draw = random.Random(seed)
     steps: list[Step] = []
+    kind = draw.choice(KINDS)
+    if draw.random() < 0.5:
+        plot = draw.choice(PLOTS)
+        kind = "total" if plot[0] in STATEFUL else "process" if "move the state" in plot else kind
+        for what in plot:
+            steps += [Run(draw.choice(("stop", "stop", "kill")), draw.randint(2, 6)), Change(what)]
+        return Definition(kind, more="add a query" in plot), [*steps, Run("stop", 1), Run("end")]
     for _ in range(draw.randint(2, 4)):
         steps.append(Run(draw.choice(RUNS), draw.randint(0, 6)))
-        steps += [Change(what) for what in draw.sample(CHANGES, draw.choice((0, 1, 1, 2)))]
-    return Definition(format=draw.choice(FORMATS), more=draw.random() < 0.3), [*steps, Run("end")]
+        changes = CHANGES if kind == "copy" else (*CHANGES, *STATEFUL)
+        steps += [Change(what) for what in draw.sample(changes, draw.choice((0, 1, 1, 2)))]
+    return Definition(kind, format=draw.choice(FORMATS), more=draw.random() < 0.3), [*steps, Run("end")]
 
 
 def changed(now: Definition, what: str, number: int) -> Definition:
@@ -107,10 +147,16 @@ def changed(now: Definition, what: str, number: int) -> Definition:
         return replace(now, target=f"out-{number}")
     if what == "another limit":
         return replace(now, rows=10 if now.rows == 20 else 20)
+    if what == "another aggregate":
+        return replace(now, aggregate="min" if now.aggregate == "max" else "max")
+    if what == "another key":
+        return replace(now, keys=5 - now.keys)
+    if what == "another window":
+        return replace(now, window=24 - now.window)
     if what == "add a query":
-        return replace(now, more=True)
-    if what == "remove a query":
-        return replace(now, more=False)
+        return replace(now, more=True, removed=False)
+    if what.startswith("remove a query"):
+        return replace(now, more=False, removed=what.endswith("say so"))
     if what == "another order":
         return replace(now, more_first=not now.more_first)
     return now

@@ -1,7 +1,8 @@
 """A driver process: runs the jobs that it is sent, one at a time, in one Spark session, until it is killed.
 
 Reads one JSON object per line: `{"do": "run", "definition": {...}, "root": ..., "state": ..., "takeover": false}`, then
-perhaps `{"do": "stop"}`. Writes one per line: `{"ready": true}` at first, then the outcome of each run.
+perhaps `{"do": "stop"}`; instead of `run` also `savepoint`, `restore`, and `follow`, a run of a job that copies the
+target as far as it is. Writes one per line: `{"ready": true}` at first, then the outcome of each.
 """
 
 from __future__ import annotations
@@ -10,12 +11,63 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
 from tests.histories.definition import Definition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Numbered(StatefulProcessor):
+    """The rows of a key, whose ids are `step` apart, by the first id and how many there were."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._seen = handle.getValueState("seen", "first long, count long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        import pandas as pd
+
+        ids = sorted(int(number) for frame in rows for number in frame["id"])
+        first, count = self._seen.get() or (ids[0], 0)
+        self._seen.update((first, count + len(ids)))
+        made = [first + self._step * number for number in range(count, count + len(ids))]
+        yield pd.DataFrame({"id": made, "word": ["w"] * len(ids)})
+
+    def close(self) -> None: ...
+
+
+def computed(rows: DataFrame, now: Definition) -> DataFrame:
+    """What the first query does with its rows."""
+    key = F.col("id") % now.keys
+    if now.kind == "total":
+        timed = rows.withColumn("ts", F.timestamp_seconds(F.col("id") + 86400))
+        marked = sx.with_watermark(timed, "ts", "1 second").withColumn("k", key)
+        picked = marked.groupBy(F.window("ts", f"{now.window} seconds"), "k").agg(F.expr(f"{now.aggregate}(id)"))
+        return picked.toDF("window", "k", "id").selectExpr("id", "'w' AS word")
+    if now.kind == "process":
+        keyed = rows.withColumn("k", key).groupBy("k")
+        return keyed.transformWithStateInPandas(Numbered(now.keys), "id bigint, word string", "Append", "None")
+    return rows
+
+
+def follower(spark: Any, now: Definition, root: Path) -> sx.Job:
+    """A job of its own that copies the target."""
+    rows = spark.readStream.format("delta_snapshot").options(
+        uid="in", path=str(root / "output" / now.target), follow="true"
+    )
+    job = sx.Job(spark, "follower", state=root / "follower", restart_attempts=0)
+    return job.add("follow", rows.load().writeStream.format("delta_2pc").options(uid="to", path=str(root / "followed")))
 
 
 def built(spark: Any, now: Definition, root: Path, state: Path, takeover: bool) -> sx.Job:
@@ -26,7 +78,15 @@ def built(spark: Any, now: Definition, root: Path, state: Path, takeover: bool) 
     """
     job = sx.Job(spark, "history", state=state, takeover=takeover, restart_backoff=20, restart_attempts=5)
 
-    def add(query: str, source: str, sink: str, folder: str, target: str, renamed_from: str | None = None) -> None:
+    def add(
+        query: str,
+        source: str,
+        sink: str,
+        folder: str,
+        target: str,
+        renamed_from: str | None = None,
+        kind: Definition | None = None,
+    ) -> None:
         rows = (
             spark.readStream.format("files")
             .schema("id bigint, word string")
@@ -38,15 +98,16 @@ def built(spark: Any, now: Definition, root: Path, state: Path, takeover: bool) 
                 readers=1,
             )
         )
+        frame = rows.load() if kind is None else computed(rows.load(), kind)
         given = {"uid": sink, "path": str(root / "output" / target)}
         if now.format == "files_2pc":
             given["format"] = "parquet"
-        writer = rows.load().writeStream.format(now.format).options(**given)
+        writer = frame.writeStream.format(now.format).options(**given)
         named: dict[str, Any] = {"renamed_from": renamed_from} if renamed_from else {}
         job.add(query, writer, **named)
 
     def first() -> None:
-        add(now.query, now.source, now.sink, now.folder, now.target, now.renamed_from)
+        add(now.query, now.source, now.sink, now.folder, now.target, now.renamed_from, now)
 
     def second() -> None:
         add("more", "more-in", "more-out", "c", "more")
@@ -54,7 +115,7 @@ def built(spark: Any, now: Definition, root: Path, state: Path, takeover: bool) 
     parts = [first, *([second] if now.more else [])]
     for part in reversed(parts) if now.more_first else parts:
         part()
-    return job
+    return job.remove("more") if now.removed else job
 
 
 class Drive:
@@ -69,9 +130,19 @@ class Drive:
     def run(self, given: dict[str, Any]) -> None:
         """Run one job, and report how it ended."""
         self._stop.clear()
+        root = Path(given["root"])
         try:
             now = Definition(**given["definition"])
-            job = built(self._spark, now, Path(given["root"]), Path(given["state"]), given["takeover"])
+            if given["do"] == "follow":
+                follower(self._spark, now, root).run(until="now", progress=False)
+                self.say(outcome="FOLLOWED")
+                return
+            job = built(self._spark, now, root, Path(given["state"]), given["takeover"])
+            if given["do"] != "run":
+                act = job.savepoint if given["do"] == "savepoint" else job.restore
+                act(root / "savepoint")
+                self.say(outcome="SAVED" if given["do"] == "savepoint" else "RESTORED")
+                return
             job.start()
         except SparkExtError as problem:
             self.say(outcome="REFUSED", error=type(problem).__name__, text=str(problem))
@@ -116,7 +187,7 @@ def main() -> None:
     drive.say(ready=True)
     for line in sys.stdin:
         given = json.loads(line)
-        act = drive.run if given["do"] == "run" else lambda _: drive.stop()
+        act = drive.run if given["do"] != "stop" else lambda _: drive.stop()
         threading.Thread(target=act, args=(given,), daemon=True).start()
 
 

@@ -24,8 +24,13 @@ from tests.histories.definition import FILES, ROWS, Change, Definition, Run, Ste
 from tests.support import cheap_jvm
 from tests.support.waiting import until
 
+ACTIONS = {"take a savepoint": "savepoint", "restore the savepoint": "restore", "follow the target": "follow"}
+
 LIMIT = 180.0
 """Time within which each run has to end, s."""
+
+FOLLOWED = "../followed"
+"""The target of the follower, beside the others."""
 
 FIRST_ID = {"a": 0, "b": 10_000, "c": 20_000}
 
@@ -73,9 +78,9 @@ class Driver:
         self._taken += 1
         return self._said[self._taken - 1]
 
-    def start(self, definition: Definition, root: Path, state: Path, takeover: bool = False) -> None:
-        """Begin a run."""
-        self._send(do="run", definition=asdict(definition), root=str(root), state=str(state), takeover=takeover)
+    def start(self, definition: Definition, root: Path, state: Path, takeover: bool = False, do: str = "run") -> None:
+        """Begin a run, or something else that the driver does."""
+        self._send(do=do, definition=asdict(definition), root=str(root), state=str(state), takeover=takeover)
 
     def outcome(self) -> dict[str, Any]:
         """How the run ended, once it has."""
@@ -181,6 +186,10 @@ class World:
         """Whether a copy of the state was ever started: the state that is left may not be the newest."""
         self.untried = False
         """Whether it is unknown if the definition and state of the last start would have been refused."""
+        self.saved: dict[str, Counter[int]] = {}
+        """What the targets held when the savepoint was taken."""
+        self.saved_more = False
+        """Whether the job had its second query then."""
         self.before_restore: Path | None = None
         self.checkpoint_aside: tuple[Path, Path] | None = None
 
@@ -199,7 +208,7 @@ class World:
         path = self.root / "output" / target
         if not path.exists():
             return Counter()
-        if self.definition.format == "delta_2pc":
+        if self.definition.format == "delta_2pc" or target == FOLLOWED:
             from deltalake import DeltaTable
 
             if not DeltaTable.is_deltatable(str(path)):
@@ -249,8 +258,8 @@ class World:
                 continue
             if not double and len(set(content.values())) > 1:
                 self.problems.append(f"{target}: FINISHED with some rows more often than others")
-            missing = self.there(folder) - content.keys()
-            foreign = content.keys() - self.there(folder)
+            there = self.there(folder) if target == "more" else now.expected(self.there(folder))
+            missing, foreign = there - content.keys(), content.keys() - there
             if missing or foreign:
                 self.problems.append(f"{target}: FINISHED with {len(missing)} rows missing, {len(foreign)} others")
             self.finished[target] = content
@@ -269,7 +278,10 @@ class World:
         self.number += 1
         if isinstance(step, Change):
             self.log.append(step.what)
-            self.change(step.what)
+            if step.what in ACTIONS:
+                self.act(step.what)
+            else:
+                self.change(step.what)
             return
         self.log.append(f"{step.how} after {step.after}" if step.how != "end" else "run")
         self.copied = self.copied or step.how == "copies"
@@ -330,6 +342,35 @@ class World:
             copy.rename(self.state)
             return theirs
         return mine
+
+    def act(self, what: str) -> None:
+        """What a user does with the job while it does not run: a savepoint, a restore in place, a follower's run."""
+        do, now, place = ACTIONS[what], self.definition, self.root / "savepoint"
+        as_it_is = self.before_restore is None and self.checkpoint_aside is None
+        ready = {"savepoint": self.state.exists(), "restore": place.exists(), "follow": now.format == "delta_2pc"}
+        if not ready[do] or not as_it_is:
+            return
+        queries = [now.target, *(["more"] if now.more else [])]
+        if do == "savepoint":
+            shutil.rmtree(place, ignore_errors=True)
+            self.saved_more = now.more
+            self.saved = {target: self.content(target) for target in (now.target, "more")}
+        with self.garage.driver() as driver:
+            driver.start(now, self.root, self.state, do=do)
+            outcome = driver.outcome()
+        self.log.append(f"-> {outcome['outcome']} {outcome.get('error', '')}".rstrip())
+        if outcome["outcome"] in ("CRASHED", "KILLED"):
+            self.problems.append(f"{what}: {outcome.get('error')}: {outcome.get('text', '')[:600]}")
+        elif outcome["outcome"] == "FOLLOWED" and self.content(FOLLOWED) != self.content(now.target):
+            self.problems.append(f"{what}: the follower has {self.content(FOLLOWED).total()} rows, or other ones")
+        elif outcome["outcome"] == "RESTORED":
+            self.good = self.definition = replace(now, renamed_from=None)
+            for target in queries:
+                # An epoch that the target had, and Spark's log had not, is taken away: none of a removed query.
+                open_rows = 0 if target == "more" and not self.saved_more else now.rows
+                lost = (self.saved[target] - self.content(target)).total()
+                if lost > open_rows or self.content(target) - self.saved[target]:
+                    self.problems.append(f"{target}: not what it held at the savepoint, {lost} rows are missing")
 
     def change(self, what: str) -> None:
         """What a user does between runs."""

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.histories.definition import CHANGES, RUNS, Change, Definition, Run, changed, history
-from tests.histories.play import Garage, World
+from tests.histories.definition import CHANGES, PLOTS, RUNS, STATEFUL, Change, Definition, Run, changed, history
+from tests.histories.play import ACTIONS, Garage, World
 
 FINISHED = {"outcome": "FINISHED", "finished_before": {}}
 
@@ -17,13 +17,14 @@ FINISHED = {"outcome": "FINISHED", "finished_before": {}}
 def test_histories_are_as_random_as_their_seed() -> None:
     assert history(3) == history(3)
     steps = [step for seed in range(200) for step in history(seed)[1]]
-    assert {step.what for step in steps if isinstance(step, Change)} == set(CHANGES)
+    moves = {*CHANGES, *STATEFUL, *(what for plot in PLOTS for what in plot)}
+    assert {step.what for step in steps if isinstance(step, Change)} == moves
     assert {step.how for step in steps if isinstance(step, Run)} == set(RUNS)
     assert all(history(seed)[1][-1] == Run("end") for seed in range(200))
 
 
 def test_each_change_of_the_definition_is_one() -> None:
-    files = {what for what in CHANGES if changed(Definition(more=True), what, 7) == Definition(more=True)}
+    files = {what for what in (*CHANGES, *STATEFUL) if changed(Definition(more=True), what, 7) == Definition(more=True)}
     assert files == {
         "add a query",
         "another file",
@@ -31,7 +32,8 @@ def test_each_change_of_the_definition_is_one() -> None:
         "restore the state",
         "delete the checkpoint",
         "move the state",
-    }
+        *ACTIONS,
+    } - {"follow the target"}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,13 @@ def test_a_finished_target_stays_as_it_is(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "output" / "out"), pa.table({"id": [777]}), mode="append")
     world.judge({"outcome": "FINISHED", "finished_before": {"copy": True}}, world.definition)
     assert world.problems == ["out: changed after it had finished"]
+
+
+def test_the_judge_knows_what_an_aggregate_has_to_write() -> None:
+    ids = set(range(16))
+    assert Definition("total").expected(ids) == {6, 7, 14, 15}
+    assert Definition("total", "min", keys=3, window=16).expected(ids) == {0, 1, 2}
+    assert Definition("process").expected(ids) == ids
 
 
 def test_three_histories(tmp_path: Path) -> None:
