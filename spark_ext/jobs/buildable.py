@@ -45,8 +45,8 @@ class Buildable(ABC):
                 restarted between two epochs; keys that begin with `spark.sql.` are settings of its session.
             after: uids of queries that have to finish first. A function is then called when they have, as what they
                 write may not be there before; until then the query counts in no state.
-            available_now: the query's input ends with what is there when it starts; for Spark's own sources, which
-                have no end. It has finished when a further run finds nothing to read.
+            available_now: the query ends with what is there when it starts, as `trigger(availableNow=True)` does; for
+                Spark's own sources, which have no end. It is then SUSPENDED, and the next run continues.
             renamed_from: the uid that the query had before: it continues exactly where it was. May stay there.
             accept: options that may differ from the last start although they say what an operator reads from or writes
                 to: `("orders.path",)` is the option `path` of the operator `orders`, `("daily.state",)` the stateful

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from spark_ext.errors import refused
 from spark_ext.exchange.consumers import Consumer
 from spark_ext.exchange.kinds import parts
 from spark_ext.jobs.composition import SINK, SOURCE, Composition, Gate, exchange_of, node_of
@@ -14,7 +15,7 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.dag import JobGraph
 from spark_ext.model.definitions import QueryDefinition
 from spark_ext.queries.run import QueryRun
-from spark_ext.queries.writer_checks import check_ends_now
+from spark_ext.queries.writer_checks import NOTHING_STARTED, check_ends_now
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
@@ -55,6 +56,30 @@ def check_now(spec: QuerySpec, job: str) -> None:
         ConfigurationError: names the source.
     """
     check_ends_now([(one.format, one.options) for one in spec.sources], f"job '{job}', query '{spec.uid}'")
+
+
+def check_followers(specs: Sequence[QuerySpec], graph: JobGraph, job: str) -> None:
+    """Refuse queries that would wait for the end of one that reads what is there now, and has no end.
+
+    Args:
+        specs: queries that have not finished, and are not drained.
+        graph: of the job.
+        job: its name.
+
+    Raises:
+        ConfigurationError: names both queries.
+    """
+    for spec in specs:
+        behind = graph.downstreams(spec.uid)
+        if spec.available_now and spec.natives and behind:
+            raise refused(
+                f"query '{behind[0]}' waits for the end of query '{spec.uid}', which has available_now over one of "
+                f"Spark's own sources ({spec.natives[0]}): it reads what is there now, and has no end",
+                f"job '{job}', query '{behind[0]}'",
+                "remove available_now and run the job with until='now', in which the queries behind it follow it; with "
+                "emit='all', or drained, it ends for good",
+                NOTHING_STARTED,
+            )
 
 
 def checked_graph(

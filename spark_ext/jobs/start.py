@@ -22,7 +22,7 @@ from spark_ext.jobs.actions import controlled
 from spark_ext.jobs.begin import begin, in_all, stop_older
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.exchanges import Exchanges
-from spark_ext.jobs.flow import LateQueries, anew, check_now, checked_graph, consumers_of, links_of, opened
+from spark_ext.jobs.flow import LateQueries, anew, check_followers, check_now, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.latency import measured_latency
 from spark_ext.jobs.memory import nothing_recalled, recall
@@ -193,6 +193,9 @@ def start_job(
             begun=memory.begun,
             passed=configuration.sequence,
         )
+        if not (until_now or hold):
+            unended = [spec for spec in specs if not memory.of(spec.uid).finished]
+            check_followers([one for one in unended if memory.of(one.uid).lineage > context.drain], graph, name)
         for spec in specs:
             known, elsewhere = memory.of(spec.uid), spec.uid in past.elsewhere
             planned = None if halted or known.finished else as_planned(spec, ledger.uri)

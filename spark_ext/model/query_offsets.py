@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Finished, Json, OffsetKind, SourceOffset, kind_of
+from spark_ext.model.offsets import Finished, OffsetKind, SourceOffset, kind_of
 
 
 def source_offsets(logged: LoggedOffsets) -> dict[str, SourceOffset]:
@@ -31,14 +30,6 @@ def final_epochs(logged: LoggedOffsets) -> int:
     return max((offset.final for offset in source_offsets(logged).values()), default=0)
 
 
-def same_input(one: LoggedOffsets, other: LoggedOffsets) -> bool:
-    """Whether two epochs end at the same position of all input, whichever release wrote them.
-
-    Markers are ignored, as each run emits its own; likewise control events and barriers, which are no input.
-    """
-    return _input(one) == _input(other)
-
-
 def flushed(logged: LoggedOffsets, ends: Iterable[str]) -> bool:
     """Whether the end of input has passed all watermarks, and the epoch after it has emptied the state."""
     seen = end_offsets(logged)
@@ -53,13 +44,3 @@ def new_finishes(offset: SourceOffset, flagged: int) -> tuple[Finished, ...]:
             key=lambda finish: finish.sequence,
         )
     )
-
-
-def _input(logged: LoggedOffsets) -> list[SourceOffset | Json]:
-    return [
-        replace(SourceOffset.from_json(raw), control=0, stamp="", barrier=0, lineage=0)
-        if kind_of(raw) is OffsetKind.CHANNELS
-        else raw
-        for raw in logged.sources
-        if kind_of(raw) is not OffsetKind.END_OF_INPUT
-    ]

@@ -16,7 +16,7 @@ from spark_ext.errors import (
 from spark_ext.failures.labels import Response
 
 RUN_AGAIN_MS = 1000
-"""Wait before a query with the trigger `availableNow` that has committed nothing is started again, ms."""
+"""Wait before a drained query that has not committed what was planned is started again, ms."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,13 @@ class Cause(Enum):
     """It has not ended: a step of its final checkpoint has failed."""
     DRAINED = "drained"
     """The job stopped it for a drain: the cut is the epoch that was planned last."""
-    AVAILABLE_NOW = "available now"
-    """It ended by itself, or somebody stopped it: with this trigger Spark reports both alike."""
     CAUGHT_UP = "caught up"
-    """In a run that ends with what is there: it ended by itself, or somebody stopped it; see `AvailableNowRun`."""
+    """It ends with what is there: it ended by itself, or somebody stopped it; see `AvailableNowRun`."""
     OUTSIDE = "outside"
     """Somebody else stopped it."""
 
     @classmethod
-    def of(cls, *, failed: bool, draining: bool, stopping: bool, available_now: bool, until_now: bool = False) -> Cause:
+    def of(cls, *, failed: bool, draining: bool, stopping: bool, ends_now: bool) -> Cause:
         """The cause, from how the query ended and what the job had asked of it."""
         if failed:
             return cls.FAILURE
@@ -108,9 +106,7 @@ class Cause(Enum):
             return cls.STOPPED
         if draining:
             return cls.DRAINED
-        if available_now:
-            return cls.AVAILABLE_NOW
-        return cls.CAUGHT_UP if until_now else cls.OUTSIDE
+        return cls.CAUGHT_UP if ends_now else cls.OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -141,8 +137,6 @@ class Failures:
 class AvailableNowRun:
     """What a run with the trigger `availableNow`, or one that was stopped for a drain, has left in Spark's log."""
 
-    same_input: bool = False
-    """A further run planned no input that the run before it had not; none at all counts as well."""
     committed: bool = True
     """The newest planned epoch is committed."""
     moved: bool = True
@@ -165,7 +159,7 @@ class Action(Enum):
     RESTART = "restart"
     """Start it again after a wait."""
     RUN_AGAIN = "run again"
-    """Start it again, because nothing shows yet that its input has ended."""
+    """Start it again: what was planned is not committed yet, or was planned by an earlier run."""
     AWAIT_UPSTREAM = "await upstream"
     """Start it again when those that feed it have committed more, or have ended."""
     SUSPEND = "suspend"
@@ -231,12 +225,6 @@ def decide(
         return Decision(Action.RUN_AGAIN, delay_ms=0 if run.moved else RUN_AGAIN_MS, failures=failures)
     if cause is Cause.STOPPED:
         return Decision(Action.CANCEL, "stopped", failures=failures)
-    if cause is Cause.AVAILABLE_NOW:
-        # A stop in the middle also ends without an exception, so a run that has ended proves nothing: the input is at
-        # its end only when all that was planned is committed, and a further run has nothing to plan.
-        if run.same_input and run.committed:
-            return Decision(Action.FINISH, failures=failures)
-        return Decision(Action.RUN_AGAIN, delay_ms=0 if run.moved else RUN_AGAIN_MS, failures=failures)
     if cause is Cause.CAUGHT_UP and run.committed:
         if run.repeated:
             return Decision(Action.RUN_AGAIN, failures=failures)

@@ -1,4 +1,4 @@
-"""A query in a run that ends with what is there: when it has caught up, and what is done then. See `model.until`."""
+"""A query that ends with what is there: when it has caught up, and what is done then. See `model.until`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT_REST: Final = 1.0
 
 
 class CatchingUpQuery(StoppableQuery):
-    """The part of a query that ends a run with what is there. Without such a run nothing of it is used."""
+    """The part of a query that ends with what is there. Without such an end nothing of it is used."""
 
     _planned_before: LoggedOffsets | None = None
     """The newest epoch that was planned before its Spark query was started."""
@@ -44,7 +44,7 @@ class CatchingUpQuery(StoppableQuery):
             self._upstream = self._context.until.upstream(self.spec.uid)
 
     def _how_it_ended(self, run: AvailableNowRun, own: OwnEnd | None) -> AvailableNowRun:
-        """What the end of the Spark query says in such a run.
+        """What the end of the Spark query says.
 
         Args:
             run: what it has left in Spark's log.
@@ -60,11 +60,11 @@ class CatchingUpQuery(StoppableQuery):
         )
 
     def _look_at_the_rest(self, now: float) -> None:
-        """Whether there is more to read, or the last step of such a run is due."""
+        """Whether there is more to read, or the last step is due."""
         until = self._context.until
-        if until is None or self._state.ended or self._restarts.stopping or self._starting:
+        if self._state.ended or self._restarts.stopping or self._starting:
             return
-        if self._awaits_from is not None and now - self._awaits_from >= AT_REST:
+        if until is not None and self._awaits_from is not None and now - self._awaits_from >= AT_REST:
             upstream = until.upstream(self.spec.uid)
             if upstream.ended or upstream.epochs > self._upstream.epochs:
                 self._restart()

@@ -56,7 +56,7 @@ class ObservedQuery:
         self._observer.history.divides = context.settings.epoch_parts
         self._outage = Outage(f"Spark's log of the query, {self.checkpoint},", self.who, context)
         self._restarts = Restarts(
-            context.settings.restarts, available_now=spec.available_now, until_now=context.until is not None
+            context.settings.restarts, ends_now=spec.available_now or context.until is not None
         )
         self._state = State.CREATED
         self._reason = ""

@@ -148,20 +148,14 @@ class EpochObserver:
         newest = self._log.newest_offsets()
         return None if newest is None else self._log.offsets(newest)
 
-    def run_since(self, planned: LoggedOffsets | None, committed: int, *, further: bool) -> AvailableNowRun:
-        """What a run with the trigger `availableNow` has left.
+    def run_since(self, committed: int) -> AvailableNowRun:
+        """What a run with the trigger `availableNow`, or one that was stopped for a drain, has left.
 
         Args:
-            planned: the newest epoch that was planned before the run.
-            committed: the newest one that was committed before it.
-            further: whether another run came before it.
+            committed: the newest epoch that was committed before it.
         """
         newest = self.newest_planned()
-        same = newest is planned
-        if newest is not None and planned is not None:
-            same = query_offsets.same_input(newest, planned)
         return AvailableNowRun(
-            same_input=same and (further or planned is not None),
             committed=newest is None or newest.epoch <= self._position.epoch,
             moved=self._position.epoch > committed,
         )

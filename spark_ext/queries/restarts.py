@@ -21,16 +21,14 @@ class Restarts:
 
     Args:
         policy: the job's.
-        available_now: whether the query has the trigger `availableNow`.
-        until_now: whether the job's run ends with what is there.
+        ends_now: whether the query ends with what is there.
     """
 
-    def __init__(self, policy: RestartPolicy, *, available_now: bool, until_now: bool = False) -> None:
+    def __init__(self, policy: RestartPolicy, *, ends_now: bool) -> None:
         self._stopping = False
         self._draining = False
         self._policy = policy
-        self._available_now = available_now
-        self._until_now = until_now
+        self._ends_now = ends_now
         self._failures = Failures()
         self._due_at: float | None = None
 
@@ -55,11 +53,7 @@ class Restarts:
             failed: whether it ended with a failure.
         """
         return Cause.of(
-            failed=failed,
-            draining=self._draining,
-            stopping=self._stopping,
-            available_now=self._available_now,
-            until_now=self._until_now,
+            failed=failed, draining=self._draining, stopping=self._stopping, ends_now=self._ends_now
         )
 
     def after(

@@ -206,10 +206,10 @@ class QueryRun(CatchingUpQuery):
             if (
                 self._ends_itself or self._restarts.draining or self._boundary is not None
             ) and not self._restarts.stopping:
-                run = self._observer.run_since(self._planned_before, self._committed_before, further=self._runs > 1)
+                run = self._observer.run_since(self._committed_before)
             end = self._query.take_end()
             assert end is not None
-            if self._context.until is not None and end.failure is None and not self._restarts.stopping:
+            if self._ends_itself and end.failure is None and not self._restarts.stopping:
                 run = self._how_it_ended(run, end.own)
             self._live = False
             self._on_end(end, now, run)

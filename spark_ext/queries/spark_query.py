@@ -127,7 +127,7 @@ class SparkQuery:
         on_end: called on a thread of its own when the query has ended.
         identity: of its job, which the sink finds in the writer's options.
         judged: adds evidence and verdict to a failure; may take its time.
-        until_now: whether it ends with what is there when it starts.
+        until_now: whether the job's run ends with what is there.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class SparkQuery:
         *,
         until_now: bool = False,
     ) -> None:
-        self._until_now = until_now
+        self._until_now = until_now or spec.available_now
         self._spec = spec
         self._name = name
         self._checkpoint = checkpoint
@@ -197,7 +197,7 @@ class SparkQuery:
         if only_planned:
             # Spark advises `availableNow` instead, which would read on after the epoch that is planned.
             writer = writer.trigger(once=True)
-        elif self._spec.available_now or self._until_now:
+        elif self._until_now:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")

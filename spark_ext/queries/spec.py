@@ -104,7 +104,7 @@ class QuerySpec:
     """None for one of Spark's own sinks."""
     sink_format: str
     available_now: bool
-    """Whether its input ends with what is there when it starts; for Spark's own sources."""
+    """Whether it ends with what is there when it starts; for Spark's own sources."""
     built: Built | None = None
     """How it was built, if it was added as a function of the configuration."""
 

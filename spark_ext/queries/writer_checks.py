@@ -170,8 +170,8 @@ def check_source(leaf: jvm.PlanSource, who: str, *, available_now: bool) -> None
     """Refuse a channel source that could not run, or not end.
 
     Raises:
-        ConfigurationError: an option is unknown or missing, such as the uid; or the input has no end, which
-            `available_now` takes for one.
+        ConfigurationError: an option is unknown or missing, such as the uid; or `available_now` is given for input
+            that has no end.
     """
     source = operators.source(leaf.format, leaf.options)
     if available_now and isinstance(source, AlignedSource):
@@ -183,11 +183,11 @@ def check_source(leaf: jvm.PlanSource, who: str, *, available_now: bool) -> None
         )
     if available_now and leaf.format != STAMP and not _bounded(source):
         _refuse(
-            f"the query has available_now, and source '{source.options.uid}' ({leaf.format}) has no end: the query "
-            "would count as finished after its first run, and what arrives later would never be read",
+            f"the query has available_now, which is for Spark's own sources, and source '{source.options.uid}' "
+            f"({leaf.format}) has no end",
             who,
-            "remove available_now to keep the query running, or give the source an end: "
-            f"{_BOUNDED.get(leaf.format, 'its page says how')}",
+            "remove available_now: job.run(until='now') reads what is there, and ends; without `until` the query runs "
+            f"on; or give the source an end: {_BOUNDED.get(leaf.format, 'its page says how')}",
         )
 
 

@@ -135,7 +135,7 @@ def test_i12_the_ends_of_queries_with_sparks_own_sources(lab: JobHarness) -> Non
     frame = lab.spark.readStream.schema("n long").parquet(str(empty))
     job = sx.Job(lab.spark, "empty", state=lab.folder / "empty-state")
     result = job.add("q", frame.writeStream.format("noop"), available_now=True).run(progress=False)
-    assert result.finished and result.query("q").last_epoch is None
+    assert result.caught_up and result.query("q").last_epoch is None
 
     def rate() -> Job:
         rows = lab.spark.readStream.format("rate").option("rowsPerSecond", "20").load()

@@ -6,7 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 import spark_ext as sx
 from spark_ext import failpoints
@@ -197,20 +200,31 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) ->
     assert states == {"bad": State.FAILED, "live": State.CANCELED}
 
 
-def test_a_query_of_sparks_own_source_has_finished_when_a_further_run_finds_nothing(lab: JobHarness) -> None:
-    """Its end is not in its offsets: under `available_now` a run that plans nothing proves it."""
-    source = lab.folder / "lines"
-    source.mkdir()
-    (source / "a.txt").write_text("one\ntwo\n")
+@pytest.mark.core
+@pytest.mark.parametrize("until_now", [False, True], ids=["run", "until now"])
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_available_now_over_one_of_sparks_own_sources_ends_nothing(
+    lab: JobHarness, form: str, until_now: bool
+) -> None:
+    """Each run reads what is there, and the next one what has come since."""
+    source = lab.folder / "in"
 
-    def job() -> Job:
-        made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
-        lines = lab.spark.readStream.text(str(source))
-        writer = lines.writeStream.format("folder").option("uid", "out").option("path", str(lab.folder / "out"))
-        return made.add("q", writer, available_now=True)
+    def run(*arrived: int) -> JobResult:
+        for number in arrived:
+            rows = pa.table({"n": pa.array([number], pa.int64())})
+            if form == "delta":
+                write_deltalake(source, rows, mode="append")
+            else:
+                source.mkdir(exist_ok=True)
+                pq.write_table(rows, source / f"{number}.parquet")
+        reader = lab.spark.readStream.format(form)
+        frame = (reader if form == "delta" else reader.schema("n bigint")).load(str(source))
+        job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+        writer = frame.writeStream.format("folder").options(uid="out", path=str(lab.folder / "out"))
+        job.add("q", writer.trigger(availableNow=True))
+        return job.run(until="now" if until_now else None, progress=False)
 
-    assert job().run(progress=False).finished
-    assert sorted(row["value"] for row in lab.rows()) == ["one", "two"]
-    again = job().run(progress=False)
-    assert again.query("q").finished_before
-    assert again.rows == 0
+    for arrived, rows in (((1, 2), 2), ((3,), 1), ((), 0)):
+        result = run(*arrived)
+        assert (result.state, result.caught_up, result.rows) == (State.SUSPENDED, True, rows)
+    assert sorted(row["n"] for row in lab.rows()) == [1, 2, 3]

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.composition import Composition, Gate
-from spark_ext.jobs.flow import opened
+from spark_ext.jobs.flow import check_followers, opened
 from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
+from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import FinalStep
 from tests.ledger.rows import checkpoint, epoch
+from tests.queries.fakes import Bench
+from tests.support.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -38,3 +42,15 @@ def test_a_query_behind_one_that_has_finished_under_another_name_is_built(
     expected: list[Any] = ["new", "behind"] if built else ["new"]
     assert specs == expected and waiting == ([] if built else gates[1:])
     writer.end("done")
+
+
+@pytest.mark.parametrize(
+    "behind", [QueryNode("behind", after=("q",)), QueryNode("behind", reads=(Reader("x", "in"),))], ids=["gate", "exchange"]
+)
+def test_nobody_may_wait_for_the_end_of_a_query_that_has_none(tmp_path: Path, behind: QueryNode) -> None:
+    graph = JobGraph((QueryNode("q", writes=("x",)), behind))
+    spec = Bench(tmp_path, natives=["rate"], sources=[], available_now=True).spec
+    with refused(ConfigurationError, "query 'behind'", "waits for the end of query 'q'", "has no end"):
+        check_followers([spec], graph, "j")
+    check_followers([replace(spec, available_now=False)], graph, "j")
+    check_followers([spec], JobGraph((QueryNode("q", writes=("x",)),)), "j")

@@ -31,50 +31,39 @@ terminal = st.sampled_from([DataError("x"), FencedError("x")])
 passing = st.sampled_from([SparkExtError("x"), StorageError("x"), CommitError("x")])
 
 
-@pytest.mark.parametrize(
-    ("failed", "draining", "stopping", "available_now"), list(itertools.product([False, True], repeat=4))
-)
-def test_the_cause_is_the_first_that_holds(failed: bool, draining: bool, stopping: bool, available_now: bool) -> None:
+@pytest.mark.parametrize(("failed", "draining", "stopping", "ends_now"), list(itertools.product([False, True], repeat=4)))
+def test_the_cause_is_the_first_that_holds(failed: bool, draining: bool, stopping: bool, ends_now: bool) -> None:
     order = [
         (failed, Cause.FAILURE),
         (stopping, Cause.STOPPED),
         (draining, Cause.DRAINED),
-        (available_now, Cause.AVAILABLE_NOW),
+        (ends_now, Cause.CAUGHT_UP),
         (True, Cause.OUTSIDE),
     ]
     expected = next(cause for holds, cause in order if holds)
-    assert Cause.of(failed=failed, draining=draining, stopping=stopping, available_now=available_now) is expected
+    assert Cause.of(failed=failed, draining=draining, stopping=stopping, ends_now=ends_now) is expected
 
 
 @pytest.mark.parametrize(
-    ("cause", "same_input", "action"),
+    ("cause", "action"),
     [
-        (Cause.DRAINED, False, Action.FINISH),
-        (Cause.STOPPED, False, Action.CANCEL),
-        (Cause.STOPPED, True, Action.CANCEL),
-        (Cause.AVAILABLE_NOW, True, Action.FINISH),
-        (Cause.AVAILABLE_NOW, False, Action.RUN_AGAIN),
-        (Cause.OUTSIDE, False, Action.CANCEL),
-        (Cause.OUTSIDE, True, Action.CANCEL),
+        (Cause.DRAINED, Action.FINISH),
+        (Cause.STOPPED, Action.CANCEL),
+        (Cause.CAUGHT_UP, Action.SUSPEND),
+        (Cause.OUTSIDE, Action.CANCEL),
     ],
 )
 @given(before=failures, now=st.floats(0, 2000))
-def test_an_end_without_a_failure(cause: Cause, same_input: bool, action: Action, before: Failures, now: float) -> None:
-    decision = decide(cause, None, before, POLICY, now, run=AvailableNowRun(same_input))
+def test_an_end_without_a_failure(cause: Cause, action: Action, before: Failures, now: float) -> None:
+    decision = decide(cause, None, before, POLICY, now)
     assert (decision.action, decision.failures, decision.delay_ms) == (action, before, 0)
 
 
-@given(before=failures, same=st.booleans(), committed=st.booleans(), moved=st.booleans())
-def test_available_now_is_at_its_end_when_all_that_was_planned_is_committed(
-    before: Failures, same: bool, committed: bool, moved: bool
-) -> None:
-    """With an epoch that is not committed it runs again. A run without an epoch waits."""
-    decision = decide(Cause.AVAILABLE_NOW, None, before, POLICY, 0.0, run=AvailableNowRun(same, committed, moved))
-    if same and committed:
-        assert decision == Decision(Action.FINISH, failures=before)
-    else:
-        delay = 0 if moved else RUN_AGAIN_MS
-        assert decision == Decision(Action.RUN_AGAIN, delay_ms=delay, failures=before)
+@given(run=st.builds(AvailableNowRun, *[st.booleans()] * 5))
+def test_nothing_but_a_drain_ends_the_input_of_a_run_of_what_is_there(run: AvailableNowRun) -> None:
+    decision = decide(Cause.CAUGHT_UP, None, NONE, POLICY, 0.0, run=run)
+    assert decision.action is not Action.FINISH
+    assert decision.action is not Action.SUSPEND or (run.committed and run.nothing_left and run.upstream_ended)
 
 
 @given(error=terminal, before=failures, attempts=st.integers(0, 100))

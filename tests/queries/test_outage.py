@@ -15,6 +15,7 @@ from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.worker import Worker
 from spark_ext.spark import registry
+from spark_ext.spark.own_end import OwnEnd
 from tests.queries.fakes import STALE, Bench, Storage, position
 from tests.support.waiting import until
 
@@ -104,13 +105,14 @@ def test_the_end_of_a_run_is_not_lost_with_the_look_that_judges_it(
     disk = Storage().under_spark_log(monkeypatch, "newest_offsets")
     bench = Bench(tmp_path, natives=["rate"], sources=[], available_now=True).started()
     bench.query.commit({"logOffset": 1})
-    bench.query.end()
+    bench.query.end(own=OwnEnd(found_nothing=True, one_epoch=False))
     disk.problem = STALE
     bench.tick()
     assert (state_of(bench), bench.query.starts) == (State.RUNNING, 1)
     disk.problem = None
     bench.tick(1.0)
-    assert (state_of(bench), bench.query.starts, bench.query.running) == (State.RUNNING, 2, True)
+    bench.tick()
+    assert state_of(bench) is State.SUSPENDED
 
 
 @pytest.mark.parametrize("ended", [False, True])

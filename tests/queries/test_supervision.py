@@ -17,6 +17,7 @@ from spark_ext.queries.history import ASK_AFTER
 from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.sources.runtime.ledger_view import PlannerView
 from spark_ext.spark import registry
+from spark_ext.spark.own_end import OwnEnd
 from spark_ext.spark.query_events import Hint
 from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, java_failure, position
 
@@ -570,44 +571,30 @@ def test_a_stop_ends_a_query_that_waits_for_its_final_checkpoint(bench: Bench, r
 # -- available now ----------------------------------------------------------------------------------------------------
 
 
-def test_available_now_runs_until_a_run_finds_nothing_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize("committed", [0, 3])
+def test_available_now_ends_with_what_is_there_and_has_not_finished(tmp_path: Path, committed: int) -> None:
     bench = native(tmp_path, available_now=True)
-    for epoch in range(3):
+    for epoch in range(committed):
         bench.query.commit({"logOffset": epoch})
-        bench.query.end()
-        bench.tick()
-        assert (bench.run.state, bench.query.starts) == (State.RUNNING, epoch + 2)
-    bench.query.end()
+    bench.query.end(own=OwnEnd(found_nothing=True, one_epoch=False))
     bench.tick()
-    assert (bench.run.state, bench.query.starts) == (State.FINISHING, 4)
+    bench.tick()
+    assert (bench.run.state, bench.query.starts) == (State.SUSPENDED, 1)
 
 
 def test_available_now_is_not_at_its_end_by_an_epoch_that_was_not_committed(tmp_path: Path) -> None:
-    """Formerly: however often a run ends without having committed what was planned; with a pause between them."""
     bench = native(tmp_path, available_now=True)
     bench.query.plan({"logOffset": 1})
-    for starts in (1, 2, 3):
-        bench.query.end()
-        bench.tick()
-        assert (bench.run.state, bench.query.starts) == (State.RESTARTING, starts)
-        bench.tick(1.0)
-        assert (bench.run.state, bench.query.starts) == (State.RUNNING, starts + 1)
-    bench.query.commit_planned()
-    bench.query.end()
+    bench.query.end(own=OwnEnd(found_nothing=True, one_epoch=False))
     bench.tick()
-    assert (bench.run.state, bench.query.starts, bench.run.committed) == (State.FINISHING, 4, 0)
+    assert (bench.run.state, bench.query.starts) == (State.CANCELED, 1)
 
 
-def test_available_now_without_any_input_ends_with_the_second_run(tmp_path: Path) -> None:
-    """Formerly: it was started again without an end or a pause."""
-    bench = native(tmp_path, available_now=True)
-    bench.query.end()
+def test_a_bounded_source_whose_query_was_stopped_from_outside_has_not_finished(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, available_now=True).started()
+    bench.query.end(own=OwnEnd(found_nothing=False, one_epoch=False))
     bench.tick()
-    assert (bench.run.state, bench.query.starts) == (State.RESTARTING, 1)
-    bench.tick(1.0)
-    bench.query.end()
-    bench.tick()
-    assert (bench.run.state, bench.query.starts, bench.run.committed) == (State.FINISHING, 2, -1)
+    assert (bench.run.state, bench.query.starts) == (State.CANCELED, 1)
 
 
 def test_a_stopped_available_now_is_canceled(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from spark_ext.errors import DataError
 from spark_ext.model.lifecycle import State, can_follow
+from spark_ext.spark.own_end import OwnEnd
 from tests.queries.fakes import TASK_LOST, Bench, position
 
 PASSING = TASK_LOST
@@ -57,9 +58,9 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.bench.run.state is State.FAILED
 
     @precondition(runs)
-    @rule()
-    def end(self) -> None:
-        self.bench.query.end()
+    @rule(own=st.sampled_from([None, OwnEnd(True, False), OwnEnd(False, True), OwnEnd(False, False)]))
+    def end(self, own: OwnEnd | None) -> None:
+        self.bench.query.end(own=own)
         self.bench.tick()
 
     @rule()
