@@ -200,7 +200,8 @@ class Coordinator:
     def upstream(self, uid: str) -> Upstream:
         """About the queries that feed another one, in a run that ends with what is there."""
         stands = {run.spec.uid: Stands(run.state, run.committed) for run in self.runs}
-        return upstream_of(self.graph.producers(uid), stands, {} if self._gates is None else self._gates.after)
+        waiting = {} if self._gates is None or self._context.holds_gates else self._gates.after
+        return upstream_of(self.graph.producers(uid), stands, waiting)
 
     @property
     def rows_in_flight(self) -> int | None:
@@ -364,10 +365,11 @@ class Coordinator:
             return states
         waiting = self._gates is not None and bool(self._gates.uids)
         if self._context.until is not None:
-            # Those whose turn does not come in this run wait for another one.
-            waiting = self._gates is not None and self._gates.due(self.runs)
-            if waiting:
+            if self._gates is not None and self._gates.due(self.runs):
                 states.append(State.CANCELED if self.stopping else State.RUNNING)
+            elif waiting:
+                # Those whose turn does not come in this run wait for another one.
+                states.append(State.SUSPENDED)
         elif waiting and all(state is State.FINISHED or not state.ended for state in states):
             states.append(State.CANCELED if self.stopping else State.RUNNING)
         return states

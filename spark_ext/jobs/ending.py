@@ -113,7 +113,7 @@ class Ending:
             self.attempt("a last action", action)
         state = self._state()
         try:
-            if state is State.FINISHED:
+            if state is State.FINISHED or (state is State.SUSPENDED and self._context.holds_gates):
                 acknowledge(self._context.write_behind, "drain")
             self._context.write_behind.flush()
             reach(FailPoint.JOB_ENDED)

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from spark_ext.queries.spec import OperatorSpec, QuerySpec
 
 
-def opened(composition: Composition, memory: JobMemory, number: int) -> tuple[list[QuerySpec], list[Gate]]:
+def opened(
+    composition: Composition, memory: JobMemory, number: int, *, holds: bool = False
+) -> tuple[list[QuerySpec], list[Gate]]:
     """The queries that can be built now, and those that wait for others which have not finished.
 
     Args:
         composition: of the job.
         memory: what the ledger remembers; what has finished may have another name from this start on.
         number: of the incarnation.
+        holds: whether none is built for the first time; see `JobContext.holds_gates`.
 
     Raises:
         ConfigurationError: a query or its rename is refused.
@@ -42,7 +45,7 @@ def opened(composition: Composition, memory: JobMemory, number: int) -> tuple[li
     specs = [composition.renewed(spec) for spec in composition.specs]
     waiting = []
     for gate in composition.gates:
-        if all(memory.of(uid).finished for uid in gate.after):
+        if all(memory.of(uid).finished for uid in gate.after) and (not holds or memory.knows(gate.uid)):
             specs.append(composition.build(gate, specs))
         else:
             waiting.append(gate)

@@ -58,9 +58,14 @@ class Gates:
 
     def due(self, runs: Sequence[QueryRun]) -> bool:
         """Whether one is being built, or has to be: all those for which it waits have finished."""
-        finished = self._finished | {run.spec.uid for run in runs if run.state is State.FINISHED}
-        waits = any(finished.issuperset(gate.after) for gate in self._waiting)
+        waits = self._next(runs) is not None
         return self.failure is None and (waits or self._building is not None or bool(self._built))
+
+    def _next(self, runs: Sequence[QueryRun]) -> Gate | None:
+        """The next query whose turn has come."""
+        finished = self._finished | {run.spec.uid for run in runs if run.state is State.FINISHED}
+        due = (gate for gate in self._waiting if finished.issuperset(gate.after))
+        return None if self._context.holds_gates else next(due, None)
 
     def tick(self, runs: Sequence[QueryRun]) -> list[QueryRun]:
         """Begin to build what is due.
@@ -73,8 +78,7 @@ class Gates:
         """
         self._worker.deliver()
         built, self._built = self._built, []
-        finished = self._finished | {run.spec.uid for run in runs if run.state is State.FINISHED}
-        due = next((gate for gate in self._waiting if finished.issuperset(gate.after)), None)
+        due = self._next(runs)
         # One at a time: each has to be compared with those before it.
         if due is not None and self._building is None and not built and self.failure is None:
             self._building = due.uid

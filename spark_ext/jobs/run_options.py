@@ -91,9 +91,13 @@ class RunOptions:
             other_hosts=until is not None or if_running is not None,
         )
 
-    def drained(self) -> RunOptions:
-        """The run after one with `emit="all"`: it reads nothing, and emits what is open."""
-        return replace(self, until=None, emit="closed", drain=True)
+    def drained(self, *, gated: bool) -> RunOptions:
+        """The run after one with `emit="all"`: it reads nothing, and emits what is open.
+
+        Args:
+            gated: whether queries of the job wait for others: they are not built in it, and what reads from them waits.
+        """
+        return replace(self, until=self.until if gated else None, emit="closed", drain=True)
 
     def when_free(self, job: str, start: Callable[[], T], stopping: threading.Event) -> T:
         """Start, once no other run of the job is under way.
@@ -135,11 +139,11 @@ class RunOptions:
 
 
 def both(first: JobResult, second: JobResult) -> JobResult:
-    """The result of a run that was made in two parts.
+    """The result of a run that was made in parts.
 
     Args:
-        first: of the part that has read what was there.
-        second: of the part that has emitted what was open.
+        first: of the parts before.
+        second: of the last one.
     """
     before = {query.uid: query for query in first.queries}
     queries = tuple(

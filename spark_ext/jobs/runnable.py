@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from abc import abstractmethod
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.views.progress_line import show
 
 if TYPE_CHECKING:
+    from spark_ext.jobs.composition import Composition
     from spark_ext.jobs.coordinator import Coordinator
     from spark_ext.jobs.result import JobResult
     from spark_ext.queries.context import JobContext
@@ -26,6 +28,7 @@ class Runnable(Dumpable):
     _stopping: threading.Event
     _context: JobContext | None
     _result: JobResult | None
+    _parts: Composition
 
     def run(
         self,
@@ -64,9 +67,13 @@ class Runnable(Dumpable):
         """
         how = RunOptions.of(self.name, until, emit, if_running, wait_timeout)
         result = self._run(how, progress)
-        if how.emit == "all" and result.state is State.SUSPENDED and not self._stopping.is_set():
+        parts = itertools.cycle((how.drained(gated=bool(self._parts.gates)), how) if how.emit == "all" else ())
+        for part in parts:
+            # What waits for the end of others reads what is there once they are drained, and is drained in its turn.
+            if result.state is not State.SUSPENDED or self._stopping.is_set():
+                break
             self._coordinator = self._context = self._result = None
-            result = self._result = both(result, self._run(how.drained(), progress))
+            result = self._result = both(result, self._run(part, progress))
         return result
 
     def _run(self, how: RunOptions, progress: bool) -> JobResult:

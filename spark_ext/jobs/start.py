@@ -157,7 +157,8 @@ def start_job(
             control.configuration(), memory.lineages, composition.wishes.renamed
         )
         configuration = composition.configuration()
-        specs, gated = opened(composition, memory, incarnation.number)
+        holds = until_now and (drain or bool(in_force(ledger.open_control_events(), "drain")))
+        specs, gated = opened(composition, memory, incarnation.number, holds=holds)
         if until_now:
             for spec in specs:
                 check_now(spec, name)

@@ -65,6 +65,11 @@ class JobContext(WatchContext):
     """Settings of checkpoints that a control event has changed; for the coordinator's thread, which may change it."""
 
     @property
+    def holds_gates(self) -> bool:
+        """Whether queries behind others are left to the next run: the drain in force would cut them short."""
+        return self.until is not None and self.drain > 0
+
+    @property
     def checkpointing(self) -> JobSettings:
         """The settings of checkpoints that are in force."""
         return self.settings.model_copy(update=self.changed) if self.changed else self.settings

@@ -38,9 +38,12 @@ def test_a_query_behind_one_that_has_finished_under_another_name_is_built(
     composition.gates += gates
     composition.wishes = Wishes({"new": "old"} if renamed else {})
     monkeypatch.setattr(composition, "build", lambda gate, _: gate.uid)
-    specs, waiting = opened(composition, JobMemory.read(writer.ledger), writer.incarnation.number)
+    memory = JobMemory.read(writer.ledger)
+    specs, waiting = opened(composition, memory, writer.incarnation.number)
     expected: list[Any] = ["new", "behind"] if built else ["new"]
     assert specs == expected and waiting == ([] if built else gates[1:])
+    held, _ = opened(composition, memory, writer.incarnation.number, holds=True)
+    assert held == ["new"], "a drain would cut short what is built for the first time"
     writer.end("done")
 
 

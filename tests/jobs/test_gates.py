@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from spark_ext.jobs.gates import Gates
 from spark_ext.ledger.schema import ExecutionStateRow
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import State
+from spark_ext.model.until import UntilNow
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Worker
@@ -36,8 +38,9 @@ def _no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
 class GatedJob:
     """The query `b` waits for `a`; `c` reads what `a` writes."""
 
-    def __init__(self, folder: Path, build: Callable[[], None] = lambda: None) -> None:
-        self.a = Bench(folder, query="a", worker=Worker("a", self.wake))
+    def __init__(self, folder: Path, build: Callable[[], None] = lambda: None, **context: Any) -> None:
+        self.a = Bench(folder, query="a", worker=Worker("a", self.wake), until=context.pop("until", None))
+        self.a.context = replace(self.a.context, **context)
         self.b = Bench(folder, query="b", worker=Worker("b", self.wake), around=self.a, sources=["b-in"])
         self.c = Bench(folder, query="c", worker=Worker("c", self.wake), around=self.a, sources=["c-in"])
         self.recorded: list[str] = []
@@ -96,6 +99,15 @@ def test_a_query_is_built_when_the_other_has_finished_and_the_job_waits_for_it(t
     assert job.coordinator.join(END)
     assert job.state() is State.FINISHED
     assert job.finished() == ["a", "c", "b"], "c had all its input first: queries finish in the order of the flow"
+
+
+def test_what_a_drain_at_the_end_of_a_run_would_cut_short_is_left_to_the_next_run(tmp_path: Path) -> None:
+    job = GatedJob(tmp_path, until=UntilNow(), drain=1)
+    for query, uid in ((job.a, "in"), (job.c, "c-in")):
+        query.query.commit(position(uid, ended=True))
+    assert job.coordinator.join(END)
+    assert job.coordinator.state is State.SUSPENDED and job.finished() == ["a", "c"]
+    assert job.b.query.starts == 0 and job.gates.uids == ("b",)
 
 
 def test_a_stop_leaves_out_what_is_not_built(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -16,6 +18,8 @@ from tests.support.refusals import refused
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     from spark_ext.jobs.job import Job
     from spark_ext.jobs.result import JobResult
 
@@ -93,6 +97,40 @@ def test_the_last_run_over_a_source_of_sparks_own_ends(lab: JobHarness) -> None:
     assert (last.state, last.rows) == (State.FINISHED, 1)
     assert run(3).finished
     assert written() == [1, 2], "what has finished reads nothing"
+
+
+@pytest.mark.core
+@pytest.mark.slow(20, "three runs of two queries")
+def test_the_last_run_reads_what_waits_for_the_end_of_others_before_it_ends_it(lab: JobHarness) -> None:
+    def job() -> Job:
+        made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+        made.add("first", watched(lab, "first"))
+        return made.add("second", lambda: watched(lab, "second"), after="first")
+
+    arrive(lab, "first", 1)
+    arrive(lab, "second", 2)
+    kept = job().run(until="now", progress=False)
+    assert kept.caught_up and not lab.rows("out-second")
+    arrive(lab, "first", 3)
+    last = job().run(until="now", emit="all", progress=False)
+    assert (last.state, last.rows) == (State.FINISHED, 2)
+    assert written(lab, "first") == [1, 3] and written(lab, "second") == [2]
+
+
+def arrive(lab: JobHarness, uid: str, number: int) -> None:
+    (lab.folder / uid).mkdir(exist_ok=True)
+    pq.write_table(pa.table({"n": pa.array([number], pa.int64())}), lab.folder / uid / f"{number}.parquet")
+
+
+def watched(lab: JobHarness, uid: str) -> DataStreamWriter:
+    """A query over the files of a folder that has no end."""
+    reader = lab.spark.readStream.format("files").schema("n bigint").options(uid=uid, watch="true")
+    rows = reader.load(str(lab.folder / uid))
+    return rows.writeStream.format("folder").options(uid=f"{uid}-out", path=str(lab.folder / f"out-{uid}"))
+
+
+def written(lab: JobHarness, uid: str) -> list[int]:
+    return sorted(row["n"] for row in lab.rows(f"out-{uid}"))
 
 
 def test_a_source_that_always_has_more_is_refused(lab: JobHarness) -> None:
