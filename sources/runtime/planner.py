@@ -80,6 +80,8 @@ class Planner:
         self._rests = False
         """Whether a pause keeps it from reading, or an exchange that holds as much as it may."""
         self._planned_from: SourceOffset | None = None
+        # A run until now leaves what is paused to a later one; the job says then that it has not read everything.
+        self._waits_for_pauses = registration is None or not registration.until_now
 
     @property
     def registration(self) -> Registration | None:
@@ -201,8 +203,9 @@ class Planner:
     def _data(self, start: SourceOffset, known: Checkpoints, orders: Orders) -> SourceOffset:
         """The end of an epoch that reads what the limits allow; `start` when it reads nothing."""
         self._rates.follow(orders.configuration)
-        if self._paused(start, orders) or self._throttle.full():
-            self._rests = True
+        paused = self._paused(start, orders)
+        if paused or self._throttle.full():
+            self._rests = not paused or self._waits_for_pauses
             self._rates.rest()
             return start
         if not self._due(orders.configuration) or self._waits(start, known):
@@ -378,7 +381,7 @@ class Planner:
                 running[channel.id] = replace(state, at=step.end)
             if fresh:
                 self._taken.append((channel, sequence if step.finished else 0))
-        self._rests = not moved and any(name in paused for name in (*running, *(channel.id for channel in aside)))
+        self._rests = self._waits_for_pauses and not moved and any(name in paused for name in (*running, *(channel.id for channel in aside)))
         self._pending.extendleft(reversed(aside))
         self._pace.planned(budget.planned)
         ended = self._source.bounded and self._stages.last and not running and not self._pending

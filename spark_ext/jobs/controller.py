@@ -107,6 +107,11 @@ class Controller:
         """Whether a query reads nothing because of a control event; for any thread."""
         return self._configuration.pauses(run.spec.uid, [source.uid for source in run.spec.sources])
 
+    def unread(self, run: QueryRun) -> str:
+        """What keeps a query from reading all that is there; "" for nothing. Reads the ledger; for any thread."""
+        found = self._control.configuration().pauses_within(run.spec.uid, [source.uid for source in run.spec.sources])
+        return f"not all that is there was read: paused are {', '.join(found)}" if found else ""
+
     def _passes_barriers(self, run: QueryRun) -> bool:
         """Whether a query can have a barrier now: a paused reader of an exchange does not come to those in it."""
         if Phase.of(run.state) in BEING_STARTED:

@@ -203,6 +203,19 @@ class Coordinator:
         waiting = {} if self._gates is None or self._context.holds_gates else self._gates.after
         return upstream_of(self.graph.producers(uid), stands, waiting)
 
+    def unread(self, uid: str) -> str:
+        """What has kept a query from reading all that is there; "" for nothing. Reads the ledger; for any thread."""
+        run = next((run for run in self.runs if run.spec.uid == uid), None)
+        return "" if run is None or self.controller is None else self.controller.unread(run)
+
+    def _waits_for_nobody(self, run: QueryRun) -> bool:
+        """Whether a query may wait for ever to write to a limited exchange: one that reads it has left this run."""
+        limited = run.spec.sink is not None and "max_in_flight" in run.spec.sink.options
+        if self._context.until is None or not limited or run.state.ended:
+            return False
+        readers = {uid for name in self.graph[run.spec.uid].writes for uid, _ in self.graph.consumers(name)}
+        return any(one.spec.uid in readers and one.state is State.CANCELED for one in self.runs)
+
     @property
     def rows_in_flight(self) -> int | None:
         """Rows between the queries at the newest cut; None: unknown, or there are no exchanges."""
@@ -306,6 +319,8 @@ class Coordinator:
                 self._upkeep.look_at_fence()
             if run.state is State.FINISHING:
                 self._finish(run, now)
+            if self._waits_for_nobody(run):
+                run.request_stop("a query that reads what it writes has ended before it")
         if self.latency is not None:
             self.latency.tick(self.runs)
         if self._stop_by is not None and now >= self._stop_by:

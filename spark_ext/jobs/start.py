@@ -135,7 +135,10 @@ def start_job(
         wake=threading.Event(),
         control=control,
         hold=hold,
-        until=UntilNow(lambda uid: Upstream() if coordinator is None else coordinator.upstream(uid))
+        until=UntilNow(
+            lambda uid: Upstream() if coordinator is None else coordinator.upstream(uid),
+            lambda uid: "" if coordinator is None else coordinator.unread(uid),
+        )
         if until_now
         else None,
         classifier=classifier,

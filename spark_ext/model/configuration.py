@@ -136,6 +136,12 @@ class Configuration:
         whole = any(self.has("pause", target) for target in (JOB, Target(Scope.QUERY, query)))
         return bool(paused) and (whole or all(paused))
 
+    def pauses_within(self, query: str, sources: Iterable[str]) -> list[str]:
+        """The targets of all pauses that keep something of a query from being read, as they are written."""
+        of_sources = {str(Target(Scope.SOURCE, uid)) for uid in sources}
+        mine = {str(JOB), str(Target(Scope.QUERY, query)), *of_sources} if of_sources else set()
+        return sorted(target for target in self.standing.get("pause", {}) if target.partition("/")[0] in mine)
+
     def to_json(self) -> dict[str, Json]:
         """The JSON form."""
         found: dict[str, Json] = {"sequence": self.sequence, "standing": self.standing}

@@ -28,6 +28,8 @@ class UntilNow:
 
     upstream: Callable[[str], Upstream] = lambda query: Upstream()
     """By the uid of a query: about those that feed it."""
+    unread: Callable[[str], str] = lambda query: ""
+    """By the uid of a query: what has kept it from reading all that is there; "" for nothing. May read the ledger."""
 
 
 @dataclass(frozen=True)

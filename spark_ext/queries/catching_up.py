@@ -66,23 +66,27 @@ class CatchingUpQuery(StoppableQuery):
             return
         if until is not None and self._awaits_from is not None and now - self._awaits_from >= AT_REST:
             upstream = until.upstream(self.spec.uid)
-            if upstream.ended or upstream.epochs > self._upstream.epochs:
+            if self.watched.paused:
+                self._awaits_from, self._caught_up = None, True  # those that feed it may wait for it
+            elif upstream.ended or upstream.epochs > self._upstream.epochs:
                 self._restart()
         elif self._caught_up and not self.input_done and self._boundary is None and self._may_suspend(now):
             offsets = self.offsets
             self._caught_up = False  # a step that fails leads to a start, and a start to this again
 
-            def acknowledge() -> None:
+            def acknowledge() -> str:
                 reach(FailPoint.CAUGHT_UP)
                 if offsets is not None:
                     self.operators.acknowledge(offsets)
+                return "" if until is None else until.unread(self.spec.uid)
 
             self.take_step("acknowledging what was read", acknowledge, self._suspended)
 
-    def _suspended(self, _: None) -> None:
+    def _suspended(self, unread: str) -> None:
         reach(FailPoint.SUSPENDED)
         if not self._state.ended:
-            self._become(State.SUSPENDED, "it has read what was there")
+            state = State.CANCELED if unread else State.SUSPENDED
+            self._become(state, unread or "it has read what was there")
 
     @abstractmethod
     def _may_suspend(self, now: float) -> bool:

@@ -18,16 +18,23 @@ class StoppableQuery(FailingQuery):
 
     _final_recorded: bool = False
     """Whether the final checkpoint is recorded: then it is completed, whatever else is asked for."""
+    _why_stopped: str = ""
+    """Why a stop was requested."""
 
     @property
     def busy(self) -> str:
         """What its worker is carrying out; "" when it has nothing to do."""
         return self._worker.busy
 
-    def request_stop(self) -> None:
-        """Stop the Spark query where it is; no end of input is emitted. A recorded final checkpoint is completed."""
+    def request_stop(self, reason: str = "stopped") -> None:
+        """Stop the Spark query where it is; no end of input is emitted. A recorded final checkpoint is completed.
+
+        Args:
+            reason: why, for the result.
+        """
         if self._state.ended or self._restarts.stopping:
             return
+        self._why_stopped = reason
         self._restarts.stop()
         if self._live or self._worker.busy:
             self._worker.do("stop", self._query.stop, self._stop_returned)
@@ -45,7 +52,7 @@ class StoppableQuery(FailingQuery):
         if self._state is State.FINISHING:
             self._become(State.CANCELED, "stopped before the final checkpoint; the next start takes it")
         elif not self._live:
-            self._become(State.CANCELED, "stopped")
+            self._become(State.CANCELED, self._why_stopped)
 
     def cancel(self, reason: str) -> None:
         """Give the query up: its worker has not ended in time. Spark's query is stopped without waiting for it.

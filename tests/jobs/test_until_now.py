@@ -117,6 +117,37 @@ def test_the_last_run_reads_what_waits_for_the_end_of_others_before_it_ends_it(l
     assert written(lab, "first") == [1, 3] and written(lab, "second") == [2]
 
 
+@pytest.mark.core
+@pytest.mark.slow(30, "two runs of four queries")
+def test_what_is_paused_is_left_to_a_later_run_and_the_rest_is_read(lab: JobHarness) -> None:
+    hourly = Hourly(lab)
+    for uid in ("free", "paused"):
+        arrive(lab, uid, 1)
+
+    def job() -> Job:
+        made = hourly.job()
+        return made.add("free", watched(lab, "free")).add("paused", watched(lab, "paused"))
+
+    assert job().run(until="now", progress=False).caught_up
+    hourly.grow(20)
+    for uid in ("free", "paused"):
+        arrive(lab, uid, 2)
+    for target in ("query:paused", "query:second"):
+        job().control.pause(target)
+    result = job().run(until="now", progress=False)
+    assert (result.state, result.caught_up) == (State.CANCELED, False)
+    states = {one.uid: one.state for one in result.queries}
+    # "first" waits for "second", at an exchange that is full.
+    assert states == dict.fromkeys(("first", "second", "paused"), State.CANCELED) | {"free": State.SUSPENDED}
+    assert "query:paused" in result.query("paused").reason
+    assert written(lab, "free") == [1, 2] and written(lab, "paused") == [1] and not lab.rows()
+
+    for target in ("query:paused", "query:second"):
+        job().control.resume(target)
+    assert job().run(until="now", progress=False).caught_up
+    assert written(lab, "paused") == [1, 2] and lab.numbers() == expected(20)
+
+
 def arrive(lab: JobHarness, uid: str, number: int) -> None:
     (lab.folder / uid).mkdir(exist_ok=True)
     pq.write_table(pa.table({"n": pa.array([number], pa.int64())}), lab.folder / uid / f"{number}.parquet")

@@ -130,3 +130,21 @@ def test_a_query_that_waits_for_those_that_feed_it_can_be_stopped(tmp_path: Path
     bench.run.request_stop()
     bench.tick()
     assert state_of(bench) is State.CANCELED
+
+
+def test_a_query_of_which_something_is_paused_has_not_caught_up(tmp_path: Path) -> None:
+    until = UntilNow(unread=lambda uid: f"{uid} is paused")
+    bench = Bench(tmp_path, natives=["rate"], sources=[], until=until).started()
+    assert ended(bench, NOTHING_LEFT) is State.CANCELED
+    assert bench.run.reason == "q is paused"
+
+
+def test_a_paused_query_does_not_wait_for_those_that_feed_it(tmp_path: Path) -> None:
+    """They may wait for it, at an exchange that is full."""
+    until = UntilNow(Feeding(), lambda uid: "paused")
+    bench = Bench(tmp_path, natives=["rate"], sources=[], until=until).started()
+    assert ended(bench, NOTHING_LEFT) is State.RUNNING
+    bench.run.look_closer(paused=True)
+    bench.tick(AT_REST)
+    bench.tick()
+    assert (state_of(bench), bench.query.starts) == (State.CANCELED, 1)

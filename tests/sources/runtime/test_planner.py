@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import time
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -363,3 +364,14 @@ def test_a_pause_is_not_the_end_of_an_available_now_run(target: str) -> None:
     ledger.accept("resume", target)
     run_to_end(log, planner)
     assert log.offsets[-1].ended and planner.rationed_s == 0
+
+
+@pytest.mark.parametrize("target", ["job", "source:s", "source:s/0"])
+def test_a_run_until_now_does_not_wait_for_what_is_paused(target: str) -> None:
+    ledger = FakeLedger()
+    planner = Planner(memory(Store({"0": 10})), replace(registration(), until_now=True), ledger)
+    planner.prepare_available_now()
+    ledger.accept("pause", target)
+    log = Log()
+    assert log.plan(planner) is not None, "the pause makes an epoch"
+    assert log.plan(planner) is None and planner.rationed_s == 0
