@@ -245,6 +245,10 @@ class JobFailedError(SparkExtError):
         self.cause_text = mask(cause_text)
 
 
+NEW_QUERY: Final = "in a new query with uids and a target of its own, in place of this one (job.remove)"
+"""How input is read again from its beginning without writing rows twice into a target."""
+
+
 def refused(what: str, who: str, do: str, kept: str = NOTHING_DONE) -> ConfigurationError:
     """The refusal of an option, schema, path or plan.
 

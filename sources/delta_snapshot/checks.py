@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import KEPT
 from spark_ext.datafiles.uri import shown
-from spark_ext.errors import DataError, refused
+from spark_ext.errors import NEW_QUERY, DataError, refused
 from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Channel
@@ -39,7 +39,7 @@ def check_begun(
                 f"file '{path_in(name)}'; the table was replaced by another one",
                 operator=who,
                 kept=KEPT,
-                do="restore the table, or start the source with a new uid to read the table that is there now",
+                do=f"restore the table, or read the table that is there now {NEW_QUERY}",
             )
 
 

@@ -89,8 +89,13 @@ class Commit:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether it takes rows away, alone or with new ones in their place."""
-        return bool(self.removes)
+        """Whether it takes rows away, alone or with new ones in their place, or brings earlier rows back."""
+        return bool(self.removes) or (self.is_restore and bool(self.adds))
+
+    @property
+    def is_restore(self) -> bool:
+        """Whether it puts the table back to an earlier version."""
+        return self.operation == "RESTORE"
 
 
 @dataclass(frozen=True, slots=True)

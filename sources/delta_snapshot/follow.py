@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_ext.errors import DataError, refused
+from spark_ext.errors import NEW_QUERY, DataError, refused
 from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.delta_snapshot.commits import Commit, Piece, appended, changed
@@ -320,6 +320,6 @@ def unknown_partition(file: InputFile, version: int) -> DataError:
     """
     return file.refusal(
         f"version {version} removes it, and the table's log does not have its partition values",
-        "start the source with a new uid and a later starting_version; have such changes made by a writer that records "
+        f"read it with a later starting_version {NEW_QUERY}; have such changes made by a writer that records "
         "partition values of removed files, as Spark and delta-rs do",
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.uri import shown
-from spark_ext.errors import StateError, UnsupportedTableError, refused
+from spark_ext.errors import NEW_QUERY, StateError, UnsupportedTableError, refused
 from spark_ext.model.offsets import Position
 from spark_ext.options import instant
 from spark_ext.schemas.arrow import arrow_type
@@ -222,9 +222,17 @@ class Following:
 
     def _passed_over(self, commit: Commit) -> bool:
         asked = self._options.on_change
-        return asked == "skip" or (asked == "ignore_deletes" and not commit.adds)
+        return asked == "skip" or (asked == "ignore_deletes" and not commit.adds and not commit.is_restore)
 
     def _changes_rows(self, commit: Commit) -> StateError:
+        if commit.is_restore:
+            return StateError(
+                f"version {commit.version} of the table (RESTORE) takes rows back that this source has read: those that "
+                "are written again would be read twice",
+                operator=self._operator,
+                kept=KEPT,
+                do=f"{ANEW}; with changes=true such a query is told of what is taken back",
+            )
         what = "updates, replaces or deletes rows" if commit.adds else "deletes rows"
         also = (
             "on_change=skip, which also leaves out the rows that they add"
@@ -236,8 +244,8 @@ class Following:
             "added",
             operator=self._operator,
             kept=KEPT,
-            do="follow the table's changes, with changes=true in a source with a new uid; or have such commits passed "
-            f"over with {also}",
+            do=f"follow the table's changes, with changes=true, {NEW_QUERY}; or have such commits passed over with "
+            f"{also}",
         )
 
     def _check_metadata(self, version: int, found: Metadata) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyarrow import fs
 
 from spark_ext.datafiles.uri import shown, without_secrets
-from spark_ext.errors import DataError, StateError, StorageError
+from spark_ext.errors import NEW_QUERY, DataError, StateError, StorageError
 from spark_ext.sources.delta_snapshot.commits import Commit, mark_of, parse
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 KEPT: Final = "all earlier epochs and positions; nothing of the versions that come next was read"
 """What is kept when a version cannot be read."""
 
-ANEW: Final = "start the source with a new uid, which reads the table that is there now"
+ANEW: Final = f"read the table that is there now {NEW_QUERY}"
 """What to do when the table cannot be followed any further."""
 
 

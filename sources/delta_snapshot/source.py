@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import InputFile, resolve
-from spark_ext.errors import refused
+from spark_ext.errors import NEW_QUERY, refused
 from spark_ext.model.offsets import Json, Position, Range
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import conform
@@ -189,7 +189,7 @@ class DeltaSnapshot(StagedSource):
                 f"this source has begun with version {stage['version']} of the table and follows it, which the options "
                 "no longer say",
                 self._operator,
-                "set follow=true, without a start, as when it was begun; or use a source with a new uid",
+                f"set follow=true, without a start, as when it was begun; or read the table {NEW_QUERY}",
                 kept="everything read so far; nothing new was read",
             )
         self._stage, self._pinned, self._table = stage, stage["version"], stage["table"]
@@ -215,7 +215,7 @@ class DeltaSnapshot(StagedSource):
             raise refused(
                 f"the option 'version' is {self.options.version}, but this source has begun with {self._pinned}",
                 self._operator,
-                f"set version to {self._pinned} or remove it; use a source with a new uid to read another version",
+                f"set version to {self._pinned} or remove it; or read another version {NEW_QUERY}",
                 kept="everything read so far; nothing new was read",
             )
         other = self._known is not None and not self._is_following
@@ -223,7 +223,7 @@ class DeltaSnapshot(StagedSource):
             raise refused(
                 "this source has begun with other options follow, snapshot or starting_version",
                 self._operator,
-                "set the options as they were; use a source with a new uid to read the table in another way",
+                f"set the options as they were; or read the table in another way {NEW_QUERY}",
                 kept="everything read so far; nothing new was read",
             )
         if self.options.follow:
@@ -379,8 +379,8 @@ class DeltaSnapshot(StagedSource):
             None,
             self.options.uid,
             constants,
-            f"{belongs} of the table and was probably deleted by a vacuum; restore it, or start "
-            "the source with a new uid to read the current version; set the retention longer than a run",
+            f"{belongs} of the table and was probably deleted by a vacuum; restore it, or read the current version "
+            f"{NEW_QUERY}; set the retention longer than a run",
         )
 
     def _format(self, channel: Channel) -> ParquetFormat:

@@ -19,7 +19,15 @@ from pyspark.sql.types import StructType
 from spark_ext.datafiles.input_file import KEPT, resolve
 from spark_ext.datafiles.uri import shown, without_secrets
 from spark_ext.delta.row_rules import RowRules
-from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, StorageError, UnsupportedTableError, refused
+from spark_ext.errors import (
+    NEW_QUERY,
+    NOTHING_DONE,
+    DataError,
+    SparkExtError,
+    StorageError,
+    UnsupportedTableError,
+    refused,
+)
 from spark_ext.options import instant
 from spark_ext.sources.delta_snapshot.commits import Metadata, local
 from spark_ext.sources.delta_snapshot.time import commits_of, current_at
@@ -112,7 +120,7 @@ class TableVersion:
                 f"version {version} of '{shown(self._path)}', which this source reads, can no longer be loaded: {text}",
                 operator=self._operator,
                 kept=KEPT,
-                do="restore the table's log, or start the source with a new uid to read the current version; "
+                do=f"restore the table's log, or read the current version {NEW_QUERY}; "
                 "set delta.logRetentionDuration longer than a run may take",
             )
         which = f"version {version} of " if version is not None else ""
@@ -350,7 +358,7 @@ def _vectors_of(path: str, version: int, operator: str) -> Iterator[None]:
             f"the deletion vectors of version {version} of '{shown(path)}' cannot be read: {text}",
             operator=operator,
             kept=KEPT,
-            do="restore the table's files, or start the source with a new uid to read the current version; "
+            do=f"restore the table's files, or read the current version {NEW_QUERY}; "
             "set the retention longer than a run",
         ) from problem
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.errors import ReplayError
+from spark_ext.errors import NEW_QUERY, ReplayError
 from spark_ext.sources.postgres.relation import XID, Relation, literal, quoted
 
 if TYPE_CHECKING:
@@ -207,5 +207,5 @@ def changed(what: str, who: str) -> ReplayError:
         what,
         operator=who,
         kept=KEPT,
-        do="undo the change; or start the job with a new state, or the source with a new uid, to read everything again",
+        do=f"undo the change; or read everything again {NEW_QUERY}",
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.errors import ReplayError
+from spark_ext.errors import NEW_QUERY, ReplayError
 from spark_ext.sources.postgres.identity import KEPT
 from spark_ext.sources.postgres.relation import Relation
 
@@ -69,6 +69,6 @@ def refuse_passed(
                 operator=who,
                 kept=KEPT,
                 do="detach the partition, and insert its rows into the table instead; or send the channel 'increment' "
-                "to a position (seek), which accepts the partitions as they are; or start the job with a new state, or "
-                "the source with a new uid, to read everything again",
+                "to a position (seek), which accepts the partitions as they are; or read everything again "
+                f"{NEW_QUERY}",
             )

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from spark_ext import masking
 from spark_ext.clients.library import load
-from spark_ext.errors import NOTHING_DONE, ConfigurationError, DataError, SparkExtError, StorageError, refused
+from spark_ext.errors import NEW_QUERY, NOTHING_DONE, ConfigurationError, DataError, SparkExtError, StorageError, refused
 from spark_ext.options import Milliseconds
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ _SETTLING: Final = frozenset(
 RETRIED: Final = "check the brokers and the network; the operation will be retried with back-off"
 """What to do about an error that may go away."""
 
-RECREATED: Final = "use a source with a new uid to read a topic that was deleted and created again"
+RECREATED: Final = f"read a topic that was deleted and created again {NEW_QUERY}"
 """What to do about a topic whose offsets are not those that were read."""
 
 _CREATE: Final = "create the topic, or correct its name"

@@ -120,7 +120,7 @@ def test_a_topic_created_anew_while_the_history_is_read_is_refused(
     with pytest.raises(DataError, match=f"topic '{topic}' was deleted and created anew") as refused:
         while run.epoch():
             pass
-    assert "a new uid" in refused.value.do
+    assert "in a new query" in refused.value.do
     assert run.trace.all_rows().num_rows == 9 + 9 + 5  # the history, and nothing else
 
 

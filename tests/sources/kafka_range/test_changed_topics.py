@@ -56,7 +56,7 @@ def test_a_topic_created_anew_with_more_messages_is_refused(kafka: Broker, endin
     with pytest.raises(DataError, match=f"topic '{topic}' was deleted and created anew") as refused:
         for _ in range(3):
             found.epoch()
-    assert values(found) == before and "a new uid" in refused.value.do
+    assert values(found) == before and "in a new query" in refused.value.do
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
