@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
 
-from spark_ext.errors import OffsetError, StateError, refused
+from spark_ext.errors import RESET, OffsetError, StateError, refused
 from spark_ext.exchange.kinds import Kind, opened, parts
 from spark_ext.exchange.positions import Front, advance, pieces, rows_before
 from spark_ext.model.offsets import Position
@@ -126,7 +126,7 @@ class ExchangeSource(AlignedSource):
                 f"the exchange is not the one that was read: it was deleted{' and created again' if about else ''}",
                 operator=self._who,
                 kept="nothing was read",
-                do="restore the exchange's folder from a backup, or discard the history with job.reset(...)",
+                do=f"restore the exchange's folder from a backup, or discard the history with {RESET}",
             )
 
     def discover(self) -> Iterable[Channel]:
@@ -143,7 +143,7 @@ class ExchangeSource(AlignedSource):
                 operator=self._who,
                 kept="the exchange is unchanged; nothing was read",
                 do="discard the history of the query that writes it, which then writes it again, with "
-                "job.reset(<query>, cascade=True); the exchange's setting keep decides how long rows are kept",
+                f"{RESET}; the exchange's setting keep decides how long rows are kept",
             )
         # The entries before may be deleted: a range that began with them could not be read.
         first = state.passes_over(state.released) or state.released
@@ -165,8 +165,7 @@ class ExchangeSource(AlignedSource):
                 "it was put back to an earlier state, or its log was deleted",
                 operator=self._who,
                 kept="nothing was read",
-                do="restore the whole state directory from one backup, or discard the history with job.reset(<the "
-                "query that writes the exchange>, cascade=True)",
+                do=f"restore the whole state directory from one backup, or discard the history with {RESET}",
             )
         if front.entry < state.released:
             raise OffsetError(
@@ -174,8 +173,7 @@ class ExchangeSource(AlignedSource):
                 "has not read them: it is not registered with the exchange, or its checkpoint is an older one",
                 operator=self._who,
                 kept="the exchange is unchanged; nothing was read",
-                do="restore the whole job from one checkpoint, or discard the history with "
-                "job.reset(<the query that writes the exchange>, cascade=True)",
+                do=f"restore the whole job from one checkpoint, or discard the history with {RESET}",
             )
         step = advance(state, log.entry, front, limit.rows, limit.bytes)
         if not step.moved:

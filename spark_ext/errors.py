@@ -245,6 +245,9 @@ class JobFailedError(SparkExtError):
         self.cause_text = mask(cause_text)
 
 
+RESET: Final = "job.reset('<query>', cascade=True), with new or emptied targets: all input is read and written again"
+"""How the history of a query is discarded without writing rows twice."""
+
 NEW_QUERY: Final = "in a new query with uids and a target of its own, in place of this one (job.remove)"
 """How input is read again from its beginning without writing rows twice into a target."""
 

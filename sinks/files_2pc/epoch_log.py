@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from spark_ext.datafiles.exclusive import writer_of
 from spark_ext.datafiles.once import LocalOnceFolder, OnceFolder
-from spark_ext.errors import CommitError, StateError
+from spark_ext.errors import RESET, CommitError, StateError
 from spark_ext.model.commits import FenceMark
 
 VERSION: Final = 1
@@ -236,8 +236,7 @@ class EpochLog:
                 f"'{piece.name}' of the log is empty or truncated, as a power failure may leave the newest files",
                 operator=f"log {self._folder.place}",
                 kept="nothing was written; all other entries are unchanged",
-                do="restore the file from a backup; if there is none, discard the history with job.reset(...) and "
-                "write to a new folder",
+                do=f"restore the file from a backup; if there is none, discard the history with {RESET}",
             )
         return [json.loads(line) for line in lines[1:]]
 

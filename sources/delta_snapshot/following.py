@@ -227,8 +227,8 @@ class Following:
     def _changes_rows(self, commit: Commit) -> StateError:
         if commit.is_restore:
             return StateError(
-                f"version {commit.version} of the table (RESTORE) takes rows back that this source has read: those that "
-                "are written again would be read twice",
+                f"version {commit.version} of the table (RESTORE) takes back rows that were read: those that are "
+                "written again would be read twice",
                 operator=self._operator,
                 kept=KEPT,
                 do=f"{ANEW}; with changes=true such a query is told of what is taken back",

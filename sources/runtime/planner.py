@@ -381,7 +381,11 @@ class Planner:
                 running[channel.id] = replace(state, at=step.end)
             if fresh:
                 self._taken.append((channel, sequence if step.finished else 0))
-        self._rests = self._waits_for_pauses and not moved and any(name in paused for name in (*running, *(channel.id for channel in aside)))
+        self._rests = (
+            self._waits_for_pauses
+            and not moved
+            and any(name in paused for name in (*running, *(channel.id for channel in aside)))
+        )
         self._pending.extendleft(reversed(aside))
         self._pace.planned(budget.planned)
         ended = self._source.bounded and self._stages.last and not running and not self._pending

@@ -31,7 +31,7 @@ from spark_ext.bad_rows.names import (
     written_name,
 )
 from spark_ext.bad_rows.row import BadRow
-from spark_ext.errors import DataError, PreparedLostError, StateError, StorageError
+from spark_ext.errors import RESET, DataError, PreparedLostError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 
 INLINE: Final = 64 * 1024
@@ -235,7 +235,7 @@ class CommitRows:
                 operator=self._place.who,
                 kept="what was decided; the epoch is not recorded as committed",
                 do=f"put the files in {self._place.folder.uri} back; if they are lost, discard the query's history "
-                "with job.reset(...)",
+                f"with {RESET}",
             )
         self._counted = (Left(file.rows, b"", file.name),)
         self.kept = None if self._own_count else mark

@@ -19,7 +19,15 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from spark_ext import masking
 from spark_ext.clients.library import load
-from spark_ext.errors import NEW_QUERY, NOTHING_DONE, ConfigurationError, DataError, SparkExtError, StorageError, refused
+from spark_ext.errors import (
+    NEW_QUERY,
+    NOTHING_DONE,
+    ConfigurationError,
+    DataError,
+    SparkExtError,
+    StorageError,
+    refused,
+)
 from spark_ext.options import Milliseconds
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_ext.errors import StateError
-from spark_ext.model.commits import RESET, not_the_target
+from spark_ext.model.commits import DISCARD, not_the_target
 
 SINK: Final = "spark_ext.sink"
 """Under this name a commit's info holds the uid of the sink that made it."""
@@ -62,7 +62,7 @@ class Fault:
         if self.whole is None:
             return not_the_target(found, operator)
         put_back = f"RESTORE the table to version {self.whole}, the newest one that has all commits of this sink"
-        return not_the_target(found, operator, f"{put_back}, and start the job again; if that fails, {RESET}")
+        return not_the_target(found, operator, f"{put_back}, and start the job again; if that fails, {DISCARD}")
 
 
 def newest_restore(recent: Sequence[Entry], uid: str, seen: int | None) -> Entry | None:

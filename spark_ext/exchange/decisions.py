@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.errors import RESET, ConfigurationError, StateError
 from spark_ext.exchange.entries import Entry, EntryKind, LogState, Segment, total_of
 from spark_ext.model.commits import Claim, Epoch, FenceMark
 
@@ -133,8 +133,7 @@ def epoch_entry(
             f"the exchange is sealed: its producer had finished, and epoch {epoch.number} comes after its end",
             operator=who,
             kept="nothing of this epoch was written",
-            do="use an exchange of another name for another query; to run the producer again, "
-            "job.reset(<query>, cascade=True)",
+            do=f"use an exchange of another name for another query; to run the producer again, {RESET}",
         )
     rows = total_of(segments, partitions)
     return Entry(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
-from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.errors import RESET, ConfigurationError, StateError
 
 VERSION: Final = 1
 """The version that is written."""
@@ -117,7 +117,7 @@ class Descriptor:
             operator=self.who,
             kept="the exchange is unchanged; nothing was started",
             do="put it back as it was, or use an exchange of another name; to begin anew, reset the query that writes "
-            "it and those that read it, with job.reset(<query>, cascade=True), and delete the exchange's folder",
+            f"it and those that read it, with {RESET}, and delete the exchange's folder",
         )
 
 

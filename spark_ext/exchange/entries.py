@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from spark_ext.errors import StateError
+from spark_ext.errors import RESET, StateError
 from spark_ext.model.commits import FenceMark
 
 VERSION: Final = 1
@@ -141,7 +141,7 @@ class Entry:
                 operator=who,
                 kept="nothing was written; all other entries are unchanged",
                 do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
-                "job.reset(<query>, cascade=True)",
+                f"{RESET}",
             ) from None
         if version != VERSION or kind not in _KINDS:
             raise StateError(
@@ -286,7 +286,7 @@ class LogState:
                 operator=who,
                 kept="nothing was written; all entries are unchanged",
                 do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
-                "job.reset(<query>, cascade=True)",
+                f"{RESET}",
             ) from None
         raise StateError(
             f"a state of version {version!r} is not known; this release reads version {VERSION}",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spark_ext.errors import OffsetError
+from spark_ext.errors import RESET, OffsetError
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
 
 At: TypeAlias = Callable[[int], Entry | None]
@@ -46,7 +46,7 @@ class Front:
                 f"{partitions} partitions",
                 operator=who,
                 kept="nothing was read",
-                do="restore the checkpoint directory as it was, or discard the history with job.reset(...)",
+                do=f"restore the checkpoint directory as it was, or discard the history with {RESET}",
             ) from None
 
     def position(self, partition: int) -> list[int]:
@@ -144,8 +144,7 @@ def _refuse_abandoned(state: LogState, at: At, start: Front) -> None:
             "that writes the exchange was reset or restored without this one",
             operator="the position of a reader",
             kept="nothing was read",
-            do="restore the whole job from one checkpoint, or discard the history with "
-            "job.reset(<the query that writes the exchange>, cascade=True)",
+            do=f"restore the whole job from one checkpoint, or discard the history with {RESET}",
         )
 
 
@@ -221,8 +220,7 @@ def _entry(at: At, number: int, who: str) -> Entry:
             f"entry {number} of the exchange is not there",
             operator=who,
             kept="nothing of this epoch was read",
-            do="restore the exchange's folder from a backup; if there is none, discard the history with "
-            "job.reset(<the query that writes the exchange>, cascade=True)",
+            do=f"restore the exchange's folder from a backup; if there is none, discard the history with {RESET}",
         )
     return entry
 

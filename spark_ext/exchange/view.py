@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-from spark_ext.errors import StateError
+from spark_ext.errors import RESET, StateError
 from spark_ext.exchange.entries import EntryKind, LogState
 from spark_ext.exchange.positions import Front, rows_before
 
@@ -55,7 +55,7 @@ class ExchangeView:
                 operator=self._about.who,
                 kept="nothing was released",
                 do="stop the job, and restore the exchange's folder from a backup; if there is none, discard the "
-                "history of the query that writes it with job.reset(<query>, cascade=True)",
+                f"history of the query that writes it with {RESET}",
             )
         self._about = about
         if about is None:

@@ -6,7 +6,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import RESET, ConfigurationError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.jobs.composition import Composition, node_of
@@ -37,7 +37,7 @@ def reset(composition: Composition, ledger: Ledger, uid: str, reason: str, *, ca
             f"queries behind this one have read what it wrote, and would read it again: {', '.join(behind)}",
             operator=f"job '{job}', query '{uid}'",
             kept="nothing was changed",
-            do=f"reset them with it: job.reset('{uid}', cascade=True); their earlier output stays where it is",
+            do=f"reset them with it: {RESET.replace('<query>', uid)}",
         )
     # Readers first: should a checkpoint be unmovable, none of those that it depends on has been touched.
     former = {name: _former(known, name) for name in (*reversed(behind), uid)}

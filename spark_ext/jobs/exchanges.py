@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_ext.checkpoints.unaligned import Held, Logged, QueryLook, Taken, Unaligned, held_positions
-from spark_ext.errors import CheckpointError, CommitError, FencedError, StateError
+from spark_ext.errors import RESET, CheckpointError, CommitError, FencedError, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import parts
 from spark_ext.exchange.positions import Front, rows_before
@@ -170,7 +170,7 @@ class Exchanges:
                 operator=f"job '{self._context.job}', exchange '{link.name}'",
                 kept="nothing was started",
                 do="restore the folder from a backup, or discard the history of the query that writes it, with "
-                "job.reset(<query>, cascade=True)",
+                f"{RESET}",
             )
         state = master.log.look()
         readers = {*state.consumers.values(), *link.readers.values()}
@@ -186,7 +186,7 @@ class Exchanges:
             operator=f"job '{self._context.job}', query '{query or '(not built yet)'}', source '{uid}'",
             kept="the exchange and all output are unchanged; nothing was started",
             do="discard the history of the query that writes it, which then writes it again, with "
-            "job.reset(<query>, cascade=True); the exchange's setting keep decides how long rows are kept",
+            f"{RESET}; the exchange's setting keep decides how long rows are kept",
         )
 
     def _begun(self, query: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from spark_ext.errors import ConfigurationError, SparkExtError, StateError
+from spark_ext.errors import RESET, ConfigurationError, SparkExtError, StateError
 from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger.memory import JobMemory, QueryMemory
 from spark_ext.model.changes import Change, ChangeKind, compare
@@ -129,7 +129,7 @@ class Start:
             "finished now: one of them was reset without it, or is another one",
             operator=self.who(query),
             kept=UNCHANGED,
-            do=f"name in `after` the queries that it had waited for; or discard its history too: job.reset('{query}')",
+            do=f"name in `after` the queries that it had waited for; or discard its history too: {_reset(query)}",
         )
 
     def _gone(self, query: str) -> Iterator[SparkExtError]:
@@ -144,7 +144,7 @@ class Start:
                 operator=self.who(other),
                 kept=UNCHANGED,
                 do=f"if '{other}' is '{query}' under another uid, say job.add('{other}', ..., "
-                f"renamed_from='{query}'); to begin anew beside the earlier output, job.reset('{query}'); "
+                f"renamed_from='{query}'); to begin anew, {_reset(query)}; "
                 f"otherwise give the operators of the new query uids of their own, and say job.remove('{query}')",
             )
         elif not (known.finished or known.removed or query in self.wishes.removed):
@@ -168,8 +168,8 @@ class Start:
                         "must not take over what it has read or written there",
                         operator=self.who(query),
                         kept=UNCHANGED,
-                        do=f"move it back to '{other}', or give it another uid in '{query}'; job.reset('{other}') "
-                        f"frees the uids of '{other}', which then begins anew",
+                        do=f"move it back to '{other}', or give it another uid in '{query}'; or let '{other}' begin "
+                        f"anew, which frees its uids: {_reset(other)}",
                     )
 
     def _changed(self, query: str, definition: QueryDefinition) -> Iterator[SparkExtError]:
@@ -193,7 +193,7 @@ class Start:
             operator=self.who(query),
             kept=UNCHANGED,
             do="put the sources back as they were; read further input in a query of its own; or discard the query's "
-            f"history with job.reset('{query}'), which reads all input again and keeps earlier output",
+            f"history with {_reset(query)}",
         )
 
     def _unaccepted(self, query: str, change: Change) -> SparkExtError:
@@ -202,14 +202,13 @@ class Start:
             meaning = "results would mix what was computed before the change with what comes after it"
             do = (
                 "put the operator back as it was; restore a savepoint that was taken with the present one; begin anew "
-                f"with job.reset('{query}'), which reads all input again and keeps earlier output; or, if both compute "
-                f"the same, say {accept}"
+                f"with {_reset(query)}; or, if both compute the same, say {accept}"
             )
         else:
             meaning = _meaning(change)
             do = (
-                f"put it back as it was; to read or write elsewhere and begin anew, job.reset('{query}'), which keeps "
-                f"earlier output; if it is the same data in another place, say {accept}"
+                f"put it back as it was; to read or write elsewhere and begin anew, {_reset(query)}; if it is the same "
+                f"data in another place, say {accept}"
             )
         return ConfigurationError(f"{change}: {meaning}", operator=self.who(query), kept=UNCHANGED, do=do)
 
@@ -255,8 +254,7 @@ class Start:
                 f"{known.committed}, and a new checkpoint would write them a second time",
                 operator=self.who(query),
                 kept=UNCHANGED,
-                do=f"restore the directory ({logged.checkpoint}), or discard the history with job.reset('{query}'), "
-                "which reads all input again and keeps earlier output",
+                do=f"restore the directory ({logged.checkpoint}), or discard the history with {_reset(query)}",
             )
 
     def _left_out(self, query: str) -> Iterator[SparkExtError]:
@@ -275,7 +273,7 @@ class Start:
                 yield Notice(
                     query,
                     f"it has finished, and has changed since: {'; '.join(map(str, changes))}",
-                    f"nothing of it is started; job.reset('{query}') or another uid runs it anew",
+                    f"nothing of it is started; job.reset('{query}', cascade=True) or another uid runs it anew",
                 )
             elif not known.finished:
                 for change in changes:
@@ -341,8 +339,7 @@ def left_out(query: str, who: str) -> StateError:
         "would be written again",
         operator=who,
         kept=UNCHANGED,
-        do=f"job.reset('{query}'), which reads all its input again and keeps earlier output; or restore the savepoint "
-        "again with the query in the job",
+        do=f"restore the savepoint again with the query in the job; or {_reset(query)}",
     )
 
 
@@ -382,3 +379,7 @@ def to_record(start: Start, query: str) -> bool:
 
 
 __all__ = ["ChangeKind", "Logged", "Notice", "Start", "refuse_unknown", "renames", "to_record", "unknown"]
+
+
+def _reset(query: str) -> str:
+    return RESET.replace("<query>", query)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ext.errors import JobFailedError, SparkExtError
+from spark_ext.errors import RESET, JobFailedError, SparkExtError
 from spark_ext.jobs.as_of import AsOf, as_of
 from spark_ext.jobs.buildable import Buildable
 from spark_ext.jobs.changing import forget, reset
@@ -149,7 +149,7 @@ class Restorable(Buildable):
                 operator=failure.operator,
                 kept=failure.kept,
                 do="restore it from an older checkpoint or a savepoint with Job.restore(); without one, discard the "
-                "query's history with job.reset()",
+                f"query's history with {RESET}",
                 cause_text=str(failure),
             ) from failure
         log.warning("%s: %s; it is restored from checkpoint %d", who, failure.what, number)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.savepoint import UNCHANGED, child, exchange_folder
-from spark_ext.errors import StateError
+from spark_ext.errors import RESET, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import UNFINISHED, read_pinned
@@ -109,5 +109,5 @@ def check_readers(comparison: Comparison, composition: Composition, specs: Seque
                 operator=f"{who}, {comparison.saved.who}",
                 kept=UNCHANGED,
                 do="leave the source out; or restore without it, and then discard the history of the query that writes "
-                "the exchange, with job.reset(<query>, cascade=True)",
+                f"the exchange, with {RESET}",
             )

@@ -22,7 +22,16 @@ from spark_ext.jobs.actions import controlled
 from spark_ext.jobs.begin import begin, in_all, stop_older
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.exchanges import Exchanges
-from spark_ext.jobs.flow import LateQueries, anew, check_followers, check_now, checked_graph, consumers_of, links_of, opened
+from spark_ext.jobs.flow import (
+    LateQueries,
+    anew,
+    check_followers,
+    check_now,
+    checked_graph,
+    consumers_of,
+    links_of,
+    opened,
+)
 from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.latency import measured_latency
 from spark_ext.jobs.memory import nothing_recalled, recall

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import psutil
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
@@ -39,6 +39,10 @@ ATTEMPTS = 20
 
 CLOCK_STEP = 2.0
 """Tolerance between two readings of a process's start time, s: they depend on the wall clock, which may be adjusted."""
+
+_TAKE_OVER: Final = (
+    "start the job with Job(..., takeover=True), which fences it off (a restore, reset or rescale waits for its end)"
+)
 
 _starting = threading.Lock()
 _running: set[tuple[str, int]] = set()
@@ -257,7 +261,7 @@ def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str, applic
             f"job '{job}' is running as incarnation {newest.incarnation} in process {newest.driver_pid}",
             operator=who,
             kept="the running job continues; nothing was started",
-            do="stop it, or start with takeover=True, which fences it off",
+            do=f"stop it, or {_TAKE_OVER}",
         )
     _await_jvm(newest, who)
 
@@ -276,8 +280,8 @@ def _refuse_beating(past: Sequence[JobRow], job: str, who: str, ledger: Ledger) 
             f"{beat:%H:%M:%S} UTC",
             operator=who,
             kept="the running job continues; nothing was started",
-            do="wait for its end, or start with takeover=True, which fences it off; if that host is gone, its "
-            f"heartbeat is disregarded {SILENT_AFTER / 1000:g} s after the last one",
+            do=f"wait for its end, or {_TAKE_OVER}; if that host is gone, its heartbeat is "
+            f"disregarded {SILENT_AFTER / 1000:g} s after the last one",
         )
 
 
@@ -323,5 +327,5 @@ def _await_jvm(dead: JobRow, who: str) -> None:
             f"running after {JVM_TIMEOUT:g} s",
             operator=who,
             kept="the state is unchanged; nothing was started",
-            do=f"end process {dead.jvm_pid}, or start with takeover=True, which fences it off",
+            do=f"end process {dead.jvm_pid}, or {_TAKE_OVER}",
         ) from None

@@ -18,7 +18,7 @@ from spark_ext.delta import light_arrow
 from spark_ext.delta.failures import child
 from spark_ext.delta.tail import Tail
 from spark_ext.delta.where import Where
-from spark_ext.errors import StateError
+from spark_ext.errors import RESET, StateError
 from spark_ext.ledger.columns import R, arrow_schema, from_arrow, from_json_many
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.ledger import FOLDER, contiguous
@@ -104,7 +104,7 @@ class SourceView:
                 "flags were deleted",
                 operator=f"source '{self._source}', lineage {self._lineage}, {self._finished.uri}",
                 kept="nothing was read; the checkpoint and the output are unchanged",
-                do="restore the table from a backup, or discard the query's history with job.reset(...)",
+                do=f"restore the table from a backup, or discard the query's history with {RESET}",
             )
         flags = pa.concat_tables(self._flags)
         flags = flags.filter(pc.less_equal(flags["sequence"], light_arrow.int64(upto)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from spark_ext.errors import FencedError, StateError
+from spark_ext.errors import RESET, FencedError, StateError
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,10 @@ class FenceMark:
             )
 
 
-RESET: Final = (
-    "discard the query's history with job.reset(...), which reads all input again and writes it to the target as it "
-    "is now"
-)
+DISCARD: Final = f"discard the query's history with {RESET}"
 """What can be done about rows that are lost."""
 
-_PUT_BACK: Final = f"put the target back as it was and start the job again; if its rows are lost, {RESET}"
+_PUT_BACK: Final = f"put the target back as it was and start the job again; if its rows are lost, {DISCARD}"
 
 
 def not_the_target(found: str, operator: str, do: str = _PUT_BACK) -> StateError:
@@ -80,10 +77,7 @@ def not_the_target(found: str, operator: str, do: str = _PUT_BACK) -> StateError
     )
 
 
-_NEWEST_STATE: Final = (
-    "start the job from the newest state; if that is lost, discard the query's history with job.reset(...), which "
-    "reads all input again and writes it beside the earlier output, or use another target"
-)
+_NEWEST_STATE: Final = f"start the job from the newest state; if that is lost, {DISCARD}"
 
 
 @dataclass(frozen=True)

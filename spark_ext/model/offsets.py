@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
-from spark_ext.errors import OffsetError
+from spark_ext.errors import RESET, OffsetError
 
 VERSION = 4
 """Version of the JSON form that is written, for every kind of offset.
@@ -240,7 +240,7 @@ def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
                 f"channel '{name}' is in the end of the epoch but neither in its start nor new",
                 operator=f"source '{end.uid}'",
                 kept="nothing of this epoch was read",
-                do="restore the checkpoint directory as it was, or discard the history with job.reset(...)",
+                do=f"restore the checkpoint directory as it was, or discard the history with {RESET}",
             )
         begin = state.begin if before is None else before.at
         if begin != state.at and not (isinstance(state, Running) and state.jumped):
@@ -250,7 +250,7 @@ def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
             f"channels {sorted(left)[:3]} are in the start of the epoch but not in its end",
             operator=f"source '{end.uid}'",
             kept="nothing of this epoch was read",
-            do="restore the checkpoint directory as it was, or discard the history with job.reset(...)",
+            do=f"restore the checkpoint directory as it was, or discard the history with {RESET}",
         )
     return tuple(out)
 

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError, from_text
+from spark_ext.errors import RESET, ConfigurationError, SparkExtError, StateError, StorageError, from_text
 from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence
 from spark_ext.failures.labels import FailureType, Response
@@ -168,8 +168,7 @@ def _special(verdict: Verdict, where: dict[str, str], query: str) -> SparkExtErr
             what,
             **where,
             do="restore the earlier definition or the folder; or discard the query's history with "
-            f"job.reset({query or 'uid'!r}): the next start reads all of its input again, and its earlier output "
-            "stays where it is, so write to a new target or empty the present one first",
+            f"{RESET.replace('<query>', query or '<query>')}",
         )
     return None
 
@@ -185,9 +184,9 @@ _ADVICE: Final[dict[FailureType, str]] = {
     FailureType.NETWORK: "make the server reachable, and start the job again",
     FailureType.RESOURCE: "provide what was exhausted, or let epochs be smaller, and start the job again",
     FailureType.STATE: "restore the job from a checkpoint or savepoint with Job.restore(); without one, discard the "
-    "query's history with job.reset()",
+    f"query's history with {RESET}",
     FailureType.CHECKPOINT: "restore the job from a checkpoint or savepoint with Job.restore(); without one, discard "
-    "the query's history with job.reset()",
+    f"the query's history with {RESET}",
     FailureType.FENCED: "make sure that only one start of the job runs",
     FailureType.CANCELED: "start the job again if this was not intended",
     FailureType.SYSTEM: "look at Spark's log, and start the job again",

@@ -55,9 +55,7 @@ class ObservedQuery:
         )
         self._observer.history.divides = context.settings.epoch_parts
         self._outage = Outage(f"Spark's log of the query, {self.checkpoint},", self.who, context)
-        self._restarts = Restarts(
-            context.settings.restarts, ends_now=spec.available_now or context.until is not None
-        )
+        self._restarts = Restarts(context.settings.restarts, ends_now=spec.available_now or context.until is not None)
         self._state = State.CREATED
         self._reason = ""
         self.watched = WatchedQuery(spec.uid, self.who, context)

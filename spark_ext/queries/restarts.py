@@ -52,9 +52,7 @@ class Restarts:
         Args:
             failed: whether it ended with a failure.
         """
-        return Cause.of(
-            failed=failed, draining=self._draining, stopping=self._stopping, ends_now=self._ends_now
-        )
+        return Cause.of(failed=failed, draining=self._draining, stopping=self._stopping, ends_now=self._ends_now)
 
     def after(
         self,

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow.fs as pafs
 
-from spark_ext.errors import StateError
+from spark_ext.errors import RESET, StateError
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.stores import filesystem_of
@@ -73,8 +73,8 @@ def look(log: SparkLog, known: tuple[str, int] | None, who: str, query: str) -> 
             "and a new checkpoint would write them a second time",
             operator=who,
             kept="the ledger and all output are unchanged; nothing was started",
-            do=f"restore the directory ({log.checkpoint}), or discard the history with job.reset('{query}'), "
-            "which reads all input again and keeps earlier output",
+            do=f"restore the directory ({log.checkpoint}), or discard the history with "
+            f"{RESET.replace('<query>', query)}",
         )
     offsets = log.offsets(committed) if committed >= 0 else None
     if committed >= 0 and offsets is None:

@@ -14,7 +14,6 @@ from deltalake import write_deltalake
 import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
-from spark_ext.jobs.job import Job
 from spark_ext.jobs.result import JobResult
 from spark_ext.model.lifecycle import State
 from tests.support import validators
@@ -203,9 +202,7 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) ->
 @pytest.mark.core
 @pytest.mark.parametrize("until_now", [False, True], ids=["run", "until now"])
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_available_now_over_one_of_sparks_own_sources_ends_nothing(
-    lab: JobHarness, form: str, until_now: bool
-) -> None:
+def test_available_now_over_one_of_sparks_own_sources_ends_nothing(lab: JobHarness, form: str, until_now: bool) -> None:
     """Each run reads what is there, and the next one what has come since."""
     source = lab.folder / "in"
 

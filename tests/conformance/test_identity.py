@@ -52,7 +52,7 @@ def test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues
     frame = lab.source(**COUNTS, gate=gate)
     with pytest.raises(StateError, match="operator 'in' and 1 more is in query 'r'") as refusal:
         renamed(lab, frame).start()
-    assert "renamed_from='q'" in refusal.value.do and "job.reset('q')" in refusal.value.do
+    assert "renamed_from='q'" in refusal.value.do and "job.reset('q', cascade=True)" in refusal.value.do
     with pytest.raises(ConfigurationError, match="'p', which this job never had; its queries so far: 'q'"):
         renamed(lab, frame, renamed_from="p").start()
 
@@ -114,7 +114,7 @@ def test_i2_a_source_that_moves_to_another_query_is_refused(lab: JobHarness) -> 
     before = lab.numbers("a")
     with pytest.raises(StateError, match="source 'x' belongs to query 'a', and is now in query 'b'") as refusal:
         moved(lab, to_b=True).start()
-    assert "another uid in 'b'" in refusal.value.do and "job.reset('a')" in refusal.value.do
+    assert "another uid in 'b'" in refusal.value.do and "job.reset('a', cascade=True)" in refusal.value.do
     assert lab.numbers("a") == before and lab.numbers("b") == []
 
     (lab.folder / "gate").touch()
@@ -202,7 +202,7 @@ def test_i8_a_finished_query_that_has_changed_says_so_in_one_line(
     assert lines(lab.job(frame)) == []
     assert lines(lab.job(lab.source(counts="10", max_rows_per_epoch=5))) == [], "how it is read has not mattered"
     (line,) = lines(lab.job(frame.selectExpr("*", "n + 1 AS m")))
-    assert "column 'm' is new" in line and "job.reset('q')" in line
+    assert "column 'm' is new" in line and "job.reset('q', cascade=True)" in line
     (line,) = lines(lab.job(frame.union(lab.source("more", counts="5"))))
     assert "source 'more' was not in this query before" in line
     (line,) = lines(lab.job(lab.source(counts="10,10")))

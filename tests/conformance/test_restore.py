@@ -214,7 +214,7 @@ def test_a_checkpoint_deleted_by_hand_is_refused_and_reset_is_the_way_out(lab: J
     refused = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate))
     with pytest.raises(StateError, match="is missing") as failure:
         refused.run(progress=False)
-    assert "job.reset('q')" in str(failure.value)
+    assert "job.reset('q', cascade=True)" in str(failure.value)
     assert lab.numbers() == expected(20)
     refused = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate))
     refused.reset("q", "the checkpoint was deleted by hand")

@@ -48,7 +48,9 @@ def test_a_query_behind_one_that_has_finished_under_another_name_is_built(
 
 
 @pytest.mark.parametrize(
-    "behind", [QueryNode("behind", after=("q",)), QueryNode("behind", reads=(Reader("x", "in"),))], ids=["gate", "exchange"]
+    "behind",
+    [QueryNode("behind", after=("q",)), QueryNode("behind", reads=(Reader("x", "in"),))],
+    ids=["gate", "exchange"],
 )
 def test_nobody_may_wait_for_the_end_of_a_query_that_has_none(tmp_path: Path, behind: QueryNode) -> None:
     graph = JobGraph((QueryNode("q", writes=("x",)), behind))

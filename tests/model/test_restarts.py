@@ -31,7 +31,9 @@ terminal = st.sampled_from([DataError("x"), FencedError("x")])
 passing = st.sampled_from([SparkExtError("x"), StorageError("x"), CommitError("x")])
 
 
-@pytest.mark.parametrize(("failed", "draining", "stopping", "ends_now"), list(itertools.product([False, True], repeat=4)))
+@pytest.mark.parametrize(
+    ("failed", "draining", "stopping", "ends_now"), list(itertools.product([False, True], repeat=4))
+)
 def test_the_cause_is_the_first_that_holds(failed: bool, draining: bool, stopping: bool, ends_now: bool) -> None:
     order = [
         (failed, Cause.FAILURE),

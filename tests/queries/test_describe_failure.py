@@ -146,7 +146,7 @@ def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words} SQLSTATE: XXKST"
     found = diagnosis_of(text, "daily").error
     assert type(found) is StateError
-    assert "job.reset('daily')" in found.do and "earlier output stays" in found.do and "restore" in found.do
+    assert "job.reset('daily', cascade=True)" in found.do and "emptied targets" in found.do and "restore" in found.do
 
 
 def test_state_that_is_written_late_is_removed_by_a_restart() -> None:

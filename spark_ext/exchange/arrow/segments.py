@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.errors import StateError
+from spark_ext.errors import RESET, StateError
 from spark_ext.exchange.contract import ExchangeReader, ExchangeWriter
 from spark_ext.exchange.distribution import BUFFER, Collected, cut_out, segment_name
 from spark_ext.exchange.entries import Run, Segment
@@ -103,7 +103,7 @@ class ArrowReader(ExchangeReader):
                 operator="the reader of an exchange",
                 kept="nothing of this epoch was committed",
                 do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
-                "job.reset(<query>, cascade=True)",
+                f"{RESET}",
             ) from None
 
 

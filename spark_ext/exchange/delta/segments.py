@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.errors import StateError
+from spark_ext.errors import RESET, StateError
 from spark_ext.exchange.contract import ExchangeReader, ExchangeWriter
 from spark_ext.exchange.distribution import BUFFER, Collected, cut_out, segment_name
 from spark_ext.exchange.entries import Run, Segment
@@ -159,7 +159,7 @@ class DeltaReader(ExchangeReader):
                     operator=f"the reader of the exchange at {self._location.uri}",
                     kept="nothing of this epoch was committed",
                     do="restore the file from a backup; if there is none, reset the query that writes the exchange "
-                    "with job.reset(<query>, cascade=True)",
+                    f"with {RESET}",
                 ) from None
 
 
