@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -21,7 +22,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.options import Names, Options
-from spark_ext.spark import registry
+from spark_ext.spark import registry, watermarks
 from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class CommittedEpochs:
     """
 
     def __init__(self, checkpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.checkpoint = checkpoint
         self._log = SparkLog(checkpoint)
         self._remote = local_path(checkpoint) is None
         self._clock = clock
@@ -113,6 +115,8 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
         self._held: bool | None = None
         """Whether the job's start plans no epochs; None: not known."""
+        self._begun: tuple[int, int, int | None] | None = None
+        """When it began: the newest committed epoch, how often an event time had been put back, and the one to be."""
 
     def initialOffset(self) -> dict[str, Any]:
         """The same each time."""
@@ -136,9 +140,23 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         end = next_offset(offset, self._watches, self._committed(), self._before)
         if end is offset:
+            end = self._carried(offset)
+        if end is offset:
             return start
         reach(FailPoint.END_OF_INPUT_PLANNED)
         return end.to_json()
+
+    def _carried(self, offset: EndOffset) -> EndOffset:
+        """The offset with the event time of earlier starts, once an epoch is committed in this one."""
+        committed = self._committed()
+        epoch = -1 if committed is None else committed.epoch
+        if self._begun is None:
+            known = {} if self._epochs is None else watermarks.newest(self._epochs.checkpoint, epoch)
+            self._begun = epoch, offset.carried, known.get(self._uid)
+        first, before, at = self._begun
+        if at is None or epoch == first or offset.carried > before:
+            return offset
+        return replace(offset, carried=offset.carried + 1, at=at)
 
     def _committed(self) -> LoggedOffsets | None:
         if self._epochs is None:
@@ -149,15 +167,17 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._epochs.newest(at_once=self._available_now)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task with the marker, in the epoch in which the marker's number grows."""
+        """One task with the marker, in the epoch in which its number grows, or with an event time that is put back."""
         before, after = EndOffset.from_json(start, self._uid), EndOffset.from_json(end, self._uid)
-        return [InputPartition(after.marker)] if after.marker > before.marker else []
+        if after.marker > before.marker:
+            return [InputPartition(END_MICROS)]
+        return [InputPartition(after.at)] if after.carried > before.carried else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The marker."""
+        """The row."""
         import pyarrow as pa
 
-        columns = [pa.array([END_MICROS], pa.timestamp("us", tz="UTC")), pa.array([0], pa.int32())]
+        columns = [pa.array([partition.value], pa.timestamp("us", tz="UTC")), pa.array([0], pa.int32())]
         yield pa.RecordBatch.from_arrays(columns, names=[TIME, ZERO])
 
     def commit(self, end: dict[str, Any]) -> None:

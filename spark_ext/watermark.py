@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_ext.errors import refused
-from spark_ext.model.end_of_input import FORMAT, TIME, UNKNOWN, ZERO, marker_uid, max_policy_error
+from spark_ext.model.end_of_input import EVENT_TIME, FORMAT, TIME, UNKNOWN, ZERO, marker_uid, max_policy_error
 from spark_ext.options import UID
 from spark_ext.spark import jvm
 from spark_ext.spark.classic import require_classic
@@ -66,6 +66,9 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
     while flag.lower() in {name.lower() for name in df.columns}:
         flag += "_"
     marker = _marker(df.sparkSession, sources, df.schema, field, flag)
+    name = df.columns[field].replace("`", "``")
+    # Spark reports the greatest event time of the whole query alone; that of each watermark is put back at a start.
+    df = df.observe(marker_uid(sources), F.max(F.unix_micros(F.col(f"`{name}`"))).alias(EVENT_TIME))
     both = df.withColumn(flag, F.lit(False)).union(marker).withWatermark(column, delay)
     # The form matters. Spark pushes filters below the watermark operator, where they would remove the marker; a single
     # expression that is not deterministic stays in place. (A conjunction would be split, and a part of it pushed.)

@@ -12,6 +12,9 @@ The decision is based only on Spark's own offset and commit logs, never on a tab
 planning after the commit; otherwise a query under `availableNow` would end before it. Each planner process takes both
 steps again, because a restarted query no longer knows the watermark of each single source.
 
+For the same reason a planner process puts back how far event time had come below its watermark: once, by a row with
+that time, behind the first epoch of its query. Otherwise a source without new rows would hold back the others.
+
 Pure: no clock, no file, no Spark.
 """
 
@@ -37,6 +40,9 @@ TIME: Final = "end_of_time"
 ZERO: Final = "zero"
 """Column of the source: a zero that Spark's optimizer cannot recognize as a constant."""
 
+EVENT_TIME: Final = "event_time"
+"""Name of the observed metric of each watermark: the greatest event time in an epoch, microseconds since 1970 UTC."""
+
 END_MICROS: Final = 6_248_568_000_000_000_000
 """The marker's event time, microseconds since 1970 UTC: in the year 199979.
 
@@ -60,6 +66,10 @@ class EndOffset:
     """Number of markers emitted, over all runs."""
     flushed: bool = False
     """Whether the epoch after the last marker has been planned; once it is committed, the state is empty."""
+    carried: int = 0
+    """How often an earlier event time was put back, over all runs."""
+    at: int = 0
+    """The last one that was put back, microseconds since 1970 UTC."""
 
     def to_json(self) -> dict[str, Json]:
         """The JSON form."""
@@ -69,6 +79,7 @@ class EndOffset:
             "uid": self.uid,
             "marker": self.marker,
             "flushed": self.flushed,
+            **({"carried": self.carried, "at": self.at} if self.carried else {}),
         }
 
     @classmethod
@@ -83,7 +94,7 @@ class EndOffset:
             OffsetError: it belongs to another source or another kind of source, or has a newer version.
         """
         check(raw, OffsetKind.END_OF_INPUT, uid, f"end of input '{raw.get('uid') if uid is None else uid}'")
-        return cls(raw["uid"], raw["marker"], raw["flushed"])
+        return cls(raw["uid"], raw["marker"], raw["flushed"], raw.get("carried", 0), raw.get("at", 0))
 
 
 def is_end_of_input_offset(raw: Json) -> bool:

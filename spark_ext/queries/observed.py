@@ -15,6 +15,7 @@ from spark_ext.queries.records import query_metadata
 from spark_ext.queries.restarts import Restarts
 from spark_ext.queries.watched import WatchedQuery
 from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.watermarks import EventTimes
 
 if TYPE_CHECKING:
     from spark_ext.errors import SparkExtError
@@ -54,6 +55,7 @@ class ObservedQuery:
             spec, SparkLog(self.checkpoint), lineage, context.incarnation.number, flagged, clock
         )
         self._observer.history.divides = context.settings.epoch_parts
+        self._event_times = EventTimes()
         self._outage = Outage(f"Spark's log of the query, {self.checkpoint},", self.who, context)
         self._restarts = Restarts(context.settings.restarts, ends_now=spec.available_now or context.until is not None)
         self._state = State.CREATED
@@ -227,6 +229,7 @@ class ObservedQuery:
         """Take an event of a Spark query, if it is this one's; called on Spark's listener thread."""
         if hint.kind == "progress" and hint.query_id == self.query_id:
             self._observer.history.report(hint)
+            self._event_times.take(hint)
 
     def observe(self) -> None:
         """Take in the epochs that have been committed since the last look.

@@ -22,6 +22,7 @@ from spark_ext.queries.records import registrations
 from spark_ext.queries.registered import Registered
 from spark_ext.queries.spark_query import Launch, RunnableQuery, SparkQuery
 from spark_ext.queries.worker import Commands, Outcome, Worker
+from spark_ext.spark import watermarks
 from spark_ext.spark.lag_notes import LagNotes
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class RestartableQuery(ObservedQuery):
         self._registered.publish()
         if self.since < 0:
             holds.forget(self.checkpoint, self._context.incarnation.start)
+        self._keep_event_times()
         planned = self._observer.newest_planned()
         if planned is None and self.committed < 0:
             # Of a discarded history: Spark's maintenance of state writes after a query has ended, up to a minute later.
@@ -114,6 +116,14 @@ class RestartableQuery(ObservedQuery):
             plans.record(self.checkpoint, self.committed + 1, built.values, built.sequence)
         stateful = planned is not None and self._has_state()
         return Launch(self._query.start(only_planned=only_planned), planned, stateful)
+
+    def _keep_event_times(self) -> None:
+        """On the worker's thread: write down how far each watermark has come, which Spark forgets at its next start."""
+        if len(self.spec.ends) + len(self.spec.natives) < 2:
+            return  # Spark restores the only one
+        for hint in self._query.reports(-1):
+            self._event_times.take(hint)
+        watermarks.record(self.checkpoint, max(self.committed, self._event_times.epoch), self._event_times.at)
 
     def _has_state(self) -> bool:
         try:

@@ -235,7 +235,12 @@ class QueryRun(CatchingUpQuery):
 
     def _ask_for_figures(self) -> None:
         after = self._observer.history.reported_upto
-        self._worker.do("figures", lambda: self._query.reports(after), self._figures)
+
+        def ask() -> list[Hint]:
+            self._keep_event_times()
+            return self._query.reports(after)
+
+        self._worker.do("figures", ask, self._figures)
 
     def _figures(self, outcome: Outcome[list[Hint]]) -> None:
         # Figures are hints: without them history has none.

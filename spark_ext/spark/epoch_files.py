@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import StateError
 from spark_ext.model.offsets import OffsetKind, kind_of
+from spark_ext.spark import watermarks
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.spark.state_files import StateFiles, StateVersion
 from spark_ext.spark.state_operators import StateOperator, operators
@@ -61,7 +62,7 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
     found = dict.fromkeys(_existing(log, *logs, commit))
     found.pop(commit)
     found.update(dict.fromkeys(_source_logs(log, epoch)))
-    found.update(dict.fromkeys(_existing(log, *_stamps(log, epoch))))
+    found.update(dict.fromkeys(_existing(log, *_stamps(log, epoch), watermarks.NAME)))
     ids = unique_ids(log, epoch, who)
     stores = StateFiles(spark, _conf(log, epoch).get(_CODEC, "lz4"))
     for operator in operators(log, epoch, sorted(ids)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from spark_ext.model.end_of_input import is_end_of_input_offset
+from spark_ext.model.end_of_input import EVENT_TIME, is_end_of_input_offset
 from spark_ext.spark.source_reports import SourceReport, source_reports
 
 
@@ -41,6 +41,8 @@ class Hint:
     """The rows that its channel sources have returned in the epoch, by uid."""
     late_rows: int | None = None
     """Rows that its operators with state have dropped in the epoch, because the watermark had passed them."""
+    event_times: Mapping[str, int] = field(default_factory=dict)
+    """By the marker of each watermark with rows in the epoch, the greatest event time, microseconds since 1970."""
 
 
 STAGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -99,6 +101,11 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
         str(progress.get("sink", {}).get("description", "")).startswith("ForeachBatchSink"),
         dict(_rows(source) for source in progress["sources"] if source not in ends),
         sum(operator.get("numRowsDroppedByWatermark", 0) for operator in progress["stateOperators"]),
+        {
+            uid: found[EVENT_TIME]
+            for uid, found in progress.get("observedMetrics", {}).items()
+            if isinstance(found, dict) and isinstance(found.get(EVENT_TIME), int)
+        },
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import functions as F
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, JobRunningError
@@ -146,6 +148,37 @@ def test_what_is_paused_is_left_to_a_later_run_and_the_rest_is_read(lab: JobHarn
         job().control.resume(target)
     assert job().run(until="now", progress=False).caught_up
     assert written(lab, "paused") == [1, 2] and lab.numbers() == expected(20)
+
+
+@pytest.mark.core
+@pytest.mark.slow(30, "five runs")
+def test_a_source_without_new_rows_does_not_hold_back_the_windows_of_others(lab: JobHarness) -> None:
+    """Each has its own watermark, which goes on from run to run."""
+    table = lab.folder / "table"
+
+    def run(**arrived: str) -> dict[int, int]:
+        for uid, text in arrived.items():
+            (lab.folder / uid).mkdir(exist_ok=True)
+            at = pa.array([datetime.fromisoformat(f"2026-03-01T{text}+00:00")], pa.timestamp("us", "UTC"))
+            pq.write_table(pa.table({"at": at}), lab.folder / uid / f"{text}.parquet")
+        reader = lab.spark.readStream.format("files").schema("at timestamp").option("watch", "true")
+        a, b = (reader.option("uid", uid).load(str(lab.folder / uid)) for uid in ("a", "b"))
+        both = sx.with_watermark(a, "at", "0 minutes").union(sx.with_watermark(b, "at", "0 minutes"))
+        hourly = both.groupBy(F.window("at", "1 hour")).count()
+        hourly = hourly.select(F.expr("unix_seconds(window.start) div 3600 % 24").alias("hour"), "count")
+        job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+        job.add("q", hourly.writeStream.format("delta_2pc").options(uid="out", path=str(table)))
+        assert job.run(until="now", progress=False).caught_up
+        rows = DeltaTable(table).to_pyarrow_table().to_pylist() if arrived else []
+        return {row["hour"]: row["count"] for row in rows}
+
+    assert run(a="08:10", b="09:20") == {}
+    assert run(a="09:30") == {8: 1}, "b has come to 09:20"
+    assert run(b="10:30") == {8: 1}, "a has come to 09:30"
+    epochs = len(list((lab.checkpoint() / "commits").glob("[0-9]*")))
+    run()
+    assert epochs == len(list((lab.checkpoint() / "commits").glob("[0-9]*"))), "without new rows there is no epoch"
+    assert run(a="10:40") == {8: 1, 9: 2}
 
 
 def arrive(lab: JobHarness, uid: str, number: int) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from spark_ext.errors import ConfigurationError, OffsetError
 from spark_ext.model.end_of_input import (
     END_MICROS,
+    FORMAT,
     MAX_UID,
     EndOffset,
     all_ended,
@@ -24,7 +27,8 @@ from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import VERSION, SourceOffset
 from spark_ext.options import UID
 from spark_ext.sources.end_of_input import CommittedEpochs, EndOfInput, EndOfInputReader
-from spark_ext.spark import registry
+from spark_ext.spark import registry, watermarks
+from spark_ext.spark.query_events import Hint, hint_of
 from spark_ext.spark.registry import Registration
 
 START = EndOffset("a~end")
@@ -214,3 +218,53 @@ def test_the_reader_decides_from_the_checkpoint_it_is_given(tmp_path: Path, monk
     assert (flush["marker"], flush["flushed"]) == (1, True)
     assert list(reader.partitions(marker, flush)) == []
     assert reader.latestOffset(flush, None) == flush  # type: ignore[arg-type]
+
+
+def test_a_new_planner_puts_its_event_time_back_behind_the_first_epoch_and_makes_none_without(tmp_path: Path) -> None:
+    """And what an epoch has put back is the same in its replay."""
+    checkpoint, place = tmp_path / "checkpoint", registry.new_folder()
+    write_epoch(checkpoint, 3, a=False)
+    watermarks.record(str(checkpoint), 3, {"a~end": 50})
+    watermarks.record(str(checkpoint), 4, {"a~end": 90})
+    place.mkdir(mode=0o700)
+    registry.publish([Registration("a~end", FORMAT, "job", "0", "q", str(tmp_path), str(checkpoint), 1, 0)], place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(registry.VARIABLE, str(place))
+        reader = EndOfInputReader("a~end", ("a",))
+        start = START.to_json()
+        assert reader.latestOffset(start, None) == start, "there is nothing new"  # type: ignore[arg-type]
+        write_epoch(checkpoint, 4, a=False)
+        end = reader.latestOffset(start, None)  # type: ignore[arg-type]
+        assert EndOffset.from_json(end) == EndOffset("a~end", carried=1, at=50), "later ones may be of another history"
+        assert reader.latestOffset(end, None) == end, "once"  # type: ignore[arg-type]
+    (task,) = EndOfInputReader("a~end", ("a",)).partitions(start, end)
+    (batch,) = reader.read(task)
+    assert batch.column("end_of_time").cast(pa.int64()).to_pylist() == [50]
+    assert not reader.partitions(end, end)
+    shutil.rmtree(place)
+
+
+def test_event_times_of_a_discarded_history_are_forgotten(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    watermarks.record(folder, 3, {"a": 5})
+    watermarks.record(folder, 9, {"a": 8, "b": 1})
+    watermarks.record(folder, 12, {"a": 2})
+    assert (watermarks.newest(folder, 2), watermarks.newest(folder, 8)) == ({}, {"a": 5})
+    assert watermarks.newest(folder, 99) == {"a": 8, "b": 1}
+    watermarks.record(folder, 5, {})
+    assert watermarks.newest(folder, 99) == {"a": 5}
+    for epoch in range(6, 99):
+        watermarks.record(folder, epoch, {"a": epoch})
+    assert watermarks.newest(folder, 98) == {"a": 98} and watermarks.newest(folder, 50) == {}
+
+
+def test_event_times_are_taken_from_reports_in_any_order() -> None:
+    def report(epoch: int, **event_times: int | None) -> Hint:
+        metrics = {f"{uid}~end": {"event_time": at} for uid, at in event_times.items()} | {"mine": {"rows": 7}}
+        progress = {"id": "q", "runId": "r", "batchId": epoch, "numInputRows": 1, "durationMs": {}}
+        return hint_of(json.dumps({**progress, "sources": [], "stateOperators": [], "observedMetrics": metrics}))
+
+    found = watermarks.EventTimes()
+    for hint in (report(4, a=7, b=None), report(3, a=9, b=2)):
+        found.take(hint)
+    assert (found.epoch, found.at) == (4, {"a~end": 9, "b~end": 2})
