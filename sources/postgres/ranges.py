@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.errors import NOTHING_DONE, DataError, ReplayError, refused
+from spark_ext.errors import NEW_QUERY, NOTHING_DONE, DataError, ReplayError, refused
 from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.positions import no_position
@@ -129,8 +129,7 @@ def _covered(done: Iterable[KeyRange], ranks: Mapping[Bound, int], relation: Rel
                 "they had then",
                 operator=relation.source,
                 kept=NOTHING_READ,
-                do="undo the change of the column's type or collation, or start the job with a new state to read "
-                "everything again",
+                do=f"undo the change of the column's type or collation; or read everything again {NEW_QUERY}",
             )
     return {low: high for low, high, _ in found}
 

@@ -18,7 +18,7 @@ from pyarrow import types
 from spark_ext.bad_rows.sift import sift, text_of
 from spark_ext.clients.postgres.arrow import arrow_session, execute
 from spark_ext.clients.postgres.connection import Server
-from spark_ext.errors import DataError, ReplayError
+from spark_ext.errors import NEW_QUERY, DataError, ReplayError
 from spark_ext.schemas.casts import cast
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.postgres.settings import settings_of
@@ -94,8 +94,8 @@ def read(
             + (", some of them changed" if rows == plan.rows else ""),
             operator=who,
             kept="all epochs before this one; nothing of this one was committed",
-            do="keep rows unchanged while a query reads them: this epoch cannot be replayed. Start the job with a new "
-            "state to read the table again"
+            do="keep rows unchanged while a query reads them: this epoch cannot be replayed. Read the table "
+            + NEW_QUERY
             + ("" if held else " (the snapshot of the plan ended with the process that planned it)"),
         )
 

@@ -20,7 +20,7 @@ from spark_ext.clients.library import load
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.clients.postgres.names import Name
 from spark_ext.clients.postgres.problems import translated
-from spark_ext.errors import SparkExtError, TransientError, refused
+from spark_ext.errors import NEW_QUERY, SparkExtError, TransientError, refused
 from spark_ext.model.offsets import Json, Position
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
@@ -198,7 +198,7 @@ class Postgres(ChannelSource):
             raise refused(
                 f"the table was divided by '{name}' so far, but the key is now '{key.name}'",
                 self._who,
-                f"set the option key={name.replace(', ', ',')}, or start with a new state",
+                f"set the option key={name.replace(', ', ',')}, or read the table {NEW_QUERY}",
             )
 
     def _ranges_of_plan(self) -> list[Channel]:
