@@ -20,6 +20,8 @@ from tests.support.jobs import JobHarness
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
 
+pytestmark = pytest.mark.slow(4, "all sources of the product are parsed, once")
+
 VALUE: Final = "tests/conformance/test_table.py::test_each_shipped_connector_runs_the_kit"
 """Another value of an option, argument or setting: each connector runs its contract kit with valid ones."""
 
