@@ -148,15 +148,19 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _carried(self, offset: EndOffset) -> EndOffset:
         """The offset with the event time of earlier starts, once an epoch is committed in this one."""
-        committed = self._committed()
-        epoch = -1 if committed is None else committed.epoch
         if self._begun is None:
+            epoch = self._committed_epoch
             known = {} if self._epochs is None else watermarks.newest(self._epochs.checkpoint, epoch)
             self._begun = epoch, offset.carried, known.get(self._uid)
         first, before, at = self._begun
-        if at is None or epoch == first or offset.carried > before:
+        if at is None or offset.carried > before or self._committed_epoch == first:
             return offset
         return replace(offset, carried=offset.carried + 1, at=at)
+
+    @property
+    def _committed_epoch(self) -> int:
+        committed = self._committed()
+        return -1 if committed is None else committed.epoch
 
     def _committed(self) -> LoggedOffsets | None:
         if self._epochs is None:

@@ -29,9 +29,9 @@ def advice() -> dict[str, str]:
                 takes[function.name] = names.index("do")
     constants: dict[str, list[str]] = {}
     for tree in modules.values():
-        for node in tree.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-                constants.setdefault(node.target.id, _texts(node.value, {}))
+        for line in tree.body:
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value is not None:
+                constants.setdefault(line.target.id, _texts(line.value, {}))
     found: dict[str, str] = {}
     for file, tree in modules.items():
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
