@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from spark_ext.ledger.schema import ExecutionStateRow
 from spark_ext.model.lifecycle import State
 from spark_ext.model.until import UntilNow, Upstream
 from spark_ext.queries.catching_up import AT_REST
+from spark_ext.queries.spec import OperatorSpec
+from spark_ext.spark import watermarks
 from spark_ext.spark.own_end import OwnEnd
-from tests.queries.fakes import TASK_LOST, Bench, position
+from spark_ext.spark.query_events import Hint
+from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, position
 
 NOTHING_LEFT = OwnEnd(found_nothing=True, one_epoch=False)
 STOPPED = OwnEnd(found_nothing=False, one_epoch=False)
@@ -148,3 +152,18 @@ def test_a_paused_query_does_not_wait_for_those_that_feed_it(tmp_path: Path) -> 
     bench.tick(AT_REST)
     bench.tick()
     assert (state_of(bench), bench.query.starts) == (State.CANCELED, 1)
+
+
+def test_the_event_times_of_a_run_are_written_down_before_the_query_is_started_again(tmp_path: Path) -> None:
+    """Spark forgets them, also where a query follows others within one run of the job."""
+    feeding = Feeding()
+    bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(feeding))
+    bench.run.spec = replace(bench.spec, ends=(OperatorSpec("a~end", "end_of_input", {}),))
+    bench.started()
+    bench.query.commit({"offset": 1})
+    bench.query.hints.append(Hint("progress", QUERY_ID, "run", 0, event_times={"a~end": 50}))
+    assert ended(bench, NOTHING_LEFT) is State.RUNNING
+    assert watermarks.newest(bench.run.checkpoint, 0) == {}
+    feeding.now = Upstream(ended=False, epochs=1)
+    bench.tick(AT_REST)
+    assert (bench.query.starts, watermarks.newest(bench.run.checkpoint, 0)) == (2, {"a~end": 50})
