@@ -26,7 +26,7 @@ SHORTEST: Final = 4
 _WORD: Final = 12
 """A secret that is shorter is masked as a whole word only: `shop` is not hidden in `shopping`."""
 
-_COMMON: Final = re.compile(r"[A-Z]?[a-z]{1,14}|[A-Z]{1,15}")
+_COMMON: Final = re.compile(r"[A-Z]?[a-z]{1,10}|[A-Z]{1,11}")
 """A secret that may be a word of any message: it is masked only where a value stands, as in `password=shop`."""
 
 _VALUE: Final = (

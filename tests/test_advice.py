@@ -120,7 +120,7 @@ TABLE: Final = (
     (r"uid", "tests/jobs/test_bad_input.py::test_a_uid_that_is_missing_or_stands_for_two"),
     (r"cast|filter|coalesce|in the query|column|rows|declare|select|\.schema\(|rename", IN_QUERY),
     (r"^(correct|use|give|choose|name|set|write|remove|leave|add|check|raise|keep|let|make|pass|create|call|start|"
-     r"put|replace|shorten|stop|make|lower|partition|run|get|read|return|smaller|state|define|import|implement|ask|list|find|register|repeat|report|see)\b",
+     r"put|load|replace|shorten|stop|make|lower|partition|run|get|read|return|smaller|state|define|import|implement|ask|list|find|register|repeat|report|see)\b",
      VALUE),
 )  # fmt: skip
 """By pattern, of which the first that an advice has counts: the test that carries it out, or why there is none."""

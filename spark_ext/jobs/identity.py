@@ -244,7 +244,7 @@ class Start:
                 operator=self.who(query),
                 kept=UNCHANGED,
                 do="put the folder back; restore the job from a savepoint or a retained checkpoint; or discard the "
-                f"history with job.reset('{query}'), which reads all input again and keeps earlier output",
+                f"history with {_reset(query)}",
             )
         other = known.query_id is not None and logged.query_id != known.query_id
         if other or logged.committed < known.committed:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.checkpoints.savepoint import UNCHANGED
-from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.errors import RESET, ConfigurationError, StateError
 from spark_ext.jobs.composition import SINK
 from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.model.commits import Claim, Epoch, FenceMark
@@ -228,9 +228,9 @@ class Targets:
                     "savepoint has neither its state nor what its target held",
                     operator=f"job '{self._job}', query '{spec.uid}', {saved.who}",
                     kept=UNCHANGED,
-                    do=f"leave it out and call job.remove('{spec.uid}') before job.restore: its output stays, and "
-                    f"job.reset('{spec.uid}') begins it anew; or, if it may write all its rows again beside those that "
-                    f"are there, accept_duplicates=('{name}',)",
+                    do=f"leave it out and call job.remove('{spec.uid}') before job.restore: its output stays; to "
+                    f"begin it again, {RESET.replace('<query>', spec.uid)}; or, if it may write all its rows again "
+                    f"beside those that are there, accept_duplicates=('{name}',)",
                 )
 
     def fence(self, targets: Sequence[Target], incarnation: Incarnation, accepted: Collection[str]) -> None:

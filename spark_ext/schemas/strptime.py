@@ -96,12 +96,12 @@ def parsed(texts: pa.Array, pattern: str) -> pa.Array:
     if len(few):
         _check_days(few, found.filter(odd), pattern)
         _check_days_of_years(few, found.filter(odd), pattern)
-    _refuse(texts, pattern, "S", "6[01]", "second that no minute has")
-    _refuse(texts, pattern, "z", "[+-](?:2[4-9]|[3-9])", "zone a day or more from UTC")
+    _check_part(texts, pattern, "S", "6[01]", "second that no minute has")
+    _check_part(texts, pattern, "z", "[+-](?:2[4-9]|[3-9])", "zone a day or more from UTC")
     return found
 
 
-def _refuse(texts: pa.Array, pattern: str, letter: str, wrong: str, what: str) -> None:
+def _check_part(texts: pa.Array, pattern: str, letter: str, wrong: str, what: str) -> None:
     """Refuse texts whose part for a directive begins with something wrong."""
     form = _form(pattern, letter)
     few = texts.filter(pc.match_substring_regex(texts, wrong)) if form else texts[:0]
