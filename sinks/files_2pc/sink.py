@@ -307,7 +307,8 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             raise self._storage("could not be written", problem) from problem
 
     def _storage(self, what: str, problem: OSError, who: str | None = None, kept: str | None = None) -> SparkExtError:
-        if isinstance(problem, NotADirectoryError):
+        local = self._place.local
+        if local is not None and any(folder.is_file() for folder in (local, *local.parents)):
             return refused(
                 f"the folder {what}: {problem}", who or self._who, "let 'path' name a folder", NOTHING_VISIBLE
             )
