@@ -62,7 +62,9 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
     found = dict.fromkeys(_existing(log, *logs, commit))
     found.pop(commit)
     found.update(dict.fromkeys(_source_logs(log, epoch)))
-    found.update(dict.fromkeys(_existing(log, *_stamps(log, epoch), watermarks.NAME)))
+    found.update(dict.fromkeys(_existing(log, *_stamps(log, epoch))))
+    if log.has(watermarks.NAME):
+        found[watermarks.NAME] = None
     ids = unique_ids(log, epoch, who)
     stores = StateFiles(spark, _conf(log, epoch).get(_CODEC, "lz4"))
     for operator in operators(log, epoch, sorted(ids)):

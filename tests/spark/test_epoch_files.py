@@ -11,6 +11,7 @@ import pytest
 
 from spark_ext.datafiles.copies import files_below, put_copy
 from spark_ext.errors import StateError
+from spark_ext.spark import watermarks
 from spark_ext.spark.epoch_files import files_of_epoch, is_stateful, state_partitions
 from spark_ext.spark.state_operators import relocate
 from tests.support.stateful import KINDS, add_files, run, stream
@@ -114,6 +115,8 @@ def test_a_query_without_state_needs_its_logs_only(spark: SparkSession, tmp_path
         "commits/10",
     )
     assert not is_stateful(str(checkpoint), 0)
+    watermarks.record(str(checkpoint), 10, {"a~end": 50})
+    assert watermarks.NAME in files_of_epoch(spark, str(checkpoint), 10, "q"), "a copy goes on with it"
     pin(spark, checkpoint, 10, tmp_path / "cut")
     continued = run(spark, stream(spark, tmp_path / "in"), "append", tmp_path / "cut")
     assert continued == {number: rows for number, rows in whole.items() if number > 10}
