@@ -4,7 +4,7 @@ By transaction, a step is all rows with `start <= xid < end`, where every transa
 whatever the transactions did, and whenever they committed. By column, it is `start < value <= end`, where `end` is at
 rest (see `snapshot`): no smaller value will appear. Its own value may, unless values are unique. So a position then has
 a transaction as its second part: of the rows with its value it is behind those of older ones. The rows of a view do not
-say which transaction wrote them: there the greatest value is left until it is past.
+say which transaction wrote them: there it has the keys of those that were read, as long as they are few.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from spark_ext.errors import NOTHING_DONE, DataError
 from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.positions import no_position, number_in
@@ -36,6 +37,20 @@ def digest(view: View, found: Slice) -> tuple[int, dict[str, Any]]:
         if seen.least < seen.next and len(writers) <= MOST_WRITERS:
             position |= {"least": seen.least, "writers": writers}
     return count, position
+
+
+MOST_KEYS = 1_000
+"""Maximum number of keys in a position: of the rows of a view that have its value."""
+
+
+def null_key(relation: Relation, who: str) -> DataError:
+    """The error of a row whose key is null."""
+    return DataError(
+        f"there are rows whose key '{relation.key.name}' is null",
+        operator=who,
+        kept=NOTHING_DONE,
+        do="exclude such rows in the query, or name columns without nulls in the option 'key'",
+    )
 
 
 def kept_of(at: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +97,7 @@ class Increments(ABC):
         """An earlier end, with about that many rows before it."""
 
     @abstractmethod
-    def passed(self, start: Mapping[str, Any]) -> tuple[str, str] | None:
+    def passed(self, relation: Relation, start: Mapping[str, Any]) -> tuple[str, str] | None:
         """Rows up to a position: the condition as SQL, and which they are in words; None: there are no such rows."""
 
     @abstractmethod
@@ -175,7 +190,7 @@ class ByTransaction(Increments):
         next_one, first = found
         return {"xid": next_one if next_one > first else first + 1}
 
-    def passed(self, start: Mapping[str, Any]) -> tuple[str, str]:
+    def passed(self, relation: Relation, start: Mapping[str, Any]) -> tuple[str, str]:
         """Rows of older transactions."""
         return f"{xid_of()} < {int(start['xid'])}", f"that were written before transaction {start['xid']}"
 
@@ -205,44 +220,51 @@ class ByColumn(Increments):
         """Whether a row may come with a value that other rows have already."""
         return not self._unique and (self._column,) not in (relation.key.columns, *relation.unique)
 
-    def _past(self, relation: Relation) -> bool:
-        """Whether the greatest value is left until it is past."""
-        return self._repeats(relation) and not relation.has_xid
-
     def _at(self, view: View, relation: Relation, value: str | None) -> dict[str, Any]:
-        """The position behind a value, in the view's snapshot."""
-        by_xid = value is not None and self._repeats(relation) and relation.has_xid
-        return {"value": value, **({"xid": view.held.least} if by_xid else {})}
+        """The position behind a value, or behind the one before it if that has too many rows; in the snapshot."""
+        if value is None or not self._repeats(relation):
+            return {"value": value}
+        if relation.has_xid:
+            return {"value": value, "xid": view.held.least}
+        key, equal = relation.key, f"t.{quoted(self._column)} = {literal(value)}"
+        keys = view.connection.execute(
+            f"SELECT {key.texts} FROM {relation.source} t WHERE {equal} LIMIT {MOST_KEYS + 1}"
+        ).fetchall()
+        if any(None in row for row in keys):
+            raise null_key(relation, view.who)
+        if len(keys) <= MOST_KEYS:
+            return {"value": value, "keys": sorted(key.stored([str(part) for part in row]) for row in keys)}
+        less = greatest_of(relation.source, self._column, f"t.{quoted(self._column)} < {literal(value)}")
+        return {"value": view.text_of(f"SELECT {less}::text")}
 
     def begin(self, view: View, relation: Relation) -> dict[str, Any]:
-        """The greatest value, once it is at rest."""
-        past = self._past(relation)
-        return self._at(
-            view, relation, view.wait_until_at_rest(relation, self._column, self._settle_timeout, past=past)
-        )
+        """The greatest value, once it is at rest; of a view the one before it, whose keys need not be stored."""
+        past = self._repeats(relation) and not relation.has_xid
+        value = view.wait_until_at_rest(relation, self._column, self._settle_timeout, past=past)
+        return {"value": value} if past else self._at(view, relation, value)
 
     def latest(self, view: View, relation: Relation) -> dict[str, Any]:
         """The greatest value, at rest or not."""
-        found = self._at(view, relation, view.greatest(relation, self._column, past=self._past(relation)))
+        found = self._at(view, relation, view.greatest(relation, self._column))
         view.release()
         return found
 
     def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
         if limit.upto is not None and limit.upto["value"] is None:
             return None
-        value = view.at_rest(relation, self._column, start["value"], past=self._past(relation))
-        if value is None and "xid" not in start:
+        value = view.at_rest(relation, self._column, start["value"])
+        if value is None and not {"xid", "keys"} & start.keys():
             return None
         end = self._at(view, relation, start["value"] if value is None else value)
-        if all(end.get(part) == start.get(part) for part in ("value", "xid")):
+        if end["value"] is None or all(end.get(part) == start.get(part) for part in ("value", "xid", "keys")):
             return None
         if limit.upto is None:
             return end
         upto = f"t.{quoted(self._column)} <= {literal(limit.upto['value'])}"
         value = self._greatest_of(view, self.slice(relation, start, end).with_(upto))
-        if "xid" in end and "xid" in limit.upto:
-            end["xid"] = min(end["xid"], limit.upto["xid"])
-        return None if value is None else {**end, "value": value}
+        if value == limit.upto["value"]:
+            return {part: limit.upto[part] for part in ("value", "xid", "keys") if part in limit.upto}
+        return None if value is None else end if value == end["value"] else {"value": value}
 
     def _cut(
         self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
@@ -250,22 +272,26 @@ class ByColumn(Increments):
         # Between two values; a value of more rows than that is a step of its own.
         whole, name = self.slice(relation, start, end), f"t.{quoted(self._column)}"
         found = view.connection.execute(
-            f"SELECT {name}::text FROM {relation.source} t WHERE {whole.where} ORDER BY {name} OFFSET {rows} LIMIT 1"
+            f"SELECT {name}::text, {name} = {literal(end['value'])} FROM {relation.source} t WHERE {whole.where} "
+            f"ORDER BY {name} OFFSET {rows} LIMIT 1"
         ).fetchone()
         if found is None:
             return dict(end)
         less = self._greatest_of(view, whole.with_(f"{name} < {literal(found[0])}"))
-        return {**end, "value": found[0]} if less is None else {"value": less}
+        # Below the end, a value has all of its rows.
+        if less is None and found[1]:
+            return dict(end)
+        return {"value": found[0] if less is None else less}
 
     def _greatest_of(self, view: View, rows: Slice) -> str | None:
         found = view.connection.execute(f"SELECT {greatest_of(rows.source, self._column, rows.where)}::text").fetchone()
         return None if found is None else found[0]
 
-    def passed(self, start: Mapping[str, Any]) -> tuple[str, str] | None:
+    def passed(self, relation: Relation, start: Mapping[str, Any]) -> tuple[str, str] | None:
         """Rows of values up to the last one."""
         if start["value"] is None:
             return None
-        return up_to(self._column, start), f"whose '{self._column}' is not above {start['value']}"
+        return up_to(self._column, start, relation.key), f"whose '{self._column}' is not above {start['value']}"
 
     def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
         """A value of the column that is not greater than all, or an object with it as `value`."""
@@ -283,6 +309,8 @@ class ByColumn(Increments):
             view.release()
             raise no_position(position, f"a value of '{self._column}', at most the greatest one", view.who)
         found = self._at(view, relation, text)
+        if found["value"] != text:
+            found = {"value": text}
         view.release()
         if "xid" in found and isinstance(position, dict) and "xid" in position:
             found["xid"] = number_in(position["xid"], 0, found["xid"], _TRANSACTION, view.who)

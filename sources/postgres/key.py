@@ -88,8 +88,15 @@ class Key:
 
     def compared(self, operator: str, bound: Bound | list[str]) -> str:
         """The condition for keys that are less or greater than another one, in the order of an index on the columns."""
-        mine = self.order if len(self.columns) == 1 else f"({self.order})"
-        return f"{mine} {operator} {self.value(bound)}"
+        return f"{self._whole} {operator} {self.value(bound)}"
+
+    def among(self, keys: Sequence[Any]) -> str:
+        """The condition for one of these keys, as they are stored."""
+        return f"{self._whole} IN ({', '.join(map(self.value, keys))})" if keys else "false"
+
+    @property
+    def _whole(self) -> str:
+        return self.order if len(self.columns) == 1 else f"({self.order})"
 
 
 def bound_of(stored: Json) -> Bound | None:

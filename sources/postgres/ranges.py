@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.errors import NEW_QUERY, NOTHING_DONE, DataError, ReplayError, refused
+from spark_ext.errors import NEW_QUERY, ReplayError, refused
 from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.positions import no_position
 from spark_ext.sources.postgres.identity import Identity
-from spark_ext.sources.postgres.increments import digest, rows_of
+from spark_ext.sources.postgres.increments import digest, null_key, rows_of
 from spark_ext.sources.postgres.key import Bound, Key, bound_of, literal, shown
 from spark_ext.sources.postgres.relation import INTEGERS, Relation
 from spark_ext.sources.postgres.slice import Slice
@@ -147,12 +147,7 @@ def refuse_nulls(view: View, relation: Relation) -> None:
         f"SELECT EXISTS (SELECT FROM {relation.source} t WHERE {among}{relation.key.is_null})"
     ).fetchone()
     if found == (True,):
-        raise DataError(
-            f"there are rows whose key '{relation.key.name}' is null",
-            operator=view.who,
-            kept=NOTHING_DONE,
-            do="exclude such rows in the query, or name columns without nulls in the option 'key'",
-        )
+        raise null_key(relation, view.who)
 
 
 def _ranks(connection: psycopg.Connection[Any], relation: Relation, bounds: Collection[Bound]) -> dict[Bound, int]:

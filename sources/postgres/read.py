@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from spark_ext.bad_rows.sift import sift, text_of
-from spark_ext.clients.postgres.arrow import arrow_session, execute
+from spark_ext.clients.postgres.arrow import arrow_session, batches, execute
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.errors import NEW_QUERY, DataError, ReplayError
 from spark_ext.schemas.casts import cast
@@ -79,7 +79,7 @@ def read(
         with connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
             cursor.execute(statement)
-            for batch in cursor.fetch_record_batch():
+            for batch in batches(cursor):
                 first = rows
                 rows += batch.num_rows
                 if batch.num_rows:

@@ -227,7 +227,7 @@ def _of_table(connection: psycopg.Connection[Any], source: str, key: str | None,
 
 def _named(key: str, columns: Collection[str]) -> tuple[str, ...]:
     """The columns of the option: one, whose name may have a comma, or several."""
-    return (key,) if key in columns else named_columns(key)
+    return (key,) if key in columns else named_columns(key) or (key,)
 
 
 def _of_query(connection: psycopg.Connection[Any], source: str, key: str | None, who: str) -> Relation:

@@ -95,7 +95,7 @@ def of_range(
     conditions += [] if low is None else [key.compared(">=", low)]
     begin = data.get("begin")
     if begin is not None:
-        conditions.append(_before(begin, column))
+        conditions.append(_before(begin, column, key))
     upper = key.compared("<=" if last else "<", high)
     if end is not None:
         if end.get("upto") is not None:
@@ -109,12 +109,12 @@ def _condition(where: str | None) -> list[str]:
     return [] if where is None else [f"({where}\n)"]
 
 
-def _before(begin: Mapping[str, Any], column: str | None) -> str:
+def _before(begin: Mapping[str, Any], column: str | None, key: Key) -> str:
     """The condition of the ranges, so that they and the increments together cover all rows."""
     if column is None:
         return f"{xid_of()} < {int(begin['xid'])}"
     null = f"t.{quoted(column)} IS NULL"
-    return null if begin["value"] is None else f"({up_to(column, begin)} OR {null})"
+    return null if begin["value"] is None else f"({up_to(column, begin, key)} OR {null})"
 
 
 def of_increment(
@@ -131,29 +131,31 @@ def of_increment(
     if column is None:
         found = whole.with_(f"{xid_of()} >= {int(start['xid'])}")
         return found if end is None else found.with_(f"{xid_of()} < {int(end['xid'])}")
-    found = replace(whole, order=f"t.{quoted(column)}, {key.order}").with_(_after(column, start))
-    return found if end is None else found.with_(up_to(column, end), *written_before(end))
+    found = replace(whole, order=f"t.{quoted(column)}, {key.order}").with_(_after(column, start, key))
+    return found if end is None else found.with_(up_to(column, end, key), *written_before(end))
 
 
-def up_to(column: str, at: Mapping[str, Any]) -> str:
-    """The condition of the rows that were read up to a position by an increasing column.
-
-    Of those with its value, the ones of transactions below `xid`; without `xid` all, as their values are unique.
-    """
+def up_to(column: str, at: Mapping[str, Any], key: Key) -> str:
+    """The condition of the rows that were read up to a position by an increasing column."""
     name, value = f"t.{quoted(column)}", literal(at["value"])
+    read = _read(at, key)
     # The first part is for an index on the column.
-    earlier = f" AND ({name} < {value} OR {xid_of()} < {int(at['xid'])})" if "xid" in at else ""
-    return f"{name} <= {value}{earlier}"
+    return f"{name} <= {value}" + (f" AND ({name} < {value} OR {read})" if read else "")
 
 
-def _after(column: str, at: Mapping[str, Any]) -> str:
+def _after(column: str, at: Mapping[str, Any], key: Key) -> str:
     name = f"t.{quoted(column)}"
     if at["value"] is None:
         return f"{name} IS NOT NULL"
-    value = literal(at["value"])
-    if "xid" not in at:
-        return f"{name} > {value}"
-    return f"{name} >= {value} AND ({name} > {value} OR {xid_of()} >= {int(at['xid'])})"
+    value, read = literal(at["value"]), _read(at, key)
+    return f"{name} >= {value} AND ({name} > {value} OR NOT {read})" if read else f"{name} > {value}"
+
+
+def _read(at: Mapping[str, Any], key: Key) -> str | None:
+    """The condition of the rows with a position's own value that were read; None: all, and no more will come."""
+    if "xid" in at:
+        return f"({xid_of()} < {int(at['xid'])})"
+    return f"({key.among(at['keys'])})" if "keys" in at else None
 
 
 def written_before(end: Mapping[str, Any]) -> list[str]:

@@ -258,7 +258,7 @@ class Postgres(ChannelSource):
             following = start.get("next", begun.next)
             refuse_restart(connection, self._relation, column, start["value"], following, self._who)
         self._stored = now.storage
-        there, passed = self._partitions(), self._increments.passed(start)
+        there, passed = self._partitions(), self._increments.passed(self._relation, start)
         # None, if an older version has stored the position.
         if there and passed is not None and PARTITIONS in start:
             every = set(there[PARTITIONS])

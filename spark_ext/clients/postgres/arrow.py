@@ -13,7 +13,8 @@ from spark_ext.clients.postgres.problems import to_error
 from spark_ext.errors import SparkExtError
 
 if TYPE_CHECKING:
-    from adbc_driver_manager.dbapi import Connection
+    import pyarrow as pa
+    from adbc_driver_manager.dbapi import Connection, Cursor
 
 _kept: dict[tuple[object, ...], Connection] = {}
 """Idle connections of this process."""
@@ -70,6 +71,12 @@ def _connected(server: Server, application: str, who: str, kept: str) -> Connect
         return made
     except Exception as error:
         raise to_error(error, who, kept) from None
+
+
+def batches(cursor: Cursor) -> Iterator[pa.RecordBatch]:
+    """The rows of the statement. Unlike those of `fetch_record_batch`, their errors have a SQLSTATE."""
+    assert cursor._results is not None
+    return iter(cursor._results.reader)
 
 
 def execute(connection: Connection, statement: str, *, fetch: bool = False) -> None:

@@ -59,7 +59,7 @@ def test_texts_arrive_as_they_are(encoded: Database, how: str, monkeypatch: pyte
     for way, given in WAYS.items():
         target = PostgresTarget(encoded, way, **given)
         target.dsn += address
-        one = Driver(target, schema=WORDS)
+        one = Driver(target, uid=way, schema=WORDS)
         one.claim()
         one.run(0, rows, partitions=2)
         with encoded.connect(client_encoding="utf8") as connection:

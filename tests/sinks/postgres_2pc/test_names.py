@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import types as T
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.testing.sink_bad_rows import BadRowsKit
@@ -27,9 +28,7 @@ NAMES = ("r", "s", "t", "e", "excluded", "spark_ext_row", "spark_ext_row_", 'q"u
 def test_columns_with_the_names_of_aliases(database: Database, way: str, missing: bool) -> None:
     """Also in the row that is put aside, and if the column `r`, or the one that the rows are numbered by, is there."""
     names = NAMES[1:] if missing else NAMES
-    schema = NUMBERS
-    for name in names:
-        schema = schema.add(name, "string")
+    schema = T.StructType([*NUMBERS.fields, *(T.StructField(name, T.StringType()) for name in names)])
     shown = ", ".join('"' + name.replace('"', '""') + '" text' for name in names)
     database.run(f"CREATE TABLE out (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), {shown})")
     more = {"mode": "upsert", "key": '"id"', "latest_by": '"e"'} if way == "upsert" else WAYS[way]
@@ -48,7 +47,7 @@ def test_names_that_the_server_would_cut_off_are_refused(database: Database) -> 
     """Before a table is made."""
     one = PostgresTarget(database).sink()
     with pytest.raises(ConfigurationError, match="at most 63 bytes"):
-        one.validate(NUMBERS.add("n" * 255, "string"))
+        one.validate(T.StructType([T.StructField("n" * 255, T.StringType())]))
     with pytest.raises(ConfigurationError, match="at most 63 bytes"):
         PostgresTarget(database, "n" * 64).sink()
     assert database.column("SELECT relname FROM pg_class WHERE relname LIKE 'nnn%'") == []

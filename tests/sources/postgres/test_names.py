@@ -17,23 +17,8 @@ from tests.sources.postgres.postgres_runs import ids, options, run, table, to_en
 __all__ = ["table"]  # a fixture
 
 ALIASES = (
-    "t",
-    "u",
-    "k",
-    "b",
-    "r",
-    "n",
-    "x",
-    "v",
-    "k0",
-    "bounds",
-    "value",
-    "number",
-    "count",
-    "found",
-    "l",
-    "p",
-    "name",
+    *"tukbrnxvlp",
+    *("k0", "bounds", "value", "number", "count", "found", "name", "größe", "_spark_ext_hash", "_spark_ext_no_list"),
 )
 """Names that our SQL has for tables and columns."""
 
@@ -52,12 +37,14 @@ def test_a_row_without_a_transaction_is_known_by_all_of_its_columns(table: Datab
         found.replay()
 
 
-@pytest.mark.parametrize("alias", [*ALIASES, "_spark_ext_hash", "_spark_ext_no_list", 'q"uote, %s', "n" * 63, "größe"])
-def test_the_key_may_have_the_name_of_an_alias(database: Database, alias: str) -> None:
-    """Alone, beside another column, and as the increasing column; with ranges of every kind, and with replays."""
+@pytest.mark.parametrize("alias", ["t", "k0", 'q"uote, %s', "n" * 63])
+def test_columns_may_have_the_names_of_aliases(database: Database, alias: str) -> None:
+    """All at once; one of them as key, alone and beside another one, and as the increasing column, with replays."""
     name = '"' + alias.replace('"', '""') + '"'
+    others = ", ".join(f'"{other}" text' for other in ALIASES if other != alias)
     database.run(
-        f"CREATE TABLE t ({name} int PRIMARY KEY, id int NOT NULL, list int[] DEFAULT '{{1}}', UNIQUE (id, {name}))",
+        f"CREATE TABLE t ({name} int PRIMARY KEY, id int NOT NULL, list int[] DEFAULT '{{1}}', {others}, "
+        f"UNIQUE (id, {name}))",
         f"INSERT INTO t ({name}, id) SELECT n, n / 2 FROM generate_series(1, 30) n",
         "ANALYZE t",
     )
@@ -103,7 +90,7 @@ def test_names_may_be_in_quotes(database: Database) -> None:
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
-        ('"char"', [chr(97 + n) for n in range(26)]),
+        ('"char"', [chr(97 + n) for n in range(9)]),
         ("mood", ["sad", "ok", "happy"]),
         ('shop."Big mood"', ["z", "a", "m"]),
     ],

@@ -27,7 +27,7 @@ __all__ = ["table"]  # a fixture
         ({"key": "word,at"}, "columns 'word,at' of .* are not unique and not null"),
         ({"key": "id,nowhere"}, "no key column 'nowhere'"),
         ({"key": "id,id"}, "has a column twice"),
-        ({"key": "id,"}, "no key column ''"),
+        ({"key": ","}, "no key column ','"),
         ({"columns": "id,nowhere"}, "no column 'nowhere'; there are: id, word, at"),
         ({"where": "nowhere = 1"}, "option 'where'.*nowhere"),
         ({"where": "id"}, "option 'where'.*boolean"),

@@ -172,8 +172,7 @@ def _insert(table: str, every: dict[str, Kind], row: dict[str, Any]) -> tuple[st
     return f"INSERT INTO {table} ({', '.join(map(quoted, every))}) VALUES ({', '.join(parts)})", values
 
 
-HUGE: Final = ["1.79e308::float8::numeric", "1e300", "2::numeric ^ 256", "-(2::numeric ^ 256)", "2::numeric ^ 512 * 3",
-               "12345e260 + 0.25", "1e38", "1e20", "(2::numeric ^ 256) * 10::numeric ^ 18"]  # fmt: skip
+HUGE: Final = ["1.79e308::float8::numeric", "-(2::numeric ^ 256)", "2::numeric ^ 512 * 3", "12345e260 + 0.25", "1e20"]
 
 
 @pytest.mark.parametrize("value", HUGE)
