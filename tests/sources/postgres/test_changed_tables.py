@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_ext.errors import ReplayError
+from spark_ext.errors import NEW_QUERY, ReplayError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.postgres.identity import Identity, identify
@@ -77,7 +77,7 @@ def test_a_half_read_table_that_is_not_the_same_is_refused(
     apart(found, table, *statements)
     with pytest.raises(ReplayError, match=said) as refused:
         to_rest(found)
-    assert ids(found) == before and "new state" in refused.value.do
+    assert ids(found) == before and NEW_QUERY in refused.value.do
 
 
 @pytest.mark.parametrize("way", WAYS)
