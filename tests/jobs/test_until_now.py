@@ -162,8 +162,8 @@ def test_a_source_without_new_rows_does_not_hold_back_the_windows_of_others(lab:
             at = pa.array([datetime.fromisoformat(f"2026-03-01T{text}+00:00")], pa.timestamp("us", "UTC"))
             pq.write_table(pa.table({"at": at}), lab.folder / uid / f"{text}.parquet")
         reader = lab.spark.readStream.format("files").schema("at timestamp").option("watch", "true")
-        a, b = (reader.option("uid", uid).load(str(lab.folder / uid)) for uid in ("a", "b"))
-        both = sx.with_watermark(a, "at", "0 minutes").union(sx.with_watermark(b, "at", "0 minutes"))
+        left, right = (reader.option("uid", uid).load(str(lab.folder / uid)) for uid in ("left", "right"))
+        both = sx.with_watermark(left, "at", "0 minutes").union(sx.with_watermark(right, "at", "0 minutes"))
         hourly = both.groupBy(F.window("at", "1 hour")).count()
         hourly = hourly.select(F.expr("unix_seconds(window.start) div 3600 % 24").alias("hour"), "count")
         job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
@@ -172,13 +172,13 @@ def test_a_source_without_new_rows_does_not_hold_back_the_windows_of_others(lab:
         rows = DeltaTable(table).to_pyarrow_table().to_pylist() if arrived else []
         return {row["hour"]: row["count"] for row in rows}
 
-    assert run(a="08:10", b="09:20") == {}
-    assert run(a="09:30") == {8: 1}, "b has come to 09:20"
-    assert run(b="10:30") == {8: 1}, "a has come to 09:30"
+    assert run(left="08:10", right="09:20") == {}
+    assert run(left="09:30") == {8: 1}, "right has come to 09:20"
+    assert run(right="10:30") == {8: 1}, "left has come to 09:30"
     epochs = len(list((lab.checkpoint() / "commits").glob("[0-9]*")))
     run()
     assert epochs == len(list((lab.checkpoint() / "commits").glob("[0-9]*"))), "without new rows there is no epoch"
-    assert run(a="10:40") == {8: 1, 9: 2}
+    assert run(left="10:40") == {8: 1, 9: 2}
 
 
 def arrive(lab: JobHarness, uid: str, number: int) -> None:

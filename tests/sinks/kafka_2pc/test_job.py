@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 ROWS, PARTITIONS = 1500, 3
 
 
-def copy(spark: SparkSession, folder: Path, bootstrap: str, source: str, target: str) -> Job:
+def copy(spark: SparkSession, folder: Path, bootstrap: str, source: str, target: str, interval: str = "0 s") -> Job:
     """All of a topic into another one, in 30 epochs or so."""
     rows = spark.readStream.format("kafka_range").options(uid="in", bootstrap_servers=bootstrap, topics=source)
     rows = rows.option("max_rows_per_epoch", str(ROWS * PARTITIONS // 30))
-    job = sx.Job(spark, "copy", state=folder / "state")
+    job = sx.Job(spark, "copy", state=folder / "state", interval=interval)
     writer = rows.load().select("key", "value").writeStream.format("kafka_2pc")
     job.add("copy", writer.options(uid="out", bootstrap_servers=bootstrap, topic=target))
     return job
@@ -74,7 +74,8 @@ def test_broker_and_driver_killed_and_each_message_is_there_once(
 
 def main(folder: str, bootstrap: str, source: str, target: str) -> None:
     spark = sx.session("kafka-copy", master="local[2]", conf={"spark.driver.memory": "512m"})
-    copy(spark, Path(folder), bootstrap, source, target).run(progress=False)
+    # Slowly, so that it is not at its end when the broker is there again.
+    copy(spark, Path(folder), bootstrap, source, target, interval="1 s").run(progress=False)
 
 
 if __name__ == "__main__":
