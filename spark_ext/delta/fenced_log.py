@@ -31,7 +31,6 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from spark_ext.delta.failures import FAILURES, LogErrors, guarded, log_folder
 from spark_ext.delta.fence import Guard
 from spark_ext.errors import refused
-from spark_ext.schemas.parquet_types import from_delta, has_local_times
 
 ATTEMPTS: Final = 40
 """How often a commit that met others looks again."""
@@ -246,6 +245,8 @@ class FencedLog:
             SparkExtError: of `errors`, when it could not be created and is not there either.
             ConfigurationError: nobody could open the table: delta-rs would not say that it has such times.
         """
+        from spark_ext.schemas.parquet_types import from_delta, has_local_times
+
         delta = schema if isinstance(schema, Schema) else Schema.from_arrow(schema)
         if has_local_times(from_delta(delta.to_json()), only_in_maps=True):
             what = "timestamp_ntz in a map: the library delta-rs creates such a table without the feature that it needs"
