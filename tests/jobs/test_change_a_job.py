@@ -194,7 +194,9 @@ class TestStateful:
             with pytest.raises(SparkExtError) as refused:
                 self.job(lab, **change).start()
             assert f"the state was made by {made}" in str(refused.value) and now in str(refused.value)
-            assert "accept=('copy.state',)" in refused.value.do and "job.reset('copy')" in refused.value.do
+            assert (
+                "accept=('copy.state',)" in refused.value.do and "job.reset('copy', cascade=True)" in refused.value.do
+            )
         with pytest.raises(SparkExtError, match="the state was made by"):
             self.job(lab, what="min(seq)").savepoint(lab.folder / "saved")
         shutil.move(lab.checkpoint / "state", lab.folder / "aside")
