@@ -125,6 +125,7 @@ def _fixed(array: pa.Array, column: Column) -> Bytes | None:
         numbers = _numbers(array)
         if shift:
             _check_range(numbers, column)
+            _check_precision(numbers, column)
         return _big_endian(numbers - shift if shift else numbers, wire)
     if kind == "numeric":
         return _numeric(array)
@@ -160,6 +161,15 @@ def _check_range(numbers: npt.NDArray[Any], column: Column) -> None:
     wrong = (numbers < first) | (numbers > last)
     if wrong.any():
         raise ValueMisfit(int(wrong.argmax()), column.name, f"PostgreSQL has no date or time that is not {years}")
+
+
+def _check_precision(numbers: npt.NDArray[Any], column: Column) -> None:
+    """Refuse what the server would round: times with more digits than those of a `timestamp(p)`."""
+    if (column.element or column.kind) != "date" and column.modifier >= 0:
+        rounded = numbers % 10 ** (6 - column.modifier) != 0
+        if rounded.any():
+            reason = f"the column has {column.modifier} digits of a second's fraction ({column.shown})"
+            raise ValueMisfit(int(rounded.argmax()), column.name, reason)
 
 
 def _big_endian(numbers: npt.NDArray[Any], wire: str) -> Bytes:
@@ -207,12 +217,19 @@ def _unscaled(array: pa.Array) -> npt.NDArray[Any]:
     return np.asarray(np.where(array.is_valid().to_numpy(zero_copy_only=False), (high << 64) | low, 0), dtype=object)
 
 
-def _uuid(array: pa.Array, column: Column) -> Bytes:
-    plain = pc.replace_substring(pc.utf8_lower(array), "-", "")
-    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(plain, "^[0-9a-f]{32}$")), False)
+_UUID = r"^(_|\{_\})$".replace("_", "([0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}")
+"""The server's forms."""
+
+
+def _refuse(wrong: pa.Array, column: Column, reason: str) -> None:
+    """Refuse a value; null: it is not wrong."""
     if pc.any(wrong).as_py():
-        row = pc.index(wrong, True).as_py()
-        raise ValueMisfit(row, column.name, "it is not a UUID")
+        raise ValueMisfit(pc.index(wrong, True).as_py(), column.name, reason)
+
+
+def _uuid(array: pa.Array, column: Column) -> Bytes:
+    _refuse(pc.invert(pc.match_substring_regex(array, _UUID)), column, "it is not a UUID")
+    plain = pc.replace_substring_regex(pc.utf8_lower(array), "[-{}]", "")
     text = "".join(plain.fill_null("0" * 32).to_pylist())
     return np.frombuffer(bytes.fromhex(text), np.uint8).reshape(len(array), 16)
 
@@ -230,12 +247,23 @@ def _payload(array: pa.Array, column: Column) -> pa.Array:
             return texts.cast(pa.binary())
         # The format of jsonb has a version before the text.
         return pc.binary_join_element_wise(b"\x01", texts.cast(pa.binary()), b"")
+    length = column.modifier - 4
+    if column.kind == "varchar" and length > 0:
+        # The server would silently cut off blanks.
+        wrong = pc.greater(pc.utf8_length(array), length)
+        _refuse(wrong, column, f"value too long for type character varying({length})")
+    if column.kind == "xml":
+        # The server would convert the text, which is UTF-8, once more.
+        declared = pc.match_substring_regex(array, r"^<\?xml\s[^>]*encoding")
+        other = pc.invert(pc.match_substring_regex(array, r"""^<[^>]*encoding\s*=\s*["'](?i:utf-?8)["']"""))
+        wrong = pc.and_(pc.and_(declared, other), pc.invert(pc.string_is_ascii(array)))
+        _refuse(wrong, column, "its XML declares another encoding than UTF-8")
     return array.cast(pa.binary())
 
 
 def _array(array: pa.Array, column: Column) -> pa.Array:
     """Dimensions, whether there are nulls, the element's type; the length, the first index; then the elements."""
-    inner = Column(column.name, column.element or "", column.shown)
+    inner = Column(column.name, column.element or "", column.shown, modifier=column.modifier)
     child = array.flatten()
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = np.cumsum(lengths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from itertools import count
 from typing import Any
 
@@ -12,6 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from pyspark.sql import types as T
 
 from spark_ext.errors import DataError
+from spark_ext.schemas.ddl import columns as ddl
+from spark_ext.sinks.postgres_2pc.copy import ValueMisfit, encode
+from spark_ext.sinks.postgres_2pc.types import Column as PostgresColumn
 from spark_ext.testing.sink_driver import Driver
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
@@ -71,3 +75,52 @@ def test_a_value_is_read_as_it_was_given_or_refused_before_it_is_written(databas
             assert [None if value is None else made(value) for value in found] == values
 
     check()
+
+
+AT = datetime(1969, 12, 31, 23, 59, 59, 120_000)
+UUID = "0189f7e5-9a3c-7000-8000-000000000000"
+CHANGED: list[tuple[str, str, list[Any], Any]] = [
+    ("varchar(2)", "string", ["ab", "€"], "ab "),
+    ("varchar(2)[]", "array<string>", [["ab", None], []], ["ab", "ab "]),
+    ("timestamp(2)", "timestamp_ntz", [AT], AT.replace(microsecond=995_000)),
+    ("timestamptz(0)", "timestamp", [AT.replace(microsecond=0, tzinfo=timezone.utc)], AT.replace(tzinfo=timezone.utc)),
+    ("timestamp(1)[]", "array<timestamp_ntz>", [[AT.replace(microsecond=0)]], [AT, None]),
+    ("uuid", "string", [UUID, f"{{{UUID.upper()}}}", UUID.replace("-", "")], f"{UUID[:-2]}-{UUID[-2:]}-"),
+]
+"""A column's type, the type of the rows, values that it takes, and one that the server would change on its way."""
+
+
+@pytest.mark.parametrize(("declared", "kind", "good", "bad"), CHANGED, ids=[row[0] for row in CHANGED])
+def test_what_the_server_would_cut_off_round_or_convert_is_refused(
+    database: Database, declared: str, kind: str, good: list[Any], bad: Any
+) -> None:
+    database.run(f"CREATE TABLE out (id bigint, v {declared})")
+    one = Driver(PostgresTarget(database, inline_size="1m"), schema=ddl(f"id bigint, v {kind}"))
+    one.claim()
+    rows = [{"id": number, "v": value} for number, value in enumerate([*good, None])]
+    one.run(0, rows)
+    if declared != "uuid":
+        assert [row["v"] for row in one.target.query("SELECT v FROM out ORDER BY id")] == [*good, None]
+    with pytest.raises(DataError, match="row 2, column 'v'"):
+        one.run(1, [rows[0], {"id": 9, "v": bad}])
+    assert one.target.query("SELECT count(*) AS rows FROM out") == [{"rows": len(rows)}]
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ('<?xml version="1.0" encoding="latin1"?><a>ö</a>', False),
+        ("<?xml version='1.0' encoding = 'UTF-16'?><a>ö</a>", False),
+        ('<?xml version="1.0" encoding="utf-8"?><a>ö</a>', True),
+        ('<?xml version="1.0" encoding="latin1"?><a/>', True),
+        ('<a encoding="latin1">ö</a>', True),
+    ],
+)
+def test_xml_that_the_server_would_take_for_another_encoding_is_refused(text: str, taken: bool) -> None:
+    batch = pa.record_batch({"v": pa.array([None, text])})
+    sent = encode(batch, [PostgresColumn("v", "xml", "xml")])
+    if taken:
+        assert text.encode() in b"".join(sent)
+    else:
+        with pytest.raises(ValueMisfit, match="another encoding than UTF-8"):
+            list(sent)
