@@ -154,7 +154,10 @@ def _instant(value: Any) -> datetime.datetime:
 
     Raises:
         OverflowError: it lies outside the years 1 to 9999.
+        ValueError: its nanoseconds are no part of a second, so that it would be another one.
     """
+    if not 0 <= value.nanos < 1_000_000_000:
+        raise ValueError(f"a time has {value.nanos} nanoseconds")
     return _EPOCH + datetime.timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
 
 

@@ -163,3 +163,22 @@ def test_messages_without_a_form_are_refused(schema: str, words: str) -> None:
 def test_large_numbers_and_enums_of_syntax_3_are_kept() -> None:
     decoder, kind = _made('syntax = "proto3"; message M { E e = 1; uint64 n = 2; enum E { NEW = 0; } }')
     assert _column(decoder, kind(e=5, n=2**64 - 1).SerializeToString()) == {"e": "5", "n": Decimal(2**64 - 1)}
+
+
+TIMED = """
+syntax = "proto3"; import "google/protobuf/timestamp.proto";
+message M { google.protobuf.Timestamp at = 1; }
+"""
+
+
+@pytest.mark.parametrize("nanos", [-1, 10**9, 2**31 - 1])
+def test_a_time_whose_nanoseconds_are_no_part_of_a_second_is_refused(nanos: int) -> None:
+    """It would be another second."""
+    decoder, made = _made(TIMED)
+    message = made()
+    message.at.seconds = 5
+    message.at.nanos = 999_999_999
+    assert _column(decoder, message.SerializeToString())["at"] == datetime.datetime(1970, 1, 1, 0, 0, 5, 999_999, UTC)
+    message.at.nanos = nanos
+    with pytest.raises(Undecodable, match=f"{nanos} nanoseconds"):
+        decoder.value(FRAME + message.SerializeToString())
