@@ -204,7 +204,8 @@ class _Resolution:
 
     def _record(self, writer: Avro, reader: Avro) -> _Read:
         fields = {} if reader is None else {one["name"]: one for one in reader["fields"]}
-        aliases = {alias: name for name, one in fields.items() for alias in one.get("aliases", ())}
+        own = {one["name"] for one in writer["fields"]}
+        aliases = {alias: name for name, one in fields.items() if name not in own for alias in one.get("aliases", ())}
         steps: list[tuple[str | None, _Read]] = []
         for one in writer["fields"]:
             name = one["name"] if one["name"] in fields else aliases.get(one["name"])

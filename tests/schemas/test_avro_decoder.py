@@ -196,3 +196,15 @@ def _for_library(schema: Any, value: Any) -> Any:
             return {key: _for_library(schema["values"], one) for key, one in value}
         return [_for_library(schema["items"], one) for one in value]
     return value
+
+
+def test_a_field_of_its_own_name_comes_before_one_of_an_alias() -> None:
+    """In whichever order the writer has them; both are there while a field is being renamed."""
+    field = {"name": "a", "type": "int", "aliases": ["b"]}
+    reader = parse_schema({"type": "record", "name": "R", "fields": [field]})
+    for names in ("ab", "ba", "b"):
+        fields = [{"name": name, "type": "int"} for name in names]
+        writer = parse_schema({"type": "record", "name": "R", "fields": fields})
+        out = io.BytesIO()
+        schemaless_writer(out, writer, {name: number for number, name in enumerate("ab")})
+        assert decoder(writer, reader)(out.getvalue(), 0)[0] == {"a": 0 if "a" in names else 1}, names
