@@ -61,10 +61,15 @@ class JsonText(Decoder):
         body = content[HEADER_BYTES:] if content[:1] == b"\0" else content
         try:
             text = body.decode()
-            json.loads(text)
+            # Numbers stay text: Python refuses long ones, and takes NaN for one.
+            json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_number)
         except (ValueError, RecursionError) as problem:
             raise Undecodable(f"it is not JSON: {problem}") from None
         return text
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
 
 
 def schema_id(content: bytes) -> int:

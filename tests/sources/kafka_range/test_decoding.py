@@ -344,19 +344,19 @@ def test_bad_rows_of_a_batch_are_left_out_with_their_places(registry: SchemaRegi
     decoders = {name: made._formats.decoder(name) for name in ("key", "value")}
     batch = pa.RecordBatch.from_pydict(
         {
-            "key": [b'{"a": 1}', None, b"{", b"1", b"[]", b"\0\0\0\0\1[]"],
-            "value": [good, None, good, b"garbage", long, good],
-            "offset": pa.array([3, 4, 7, 8, 9, 10], pa.int64()),
+            "key": [b'{"a": 1}', None, b"{", b"1", b"[]", b"\0\0\0\0\1[]", b"[NaN]", b"9" * 5_000],
+            "value": [good, None, good, b"garbage", long, good, None, None],
+            "offset": pa.array([3, 4, 7, 8, 9, 10, 11, 12], pa.int64()),
         }
     )
     bad: list[tuple[BadRow, DataError]] = []
     found = decoded(batch, decoders, ["key", "value"], ("orders", 2), lambda *one: bad.append(one), "test")  # type: ignore[arg-type]
-    assert found.column("key").to_pylist() == ['{"a": 1}', None, "[]"]
+    assert found.column("key").to_pylist() == ['{"a": 1}', None, "[]", "9" * 5_000]
     row = {"id": 1, "amount": Decimal("2.50"), "at": NOON}
-    assert found.column("value").to_pylist() == [row, None, row]
+    assert found.column("value").to_pylist() == [row, None, row, None]
     places = [one.position for one, _ in bad]
-    assert places == [{"topic": "orders", "partition": 2, "offset": offset} for offset in (7, 8, 9)]
-    assert [one.raw for one, _ in bad] == [b"{", b"garbage", long]
+    assert places == [{"topic": "orders", "partition": 2, "offset": offset} for offset in (7, 8, 9, 11)]
+    assert [one.raw for one, _ in bad] == [b"{", b"garbage", long, b"[NaN]"]
     assert bad[0][0].reason.startswith("key: it is not JSON") and "does not fit struct" in bad[2][0].reason
     assert "the value of the message at offset 8 of partition 2 of topic 'orders' is bad" in str(bad[1][1])
 
