@@ -28,17 +28,25 @@ SIMPLE: Final = (
 """Types whose values have a plain text form, and can therefore be part of a path."""
 
 
-def check_names(schema: spark.StructType, who: str) -> None:
-    """Refuse columns that most readers cannot tell apart.
+def check_names(kind: spark.DataType, who: str, path: str = "") -> None:
+    """Refuse columns, and fields at any depth, that most readers cannot tell apart.
 
     Raises:
         ConfigurationError: two names differ in case only.
     """
-    seen: dict[str, str] = {}
-    for name in schema.names:
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
-            raise refused(f"columns '{other}' and '{name}' differ in case only", who, "rename one of them in the query")
+    if isinstance(kind, spark.ArrayType):
+        check_names(kind.elementType, who, f"{path}element.")
+    elif isinstance(kind, spark.MapType):
+        check_names(kind.keyType, who, f"{path}key.")
+        check_names(kind.valueType, who, f"{path}value.")
+    elif isinstance(kind, spark.StructType):
+        seen: dict[str, str] = {}
+        for field in kind.fields:
+            name = f"{path}{field.name}"
+            if (other := seen.setdefault(name.lower(), name)) is not name:
+                what = f"columns '{other}' and '{name}' differ in case only"
+                raise refused(what, who, "rename one of them in the query")
+            check_names(field.dataType, who, f"{name}.")
 
 
 def check_partitions(schema: spark.StructType, partition_by: Sequence[str], who: str) -> None:

@@ -20,6 +20,7 @@ from spark_ext.datafiles import partition_values as values
 from spark_ext.datafiles.partitions import split
 from spark_ext.datafiles.writer import MOST_OPEN_FILES, file_name, owner_of
 from spark_ext.errors import ConfigurationError, DataError, StorageError
+from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Task
 from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, numbered, rows, table
 
@@ -236,13 +237,18 @@ def test_types_that_delta_does_not_store_are_refused_by_name(
     ("text", "partition_by", "message"),
     [
         ("a long, A long", "", "differ in case only"),
+        (
+            "id long, m map<string, struct<a: long, A: long>>",
+            "",
+            r"'m\.value\.a' and 'm\.value\.A' differ in case only",
+        ),
         ("a long", "b", "partition column 'b' is not a column"),
         ("a long", "a", "no column is left"),
         ("a long, b binary", "b", "'b' has the type binary"),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(tmp_path: Path, text: str, partition_by: str, message: str) -> None:
-    schema = ddl(text)
+    schema = columns(text)
     with pytest.raises(ConfigurationError, match=message):
         Driver(tmp_path / "t", schema, options={"partition_by": partition_by}).sink().validate(schema)
 

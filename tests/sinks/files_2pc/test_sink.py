@@ -187,6 +187,7 @@ def test_many_epochs_keep_few_files_of_the_log(tmp_path: Path) -> None:
         ("json", "m map<int, int>", "its keys have to be strings"),
         ("json", "s struct<m map<date, int>>", "column 's.m' has the type map<date,int>"),
         ("parquet", "Id bigint, id bigint", "columns 'Id' and 'id' differ in case only"),
+        ("json", "a array<struct<s: int, S: int>>", r"columns 'a\.element\.s' and 'a\.element\.S' differ in case only"),
     ],
 )
 def test_what_a_format_does_not_hold_is_refused_at_the_start(
