@@ -276,10 +276,8 @@ def _numbers(column: pa.Array | None, default: int) -> Iterable[int]:
     return numbers
 
 
-def _pairs(headers: list[Mapping[str, Any] | None] | None) -> list[tuple[str, bytes | None]] | None:
-    if not headers:
-        return None
-    return [(header["key"], header["value"]) for header in headers if header is not None]
+def _pairs(headers: list[Mapping[str, Any]] | None) -> list[tuple[str, bytes | None]] | None:
+    return [(header["key"], header["value"]) for header in headers] if headers else None
 
 
 # -- sessions of this process -----------------------------------------------------------------------------------------

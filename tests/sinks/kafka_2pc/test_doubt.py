@@ -149,6 +149,7 @@ def test_an_empty_key_is_one_and_a_null_is_none(kafka: Broker, tmp_path: Path) -
             {"headers": [{"key": None, "value": b"x"}]},
             "header",
         ),
+        ("value string, headers array<struct<key string, value binary>>", {"headers": [None]}, "header"),
         ("value string, partition int", {"partition": -5}, "partition"),
         ("value string, timestamp timestamp", {"timestamp": datetime.datetime(1960, 1, 1, tzinfo=UTC)}, "timestamp"),
     ],
