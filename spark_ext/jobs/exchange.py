@@ -122,7 +122,7 @@ class Exchange:
         from pyspark.sql import functions
 
         columns = df.columns
-        if PARTITION in columns:
+        if PARTITION in map(str.lower, columns):
             raise self._refused(f"the rows have a column '{PARTITION}', which the exchange uses", "rename it")
         for column in self._key:
             if column not in columns:
