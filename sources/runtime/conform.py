@@ -83,13 +83,15 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
     from spark_ext.schemas.casts import cast
-    from spark_ext.schemas.values import undecodable
+    from spark_ext.schemas.values import null_in, undecodable
 
     columns = [cast(batch.column(field.name), field.type) for field in schema]
     found = pa.RecordBatch.from_arrays(columns, schema=schema)
     column = undecodable(found)
     if column is not None:
         raise pa.ArrowInvalid(f"column '{column}' has a text that is not UTF-8")
+    if (column := null_in(found)) is not None:
+        raise pa.ArrowInvalid(f"column '{column}' is declared as not nullable and has a null")
     return found
 
 

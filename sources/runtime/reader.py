@@ -235,7 +235,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read a task's ranges on an executor, each batch in exactly the declared schema."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from spark_ext.schemas.values import undecodable
+        from spark_ext.schemas.values import null_in, undecodable
 
         assert isinstance(partition, ReadTask)
         reach(FailPoint.SOURCE_READ)
@@ -249,7 +249,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 rows = self._source.read(channel, piece.start, piece.end)
                 number = 0
                 for batch in sampled(rows, piece, partition.shares):
-                    if batch.schema.equals(schema) and undecodable(batch) is None:
+                    if batch.schema.equals(schema) and undecodable(batch) is None and null_in(batch) is None:
                         yield batch
                     elif collector is None:
                         yield conform(batch, schema, piece, self._uid)

@@ -26,6 +26,38 @@ def undecodable(batch: pa.RecordBatch) -> str | None:
     return None
 
 
+def null_in(batch: pa.RecordBatch) -> str | None:
+    """The full name of a column or field that is declared as not nullable and has a null; None: there is none."""
+    left = list(zip(batch.schema.names, batch.schema, batch.columns, strict=True))
+    while left:
+        path, field, values = left.pop()
+        kind = values.type
+        if not field.nullable and values.null_count:
+            return path
+        if not _is_strict(kind):
+            continue
+        values = values.drop_null()
+        if types.is_struct(kind):
+            names = [f"{path}.{child.name}" for child in kind]
+            left += zip(names, kind, values.flatten(), strict=True)
+        elif types.is_map(kind):
+            first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+            left.append((f"{path}.key", kind.key_field, values.keys[first:last]))
+            left.append((f"{path}.value", kind.item_field, values.items[first:last]))
+        else:
+            left.append((f"{path}.element", kind.value_field, values.flatten()))
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _is_strict(kind: pa.DataType) -> bool:
+    """Whether a part of a type is declared as not nullable; keys of maps never are null."""
+    if types.is_map(kind):
+        return _is_strict(kind.key_type) or not kind.item_field.nullable or _is_strict(kind.item_type)
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return any(not field.nullable or _is_strict(field.type) for field in fields)
+
+
 def refuse_far_times(batch: pa.RecordBatch) -> None:
     """Refuse dates and times that have no text form.
 

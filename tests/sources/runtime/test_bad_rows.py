@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
@@ -102,6 +103,28 @@ def test_a_range_that_is_not_read_to_its_end_leaves_nothing(job: Path) -> None:
     assert isinstance(rows, Generator) and next(rows).num_rows == 1
     rows.close()
     assert pending(job) == []
+
+
+@pytest.mark.parametrize("shape", ["declared", "of a pyarrow of its own"])
+def test_a_null_in_a_column_declared_as_not_null(job: Path, shape: str) -> None:
+    """Spark would take it for a zero."""
+    strict = columns("channel string, n bigint not null")
+    kinds = to_arrow_schema(strict) if shape == "declared" else pa.schema([("channel", pa.string()), ("n", pa.int64())])
+
+    class WithNulls(Memory):
+        def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+            values = [pa.array(["a"] * 3), pa.array([1, None, 3])]
+            yield pa.RecordBatch.from_arrays(values, schema=kinds)
+
+    for mode in ("fail", "quarantine"):
+        source = WithNulls({"uid": "s", "on_bad_row": mode})
+        source.store = Store({"a": 10})
+        rows = ChannelReader(source, strict).read(tasks(source)[0])
+        if mode == "fail":
+            with pytest.raises(DataError, match="column 'n' is declared as not nullable and has a null"):
+                list(rows)
+        else:
+            assert [n for batch in rows for n in batch.column("n").to_pylist()] == [1, 3]
 
 
 def test_they_belong_in_the_table_that_the_source_names(job: Path) -> None:
