@@ -32,6 +32,8 @@ def cast(values: Values, kind: pa.DataType) -> Values:
     """
     if values.type == kind:
         return values
+    if _has_views(values.type):
+        raise pa.ArrowNotImplementedError(f"lists of the type {values.type}, of which Arrow's cast loses some")
     if types.is_dictionary(values.type):
         return cast(values.cast(values.type.value_type), kind)
     wide = widened(kind)
@@ -73,7 +75,9 @@ def _check(before: pa.Array, after: pa.Array) -> None:
 
 def leaves(before: pa.Array, after: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
     """The values at any depth before and after a conversion, without those whose type is the same."""
-    if before.type == after.type or types.is_null(before.type) or types.is_dictionary(before.type):
+    if types.is_dictionary(before.type):
+        before = before.dictionary_decode()
+    if before.type == after.type or types.is_null(before.type):
         return
     if types.is_struct(after.type) and types.is_struct(before.type):
         parts = dict(zip([field.name for field in before.type], before.flatten(), strict=True))
@@ -128,6 +132,12 @@ def is_text(kind: pa.DataType) -> bool:
 
 def _is_any_list(kind: pa.DataType) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _has_views(kind: pa.DataType) -> bool:
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return True
+    return any(_has_views(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _inside(maps: pa.MapArray, part: str) -> pa.Array:

@@ -53,6 +53,34 @@ def nested_in(shape: str, number: float, inner: pa.DataType) -> tuple[Any, pa.Da
     }[shape]
 
 
+def test_values_of_a_dictionary_are_checked_at_any_depth() -> None:
+    texts, numbers = pa.array(["0xFFFFFFFF"]).dictionary_encode(), pa.array([1e300]).dictionary_encode()
+    for given, kind in ((texts, pa.int32()), (numbers, pa.float32())):
+        for nested, wanted in (
+            (pa.StructArray.from_arrays([given], ["a"]), pa.struct([("a", kind)])),
+            (pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), given), pa.list_(kind)),
+        ):
+            with pytest.raises(pa.ArrowInvalid, match="does not fit"):
+                cast(nested, wanted)
+
+
+@pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
+def test_a_view_of_lists_is_refused(view: Any) -> None:
+    """Arrow makes an empty list of the last one."""
+    for given in (
+        pa.array([[1.5]], view(pa.float64())),
+        pa.array([{"a": [1.5]}], pa.struct([("a", view(pa.float64()))])),
+    ):
+        wanted = pa.list_(pa.float32())
+        with pytest.raises(pa.ArrowNotImplementedError, match="lists"):
+            cast(
+                given,
+                wanted
+                if given.type.num_fields == 1 and "struct" not in str(given.type)
+                else pa.struct([("a", wanted)]),
+            )
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("shape", ["plain", "list", "struct", "map", "deep"])
 def test_a_double_is_not_made_infinite(shape: str, chunked: bool) -> None:
