@@ -292,7 +292,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(lab: JobHarness) -> No
     with pytest.raises(ConfigurationError, match="key column 'k' is not among"):
         four.exchange("k", key="k").write(rows)
     with pytest.raises(ConfigurationError, match="a column '__spark_ext_partition', which the exchange uses"):
-        four.exchange("p", key="id").write(rows.withColumn("__SPARK_EXT_Partition", rows.id))
+        four.exchange("p", key="n").write(rows.withColumn("__SPARK_EXT_Partition", rows.n))
     with pytest.raises(ConfigurationError, match=r"available_now.*ends when the query that feeds it has finished"):
         other = four.exchange("o", schema=rows.schema)
         four.add("c", other.read("o-in").writeStream.format("folder").option("uid", "f"), available_now=True)
