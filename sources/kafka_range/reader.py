@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +31,7 @@ from spark_ext.clients.kafka import (
     unanswered,
 )
 from spark_ext.errors import DataError
+from spark_ext.sources.contract import BadRow
 from spark_ext.sources.kafka_range.bounds import NOTHING_READ, TopicPartition, lost, name
 
 if TYPE_CHECKING:
@@ -90,19 +91,35 @@ def _array(
             # The library counts from 1, with 0 for a message without a time; Kafka and Spark count from 0.
             return pa.array((times[:, 0] - 1).astype(np.int32))
         case _:
-            return pa.array([_headers(message, place) for message in messages], _HEADER)
+            pairs: Iterator[Any] = map(of.headers, messages)
+            return pa.array(
+                [found and [{"key": key, "value": value} for key, value in found] for found in pairs], _HEADER
+            )
 
 
-def _headers(message: Message, place: TopicPartition) -> list[dict[str, Any]] | None:
-    try:
-        found: Any = message.headers()
-    except (SystemError, UnicodeDecodeError) as problem:  # the library reads a key as UTF-8
-        raise DataError(
-            f"a header of the message at offset {message.offset()} of {name(place)} has a key that is not UTF-8",
-            kept=NOTHING_READ,
-            do="load the source without headers",
-        ) from problem
-    return [{"key": key, "value": value} for key, value in found] if found else None
+Bad = Callable[[BadRow, DataError], object]
+"""Takes a bad row, and the error that is raised if none is allowed."""
+
+
+def _readable(messages: Sequence[Message], place: TopicPartition, who: str, bad: Bad) -> list[Message]:
+    """The messages whose headers can be read; the others are bad rows."""
+    good = []
+    for message in messages:
+        try:
+            message.headers()
+        except (SystemError, UnicodeDecodeError):  # the library reads a key as UTF-8
+            offset = message.offset()
+            error = DataError(
+                f"a header of the message at offset {offset} of {name(place)} has a key that is not UTF-8",
+                operator=who,
+                kept=NOTHING_READ,
+                do="load the source without headers, or with on_bad_row=quarantine",
+            )
+            position = {"topic": place[0], "partition": place[1], "offset": offset}
+            bad(BadRow(position, "headers: a key is not UTF-8", message.value()), error)
+        else:
+            good.append(message)
+    return good
 
 
 def _consumer(options: KafkaOptions, who: str) -> Any:
@@ -141,6 +158,7 @@ def read(
     who: str,
     *,
     accept: bool,
+    bad: Bad,
 ) -> Iterator[pa.RecordBatch]:
     """The committed messages of the offsets [start, end), in order.
 
@@ -152,6 +170,7 @@ def read(
         names: which columns of `COLUMNS`.
         who: for messages.
         accept: whether messages deleted by retention are skipped.
+        bad: takes a message whose headers cannot be read.
 
     Raises:
         DataError: retention has deleted the range, or the topic is another one with the same name.
@@ -171,6 +190,7 @@ def read(
                     # The rest of what has arrived, without waiting for a full batch.
                     messages += consumer.consume(min(BATCH, end - at) - 1, 0)
                 good, at, problem = _sorted(messages, at, end)
+                good = _readable(good, place, who, bad) if HEADERS.name in names else good
                 arrays = _arrays(good, place, names, kafka.Message) if good else []
             if messages:
                 limit = time.monotonic() + seconds

@@ -237,7 +237,9 @@ class KafkaRange(ChannelSource):
         for place, at in self._brokers.offsets(dict.fromkeys(later, moment // 1000)).items():
             if 0 <= at < later[place]:
                 names = ("offset", "timestamp")
-                for batch in read(self.options, place, at, later[place], names, self._who, accept=accept):
+                for batch in read(
+                    self.options, place, at, later[place], names, self._who, accept=accept, bad=self.bad_row
+                ):
                     same = batch.filter(pc.equal(batch["timestamp"].cast(pa.int64()), moment))["offset"]
                     if len(same):
                         there.setdefault(place, []).extend(same.to_pylist())
@@ -357,7 +359,9 @@ class KafkaRange(ChannelSource):
             self._check_columns()
         wanted = columns if not decoders or "offset" in columns else [*columns, "offset"]
         try:
-            for batch in read(self.options, stored.place, start, end, wanted, self._who, accept=accept):
+            for batch in read(
+                self.options, stored.place, start, end, wanted, self._who, accept=accept, bad=self.bad_row
+            ):
                 yield decoded(batch, decoders, columns, stored.place, self.bad_row, self._who) if decoders else batch
         except TerminalError:
             # A topic that is gone or another one is the better explanation of offsets that are not there.

@@ -13,8 +13,8 @@ from confluent_kafka import Message
 
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError, TransientError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.contract import Channel, Limit
-from spark_ext.sources.kafka_range.reader import _headers
+from spark_ext.sources.contract import BadRow, Channel, Limit
+from spark_ext.sources.kafka_range.reader import _readable
 from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.sources.staged import Cutover
 from spark_ext.testing.source_kit import SourceRun, drive
@@ -250,14 +250,25 @@ def test_a_header_whose_key_is_not_utf8_is_refused() -> None:
     """Producers of other languages can send it; the library then ends a call with an error of the interpreter."""
 
     class Odd:
+        def __init__(self, offset: int) -> None:
+            self.at = offset
+
         def headers(self) -> Any:
-            raise SystemError("<method 'headers'> returned a result with an exception set")
+            if self.at == 7:
+                raise SystemError("<method 'headers'> returned a result with an exception set")
 
         def offset(self) -> int:
-            return 7
+            return self.at
 
-    with pytest.raises(DataError, match="message at offset 7 of partition 1 of topic 't' has a key that is not UTF-8"):
-        _headers(Odd(), ("t", 1))  # type: ignore[arg-type]
+        def value(self) -> bytes:
+            return b"v"
+
+    bad: list[tuple[BadRow, DataError]] = []
+    good = _readable([Odd(6), Odd(7), Odd(8)], ("t", 1), "test", lambda *one: bad.append(one))  # type: ignore[list-item]
+    assert [one.offset() for one in good] == [6, 8]
+    [(row, error)] = bad
+    assert (row.position, row.raw) == ({"topic": "t", "partition": 1, "offset": 7}, b"v")
+    assert "message at offset 7 of partition 1 of topic 't' has a key that is not UTF-8" in error.what
 
 
 def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_read(kafka: Broker) -> None:
