@@ -95,15 +95,16 @@ def test_what_the_server_would_cut_off_round_or_convert_is_refused(
     database: Database, declared: str, kind: str, good: list[Any], bad: Any
 ) -> None:
     database.run(f"CREATE TABLE out (id bigint, v {declared})")
-    one = Driver(PostgresTarget(database, inline_size="1m"), schema=ddl(f"id bigint, v {kind}"))
+    target = PostgresTarget(database, inline_size="1m")
+    one = Driver(target, schema=ddl(f"id bigint, v {kind}"))
     one.claim()
     rows = [{"id": number, "v": value} for number, value in enumerate([*good, None])]
     one.run(0, rows)
     if declared != "uuid":
-        assert [row["v"] for row in one.target.query("SELECT v FROM out ORDER BY id")] == [*good, None]
+        assert [row["v"] for row in target.query("SELECT v FROM out ORDER BY id")] == [*good, None]
     with pytest.raises(DataError, match="row 2, column 'v'"):
         one.run(1, [rows[0], {"id": 9, "v": bad}])
-    assert one.target.query("SELECT count(*) AS rows FROM out") == [{"rows": len(rows)}]
+    assert target.query("SELECT count(*) AS rows FROM out") == [{"rows": len(rows)}]
 
 
 @pytest.mark.parametrize(
