@@ -310,8 +310,8 @@ def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
         fields = {field.name: _plain(field.type) for field in kind}
         return lambda value: value and {name: plain(value[name]) for name, plain in fields.items()}
     if types.is_map(kind):
-        item = _plain(kind.item_type)
-        return lambda value: None if value is None else {_text(key): item(one) for key, one in value}
+        key, item = _plain(kind.key_type), _plain(kind.item_type)
+        return lambda value: None if value is None else {_text(key(name)): item(one) for name, one in value}
     if types.is_list(kind) or types.is_large_list(kind):
         element = _plain(kind.value_type)
         return lambda value: None if value is None else [element(one) for one in value]
@@ -323,6 +323,8 @@ def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):

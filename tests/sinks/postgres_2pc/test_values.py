@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from itertools import count
 from typing import Any
 
@@ -125,3 +127,23 @@ def test_xml_that_the_server_would_take_for_another_encoding_is_refused(text: st
     else:
         with pytest.raises(ValueMisfit, match="another encoding than UTF-8"):
             list(sent)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        (
+            pa.struct([("a", pa.string()), ("b", pa.date32())]),
+            {"a": "x'\"", "b": date(2024, 1, 31)},
+            '{"a": "x\'\\"", "b": "2024-01-31"}',
+        ),
+        (pa.list_(pa.bool_()), [True, None], "[true, null]"),
+        (pa.bool_(), True, "true"),
+        (pa.decimal128(4, 2), Decimal("1.50"), "1.50"),
+    ],
+)
+def test_keys_of_maps_are_json_in_json(key: pa.DataType, value: Any, text: str) -> None:
+    """Those of structs and arrays were texts of Python."""
+    batch = pa.record_batch({"v": pa.array([[(value, 1)]], pa.map_(key, pa.int32()))})
+    sent = b"".join(encode(batch, [PostgresColumn("v", "json", "json")]))
+    assert json.loads(sent[6:]) == {text: 1}
