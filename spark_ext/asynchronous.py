@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from datetime import datetime, time
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from pyspark.sql import Row
@@ -193,6 +196,8 @@ class _AsyncMap:
 
         try:
             table = LocalDataToArrowConversion.convert(rows, self.target, False)
+            for row, made in zip(rows, table.to_pylist(), strict=True):
+                _refuse_changed(row, made)
         except Exception as problem:
             raise DataError(
                 f"a result does not fit the schema: {type(problem).__name__}: {problem}",
@@ -201,6 +206,40 @@ class _AsyncMap:
                 do=f"return a dict or tuple of: {self.target.simpleString()[:_SHOWN]}",
             ) from problem
         yield from table.to_batches()
+
+
+def _refuse_changed(given: Any, made: Any) -> None:
+    """Refuse what the conversion has changed: it rounds and cuts off, and leaves out what the schema does not have.
+
+    Args:
+        given: by the function.
+        made: as Arrow has it.
+
+    Raises:
+        ValueError: names it.
+    """
+    if isinstance(given, Mapping):
+        # Of a map Arrow has pairs.
+        pairs = made if isinstance(made, dict) else dict(zip(given, (one for _, one in made), strict=True))
+        if unknown := [name for name in given if name not in pairs]:
+            raise ValueError(f"there is no '{unknown[0]}'")
+        for name in given:
+            _refuse_changed(given[name], pairs[name])
+    elif isinstance(made, (dict, list)) and isinstance(given, (tuple, list)):
+        for one, other in zip(given, made.values() if isinstance(made, dict) else made, strict=True):
+            _refuse_changed(one, other)
+    elif not _is_same(given, made):
+        raise ValueError(f"{given!r} would be {made!r}")
+
+
+def _is_same(given: Any, made: Any) -> bool:
+    if isinstance(given, float) and isinstance(made, float):  # which may have 32 bits
+        return math.isinf(given) == math.isinf(made)
+    if isinstance(given, (int, float, Decimal)):
+        return isinstance(made, str) or given == made
+    if isinstance(given, (str, bytes)):
+        return isinstance(made, str if isinstance(given, str) else bytes)
+    return not isinstance(given, datetime) or isinstance(made, (datetime, str)) or given.time() == time.min
 
 
 def _shown(row: Row) -> str:

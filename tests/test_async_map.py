@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ import spark_ext as sx
 from spark_ext import async_map
 from spark_ext.asynchronous import _AsyncMap
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StateError, TransientError, from_text
+from spark_ext.schemas.ddl import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,6 +192,37 @@ def test_a_result_that_does_not_fit_the_schema_is_refused() -> None:
 
     with pytest.raises(DataError, match="does not fit the schema"):
         numbers(task(wrong)(batches(1)))
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ("n int, name string", {"n": 1}, {"n": 1, "nmae": "a"}),
+        ("n string, name string", ["a", "b"], "ab"),
+        ("n int", (1.0,), (1.5,)),
+        ("n decimal(5,2)", (Decimal("1.5"),), (Decimal("1.555"),)),
+        ("n decimal(5,2)", (None,), (Decimal("NaN"),)),
+        ("n float", (0.1,), (1e300,)),
+        ("n double", (float("nan"),), ("x",)),
+        ("n date", (datetime(2024, 1, 1),), (datetime(2024, 1, 1, 12),)),
+        ("s struct<a: int>", ({"a": 1},), ({"a": 1, "b": 2},)),
+        ("a array<int>", ([1, None],), ([2.5],)),
+        ("m map<string, decimal(3,1)>", ({"a": Decimal("1.5")},), ({"a": Decimal("1.55")},)),
+    ],
+)
+def test_a_result_that_would_be_changed_is_refused(schema: str, good: Any, bad: Any) -> None:
+    """Spark's conversion rounds, cuts off, and leaves out what the schema does not have."""
+    for result in (good, bad):
+
+        async def fn(_: Row, result: Any = result) -> Any:
+            return result
+
+        rows = task(fn, target=columns(schema))(batches(1))
+        if result is good:
+            assert sum(batch.num_rows for batch in rows) == 1
+        else:
+            with pytest.raises(DataError, match="a result does not fit the schema"):
+                list(rows)
 
 
 def test_a_consumer_that_stops_early_leaves_no_thread() -> None:
