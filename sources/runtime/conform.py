@@ -85,6 +85,9 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     from spark_ext.schemas.casts import cast
     from spark_ext.schemas.values import null_in, undecodable
 
+    for field in schema:
+        if (absent := _absent(batch.column(field.name).type, field.type)) is not None:
+            raise pa.ArrowNotImplementedError(f"column '{field.name}' has no field '{absent}'")
     columns = [cast(batch.column(field.name), field.type) for field in schema]
     found = pa.RecordBatch.from_arrays(columns, schema=schema)
     column = undecodable(found)
@@ -93,6 +96,26 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if (column := null_in(found)) is not None:
         raise pa.ArrowInvalid(f"column '{column}' is declared as not nullable and has a null")
     return found
+
+
+def _absent(found: pa.DataType, wanted: pa.DataType) -> str | None:
+    """The name of a field that values of a type do not have; Arrow would make null of it."""
+    from pyarrow import types
+
+    parts: dict[str, tuple[pa.DataType, pa.DataType]] = {}
+    if types.is_struct(found) and types.is_struct(wanted):
+        for child in wanted:
+            if (at := found.get_field_index(child.name)) < 0:
+                return child.name
+            parts[child.name] = (found.field(at).type, child.type)
+    elif types.is_map(found) and types.is_map(wanted):
+        parts = {"key": (found.key_type, wanted.key_type), "value": (found.item_type, wanted.item_type)}
+    elif types.is_list(wanted) and found.num_fields == 1:
+        parts = {"element": (found.field(0).type, wanted.value_type)}
+    for name, (one, other) in parts.items():
+        if (inner := _absent(one, other)) is not None:
+            return f"{name}.{inner}"
+    return None
 
 
 def _refusal(problem: Exception, schema: pa.Schema, piece: Range, uid: str) -> DataError:

@@ -102,6 +102,8 @@ def _changed(before: pa.Array, after: pa.Array) -> pa.Array | None:
         return _overflowing(before, new.scale)
     if types.is_floating(old) and types.is_floating(new):  # a double that is too large for a float is infinite
         return pc.and_(pc.is_inf(after), pc.is_finite(before))
+    if types.is_timestamp(old) and types.is_time(new):  # without its date
+        return before.is_valid()
     if (types.is_timestamp(old) and types.is_date(new)) or (
         types.is_boolean(new) and (types.is_integer(old) or types.is_floating(old))
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from decimal import Context, Decimal
 from typing import Any
 
@@ -131,3 +132,26 @@ def test_a_number_of_a_folder_or_of_a_source_is_not_read_as_another_one() -> Non
     batch = pa.record_batch({"x": pa.array([Decimal(LARGE)], pa.decimal128(38, 0))})
     with pytest.raises(DataError, match="declared schema"):
         conform(batch, pa.schema([("x", KIND)]), Range("c", None, 0, 1), "s")
+
+
+def test_a_time_of_day_is_not_made_of_a_moment() -> None:
+    """Its date would be lost."""
+    with pytest.raises(pa.ArrowInvalid, match="2024-01-31 12:00:00"):
+        cast(pa.array([None, datetime(2024, 1, 31, 12)]), pa.time64("us"))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "path"),
+    [
+        ({"A": 1}, pa.struct([("a", pa.int32())]), "a"),
+        ({"s": {"a": 1}}, pa.struct([("s", pa.struct([("b", pa.int64())]))]), "s.b"),
+        ([{"a": 1}], pa.list_(pa.struct([("b", pa.int64())])), "element.b"),
+    ],
+)
+def test_a_field_that_a_connector_does_not_return_is_no_null(value: Any, kind: pa.DataType, path: str) -> None:
+    for declared in (kind, pa.map_(pa.string(), kind)):
+        given = pa.array([value])
+        if declared is not kind:
+            given, path = pa.MapArray.from_arrays([0, 1], pa.array(["k"]), given), f"value.{path}"
+        with pytest.raises(DataError, match=f"column 'v' has no field '{path}'"):
+            conform(pa.record_batch({"v": given}), pa.schema([("v", declared)]), Range("c", None, 0, 1), "s")
