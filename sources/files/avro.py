@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -232,7 +233,19 @@ class AvroFormat:
         if not held:
             yield conform(no_columns(len(rows)), self._wanted, file.constants)
             return
-        batch = pa.RecordBatch.from_pylist(rows, schema=held)
+        try:
+            batch = pa.RecordBatch.from_pylist(rows, schema=held)
+        except pa.ArrowInvalid as problem:  # a decimal has more digits than its type
+            if bad is None:
+                raise
+            middle = len(rows) // 2
+            if middle == 0:
+                position = {"file": file.name, "block": block, "row": number}
+                bad(BadRow(position, str(problem), json.dumps(rows[0], default=str)))
+                return
+            yield from self._batch(file, held, rows[:middle], block, number, bad)
+            yield from self._batch(file, held, rows[middle:], block, number + middle, bad)
+            return
         if bad is None:
             yield conform(batch, self._wanted, file.constants)
             return

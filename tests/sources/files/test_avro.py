@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from spark_ext.errors import ConfigurationError, DataError
-from spark_ext.sources.contract import Channel, Limit
+from spark_ext.sources.contract import BadRow, Channel, Limit
 from spark_ext.sources.files import avro_container as container
 from spark_ext.sources.files.avro_types import columns_of, decoding
 from spark_ext.sources.files.source import Files
@@ -310,3 +311,22 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(EnvironmentProblem, match="fastavro") as refused:
         Files(options(tmp_path, format="avro")).open()
     assert "spark-ext[avro]" in refused.value.do
+
+
+def test_a_decimal_with_more_digits_than_its_type_is_a_bad_row(tmp_path: Path) -> None:
+    """Writers do not check it; the other rows of its block are read."""
+    path = tmp_path / "x.avro"
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    values = [Decimal(cents).scaleb(-2) for cents in (1, 12345, -9999, 10_000, 0)]
+    write(path, record(field("n", "int"), field("v", kind)), [{"n": n, "v": v} for n, v in enumerate(values)])
+    path.write_bytes(path.read_bytes().replace(b'"precision": 9', b'"precision": 4'))
+    with pytest.raises(DataError, match="precision 5"):
+        read_all(source(tmp_path))
+    made = source(tmp_path, on_bad_row="quarantine")
+    bad: list[BadRow] = []
+    made._collect = bad.append
+    assert [row["n"] for row in read_all(made)] == [0, 2, 4]
+    assert [(row.position["row"], json.loads(str(row.raw))) for row in bad] == [
+        (1, {"n": 1, "v": "123.45"}),
+        (3, {"n": 3, "v": "100.00"}),
+    ]
