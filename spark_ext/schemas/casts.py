@@ -15,6 +15,8 @@ Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 WIDEST = 76
 """Most digits of Arrow's decimals."""
 
+_TICKS_OF_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
 MOST_SHOWN = 100
 """Characters of a value in a message."""
 
@@ -102,8 +104,10 @@ def _changed(before: pa.Array, after: pa.Array) -> pa.Array | None:
         return _overflowing(before, new.scale)
     if types.is_floating(old) and types.is_floating(new):  # a double that is too large for a float is infinite
         return pc.and_(pc.is_inf(after), pc.is_finite(before))
-    if types.is_timestamp(old) and types.is_time(new):  # without its date
-        return before.is_valid()
+    if types.is_time(new):  # a moment would lose its date
+        ticks = after.cast(pa.int32() if types.is_time32(new) else pa.int64()).cast(pa.int64())
+        outside = pc.or_(pc.less(ticks, 0), pc.greater_equal(ticks, _TICKS_OF_A_DAY[new.unit]))
+        return before.is_valid() if types.is_timestamp(old) else outside
     if (types.is_timestamp(old) and types.is_date(new)) or (
         types.is_boolean(new) and (types.is_integer(old) or types.is_floating(old))
     ):

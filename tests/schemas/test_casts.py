@@ -155,3 +155,17 @@ def test_a_field_that_a_connector_does_not_return_is_no_null(value: Any, kind: p
             given, path = pa.MapArray.from_arrays([0, 1], pa.array(["k"]), given), f"value.{path}"
         with pytest.raises(DataError, match=f"column 'v' has no field '{path}'"):
             conform(pa.record_batch({"v": given}), pa.schema([("v", declared)]), Range("c", None, 0, 1), "s")
+
+
+@pytest.mark.parametrize(
+    ("unit", "day"), [("s", 86_400), ("ms", 86_400_000), ("us", 86_400_000_000), ("ns", 86_400 * 10**9)]
+)
+def test_a_time_of_day_is_within_a_day(unit: str, day: int) -> None:
+    """Avro and Parquet have numbers; 24:00 would be midnight of the same day."""
+    kind = (pa.time32 if unit in ("s", "ms") else pa.time64)(unit)
+    numbers = pa.int32() if unit in ("s", "ms") else pa.int64()
+    wanted = pa.time64("us" if unit == "ns" else "ns")
+    assert cast(pa.array([0, day - 1, None], numbers).view(kind), pa.time64("ns")).null_count == 1
+    for wrong in (-1000, day):
+        with pytest.raises(pa.ArrowInvalid, match="does not fit"):
+            cast(pa.array([0, wrong], numbers).view(kind), wanted)
