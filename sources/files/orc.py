@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from pyarrow import orc, types
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.schemas.columns import match, misfit
+from spark_ext.schemas.values import undecodable
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.files.legacy_calendar import Calendar
 from spark_ext.sources.files.orc_footer import Tail, read_tail, time_zones
@@ -67,6 +68,12 @@ class OrcFormat(RowGroupsFormat):
             with file.faults(), file.open() as raw:
                 zones = time_zones(raw, read_tail(raw, file.size))
             self._refuse_zones(file, zones)
+
+    def _convert(self, rows: pa.RecordBatch, constants: Mapping[str, str | None]) -> pa.RecordBatch:
+        found = super()._convert(rows, constants)
+        if (column := undecodable(found)) is not None:
+            raise pa.ArrowInvalid(f"column '{column}' has a text that is not UTF-8")
+        return found
 
     def _takes_for_instants(self, found: pa.Schema) -> bool:
         """Whether times of day without a zone are declared as instants."""
@@ -128,7 +135,8 @@ class OrcFormat(RowGroupsFormat):
                 f"it is damaged: stripe {index} has {batch.num_rows} of {rows} rows",
                 "replace it with an undamaged copy, and start again with changed_files=accept",
             )
-        batch.validate(full=True)  # of a damaged file text may be no UTF-8, and a list may end before it begins
+        for column in batch.columns:  # of a damaged file a list may end before it begins; text is checked row by row
+            column.view(_with_bytes(column.type)).validate(full=True)
         if not tail.gregorian:
             batch = _JULIAN.rebased(batch, dict.fromkeys(batch.schema.names, _LEAVES))
         fields = [schema.field(name) for name in batch.schema.names]
@@ -137,6 +145,17 @@ class OrcFormat(RowGroupsFormat):
             for column, field in zip(batch.columns, fields, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _with_bytes(kind: pa.DataType) -> pa.DataType:
+    """A type with bytes in place of text, at any depth."""
+    if types.is_struct(kind):
+        return pa.struct([child.with_type(_with_bytes(child.type)) for child in kind])
+    if types.is_map(kind):
+        return pa.map_(_with_bytes(kind.key_type), _with_bytes(kind.item_type))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_bytes(kind.value_type)))
+    return pa.binary() if types.is_string(kind) else kind
 
 
 def _gains_a_zone(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -15,7 +15,7 @@ from pyarrow import fs, orc
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from spark_ext.errors import DataError
-from spark_ext.sources.contract import Limit
+from spark_ext.sources.contract import BadRow, Limit
 from spark_ext.sources.files.orc import _wraps_times
 from spark_ext.sources.files.orc_footer import Tail, read_tail, time_zones
 from tests.sources.files.files_kit import DDL, START, read_all, source, table, write_orc
@@ -191,3 +191,19 @@ def fuzzed(path: Path, times: int) -> int:
 def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     write_orc(tmp_path / "x.orc", table(0, 1500), random.Random(0).choice(COMPRESSIONS))
     assert fuzzed(tmp_path / "x.orc", 60) > 20
+
+
+def test_text_that_is_not_utf8_is_a_bad_row(tmp_path: Path) -> None:
+    """Hive writes whatever bytes there are; the other rows of the stripe are read."""
+    raw = pa.array([b"ok", b"M\xf6hre", b"x", None])
+    texts = pa.Array.from_buffers(pa.string(), 4, raw.buffers(), 1)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3, 4], pa.int32()), texts)
+    orc.write_table(pa.table({"n": range(4), "t": texts, "l": lists}), tmp_path / "x.orc")
+    with pytest.raises(DataError, match=r"x\.orc.*row 1 does not fit.*column 't' has a text that is not UTF-8"):
+        read_all(source(tmp_path, "n bigint, t string"))
+    for column, wrong in (("t string", [1]), ("l array<string>", [2])):
+        made = source(tmp_path, f"n bigint, {column}", on_bad_row="quarantine")
+        bad: list[BadRow] = []
+        made._collect = bad.append
+        assert [row["n"] for row in read_all(made)] == [n for n in range(4) if n not in wrong]
+        assert [row.position["row"] for row in bad] == wrong
