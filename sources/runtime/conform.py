@@ -106,7 +106,7 @@ def _absent(found: pa.DataType, wanted: pa.DataType) -> str | None:
     if types.is_struct(found) and types.is_struct(wanted):
         for child in wanted:
             if (at := found.get_field_index(child.name)) < 0:
-                return child.name
+                return str(child.name)
             parts[child.name] = (found.field(at).type, child.type)
     elif types.is_map(found) and types.is_map(wanted):
         parts = {"key": (found.key_type, wanted.key_type), "value": (found.item_type, wanted.item_type)}
