@@ -235,13 +235,14 @@ class AvroFormat:
             return
         try:
             batch = pa.RecordBatch.from_pylist(rows, schema=held)
-        except pa.ArrowInvalid as problem:  # a decimal has more digits than its type
+        except (pa.ArrowInvalid, UnicodeError) as problem:  # a decimal has more digits than its type
+            reason = "a text is not UTF-8" if isinstance(problem, UnicodeError) else str(problem)
             if bad is None:
-                raise
+                raise pa.ArrowInvalid(reason) from None
             middle = len(rows) // 2
             if middle == 0:
                 position = {"file": file.name, "block": block, "row": number}
-                bad(BadRow(position, str(problem), json.dumps(rows[0], default=str)))
+                bad(BadRow(position, reason, json.dumps(rows[0], default=str)))
                 return
             yield from self._batch(file, held, rows[:middle], block, number, bad)
             yield from self._batch(file, held, rows[middle:], block, number + middle, bad)
@@ -280,7 +281,8 @@ def _blocks(stream: _Joined, reader: type[block_reader]) -> Iterator[Any]:
     """The blocks of a stream; whatever the decoder raises about a damaged one names its place."""
     try:
         found = reader(cast("IO[bytes]", stream))
-        decode = decoder(found.writer_schema, found.writer_schema)
+        # What is no UTF-8 is refused with its row: Arrow takes no surrogates.
+        decode = decoder(found.writer_schema, found.writer_schema, "surrogateescape")
         while True:
             stream.begin_block()
             block = next(found, None)

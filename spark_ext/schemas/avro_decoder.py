@@ -29,10 +29,10 @@ class SchemaResolutionError(ValueError):
 class _Content:
     """Bytes, and what has been read of them."""
 
-    __slots__ = ("at", "data", "left")
+    __slots__ = ("at", "data", "errors", "left")
 
-    def __init__(self, data: bytes, at: int) -> None:
-        self.data, self.at = data, at
+    def __init__(self, data: bytes, at: int, errors: str) -> None:
+        self.data, self.at, self.errors = data, at, errors
         self.left = len(data)
         """How many items there may be, each of which has a byte at least."""
 
@@ -84,7 +84,7 @@ class _Content:
         return self.take(self.read_long())
 
     def read_string(self) -> str:
-        return self.take(self.read_long()).decode()
+        return self.take(self.read_long()).decode(errors=self.errors)
 
     def index(self, count: int) -> int:
         found = self.read_long()
@@ -126,12 +126,13 @@ _PROMOTED: Final[Mapping[str, Sequence[str]]] = {
 _NAMED: Final = ("record", "error", "enum", "fixed")
 
 
-def decoder(writer: Avro, reader: Avro) -> Callable[[bytes, int], tuple[Any, int]]:
+def decoder(writer: Avro, reader: Avro, errors: str = "strict") -> Callable[[bytes, int], tuple[Any, int]]:
     """What decodes the value that begins at a byte, and says where it ends.
 
     Args:
         writer: the schema with which values were written, parsed by fastavro: with full names.
         reader: the schema of the values that are wanted, likewise; `spark_type` must have a type for it.
+        errors: what becomes of text that is not UTF-8, as in `bytes.decode`.
 
     Returns:
         Raises Damaged, SchemaResolutionError, EOFError, UnicodeDecodeError or OverflowError for what is no such value,
@@ -140,7 +141,7 @@ def decoder(writer: Avro, reader: Avro) -> Callable[[bytes, int], tuple[Any, int
     read = _Resolution(writer, reader).of(writer, reader)
 
     def decode(data: bytes, at: int) -> tuple[Any, int]:
-        content = _Content(data, at)
+        content = _Content(data, at, errors)
         return read(content), content.at
 
     return decode

@@ -313,20 +313,44 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     assert "spark-ext[avro]" in refused.value.do
 
 
-def test_a_decimal_with_more_digits_than_its_type_is_a_bad_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "patch", "values", "shown", "words"),
+    [
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+            (b'"precision": 9', b'"precision": 4'),
+            [Decimal(cents).scaleb(-2) for cents in (1, 12345, -9999, 10_000, 0)],
+            ["123.45", "100.00"],
+            "precision 5",
+        ),
+        (
+            "string",
+            (b"M.hre", b"M\xf6hre"),
+            ["a", "M.hre", "\u00e9", "xM.hre", ""],
+            ["M\udcf6hre", "xM\udcf6hre"],
+            "not UTF-8",
+        ),
+        (
+            {"type": "array", "items": {"type": "map", "values": "string"}},
+            (b"M.hre", b"M\xf6hre"),
+            [[], [{}, {"M.hre": "x"}], [{"a": "b"}], [{"a": "M.hre"}], []],
+            [[[], [["M\udcf6hre", "x"]]], [[["a", "M\udcf6hre"]]]],
+            "not UTF-8",
+        ),
+    ],
+)
+def test_a_value_that_its_type_does_not_have_is_a_bad_row(
+    tmp_path: Path, kind: Any, patch: tuple[bytes, bytes], values: list[Any], shown: list[Any], words: str
+) -> None:
     """Writers do not check it; the other rows of its block are read."""
     path = tmp_path / "x.avro"
-    kind = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
-    values = [Decimal(cents).scaleb(-2) for cents in (1, 12345, -9999, 10_000, 0)]
     write(path, record(field("n", "int"), field("v", kind)), [{"n": n, "v": v} for n, v in enumerate(values)])
-    path.write_bytes(path.read_bytes().replace(b'"precision": 9', b'"precision": 4'))
-    with pytest.raises(DataError, match="precision 5"):
+    path.write_bytes(path.read_bytes().replace(*patch))
+    with pytest.raises(DataError, match=words):
         read_all(source(tmp_path))
     made = source(tmp_path, on_bad_row="quarantine")
     bad: list[BadRow] = []
     made._collect = bad.append
     assert [row["n"] for row in read_all(made)] == [0, 2, 4]
-    assert [(row.position["row"], json.loads(str(row.raw))) for row in bad] == [
-        (1, {"n": 1, "v": "123.45"}),
-        (3, {"n": 3, "v": "100.00"}),
-    ]
+    found = [(row.position["row"], json.loads(str(row.raw))) for row in bad]
+    assert found == [(n, {"n": n, "v": v}) for n, v in zip((1, 3), shown, strict=True)]
