@@ -16,7 +16,7 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Listener(socket.socket):
-    """Closes the connection that has been idle for longest when a further one comes; refuses that if none is idle.
+    """Closes the oldest connection that is not busy when a further one comes; refuses that if all are.
 
     Args:
         bound: a socket that listens; it is taken over.
@@ -30,7 +30,7 @@ class Listener(socket.socket):
         self._open: list[socket.socket] = []
         self._exhausted_at = float("-inf")
         self.busy: set[int] = set()
-        """Descriptors of connections with a request under way; kept by whoever serves them."""
+        """Descriptors of connections with an admitted request under way; kept by whoever serves them."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection.

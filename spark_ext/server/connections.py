@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from spark_ext.server.bodies import DRAINED
+from spark_ext.server.guard import ADMITTED
 from spark_ext.server.limits import Buckets
 
 if TYPE_CHECKING:
     from spark_ext.clients.listener import Listener
+    from spark_ext.server.guard import Scope
     from spark_ext.server.limits import Limits
 
 
@@ -69,8 +71,13 @@ def bounded(listener: Listener, limits: Limits) -> type[asyncio.Protocol]:
         def on_headers_complete(self) -> None:
             self._headers = False
             self._cancel()
-            listener.busy.add(self._number)
+            # Whoever has shown no token gives way to others: it may read no answer, or send request after request.
+            cast("Scope", self.scope)[ADMITTED] = self._admitted
             super().on_headers_complete()
+
+        def _admitted(self) -> None:
+            if not self.transport.is_closing():  # its number may be another one's by now
+                listener.busy.add(self._number)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()

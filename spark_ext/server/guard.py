@@ -32,6 +32,9 @@ OPEN: Final = frozenset({"/health"}) | assets.paths()
 CALLER: Final = "spark_ext.caller"
 """Where a route finds who calls."""
 
+ADMITTED: Final = "spark_ext.admitted"
+"""Where a connection leaves what is to be called once a request has shown a valid token."""
+
 HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -182,6 +185,7 @@ class Guard:
                 headers={"WWW-Authenticate": 'Bearer realm="spark-ext"'},
             )
         else:
+            scope.get(ADMITTED, lambda: None)()
             self._take(self._rate, f"token:{caller.token.name}")
             needed = "control" if caller.control else "read"
             if needed not in caller.token.scopes:

@@ -39,7 +39,8 @@ class Limits:
     body_seconds: float = 30.0
     """How long a body may take to arrive, s."""
     connections: int = 256
-    """Connections at once; at most a quarter of the process's descriptors. A further one replaces an idle one."""
+    """Connections at once; at most a quarter of the process's descriptors. A further one replaces the oldest without
+    an admitted request."""
     header_bytes: int = 32 * 1024
     """Largest headers of a request, with its first line; a connection with larger ones is closed."""
     header_seconds: float = 10.0

@@ -69,6 +69,20 @@ def test_connections_without_a_request_take_few_descriptors_and_keep_nobody_out(
         assert not is_closed(idle[-1])
 
 
+def test_requests_without_a_token_whose_answers_nobody_reads_keep_nobody_out(served: Served) -> None:
+    asset = b"GET /page/plots.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    wait = f"GET {JOB}/control/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {served.token}\r\n\r\n"
+    with ExitStack() as stack:
+        follower = stack.enter_context(connect(port_of(served), wait.encode()))
+        assert b" 200 " in follower.recv(1_000)
+        for _ in range(7):
+            deaf = stack.enter_context(connect(port_of(served), asset * 1_000))
+            assert b" 200 " in deaf.recv(100)  # and no more of all these answers
+        with connect(port_of(served), b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as asking:
+            assert b" 200 " in asking.recv(100)
+        assert not is_closed(follower)
+
+
 @pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["first", "second"])
 def test_headers_have_to_arrive_in_time(state: State, before: bytes) -> None:
     with serving(state, limits=Limits(header_seconds=0.1)) as own, connect(port_of(own), before + HALF) as slow:
