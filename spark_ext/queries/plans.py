@@ -55,5 +55,4 @@ def of_epoch(checkpoint: str, epoch: int) -> Mapping[str, Json] | None:
 
 
 def _read(log: SparkLog) -> list[dict[str, Json]]:
-    text = log.read(NAME)
-    return [] if text is None else list(json.loads(text)["plans"])
+    return list(log.parsed(NAME).get("plans", ()))

@@ -41,7 +41,7 @@ class SparkLog:
     def query_id(self) -> str | None:
         """Spark's id of the query, generated when the directory was created; None if there is none."""
         text = self.read("metadata")
-        return None if not text else str(json.loads(text)["id"])
+        return str(self.parsed("metadata", text)["id"]) if text else None
 
     def newest_offsets(self) -> int | None:
         """The newest epoch that was planned."""
@@ -64,7 +64,7 @@ class SparkLog:
         text = self.read(f"commits/{epoch}")
         # Its first line is the version of the format; what is known of it is the same in all of them.
         body = "" if text is None else text.partition("\n")[2]
-        return None if text is None else dict(json.loads(body or "{}"))
+        return None if text is None else self.parsed(f"commits/{epoch}", body or "{}")
 
     def committed_at(self, epoch: int) -> float | None:
         """When `commits/<epoch>` was written, seconds since 1970; None if it does not exist."""
@@ -120,6 +120,28 @@ class SparkLog:
                 return bytes(stream.read())
         except FileNotFoundError:
             return None
+
+    def parsed(self, name: str, text: str | None = None) -> dict[str, Any]:
+        """The object of a JSON file of the directory; empty if it does not exist.
+
+        Args:
+            name: relative to the directory.
+            text: JSON that was read from it; None: all of it, read now.
+
+        Raises:
+            StateError: it is torn.
+        """
+        text = self.read(name) if text is None else text
+        try:
+            return dict(json.loads("{}" if text is None else text))
+        except (ValueError, TypeError):
+            raise StateError(
+                f"the file {name} is empty or torn, as a power failure or a full disk may leave it",
+                operator=f"checkpoint {self.checkpoint}",
+                kept="the file and all output are unchanged; nothing was started",
+                do="restore the checkpoint directory from a backup, as a whole; or restore the job from a savepoint or "
+                "a retained checkpoint",
+            ) from None
 
     def delete(self, name: str) -> None:
         """Remove a file of the directory that is none of Spark's; one that is not there is ignored.

@@ -122,7 +122,7 @@ def _parsed(log: SparkLog, name: str) -> tuple[str, dict[str, Any]]:
     if text is None:
         raise FileNotFoundError(f"{log.checkpoint}/{name} does not exist")
     head, _, body = text.partition("\n")
-    return head, json.loads(body)
+    return head, log.parsed(name, body)
 
 
 def _relative(path: str, number: int) -> str:

@@ -73,5 +73,4 @@ def _greater(known: Mapping[str, int], at: Mapping[str, int]) -> dict[str, int]:
 
 
 def _read(log: SparkLog) -> list[dict[str, Any]]:
-    text = log.read(NAME)
-    return [] if text is None else list(json.loads(text)["watermarks"])
+    return list(log.parsed(NAME).get("watermarks", ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -10,7 +11,10 @@ import pytest
 from hypothesis import given
 
 from spark_ext.errors import StateError
+from spark_ext.queries import plans
+from spark_ext.spark import state_operators, watermarks
 from spark_ext.spark.spark_log import SparkLog, local_path, parse_offsets
+from tests.support.refusals import refused
 
 HEADER = {"batchWatermarkMs": 0, "batchTimestampMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}}
 OFFSETS = "\n".join(["v1", json.dumps(HEADER), '{"version":1,"uid":"a","lineage":0}', "-", "17", '"text"', "not json"])
@@ -92,3 +96,24 @@ def test_a_log_of_an_unknown_form_is_not_read() -> None:
 )
 def test_local_paths(uri: str, path: Path | None) -> None:
     assert local_path(uri) == path
+
+
+@pytest.mark.parametrize("torn", ["\n", '{"id":"0000-', "[]\x00", "17"])
+@pytest.mark.parametrize(
+    ("name", "begin", "look"),
+    [
+        ("metadata", "", lambda log: log.query_id()),
+        ("commits/1", "v1\n", lambda log: log.commit(1)),
+        (watermarks.NAME, "", lambda log: watermarks.newest(log.checkpoint, 1)),
+        (plans.NAME, "", lambda log: plans.of_epoch(log.checkpoint, 1)),
+        ("state/0/_metadata/metadata", "v1\n", lambda log: state_operators.operators(log, 1)),
+    ],
+)
+def test_a_torn_file_is_named(
+    tmp_path: Path, name: str, begin: str, look: Callable[[SparkLog], object], torn: str
+) -> None:
+    log = checkpoint(tmp_path, planned=2, committed=2)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(begin + torn)
+    with refused(StateError, f"the file {name} is empty or torn"):
+        look(log)
