@@ -59,6 +59,9 @@ class About:
     """When the cut was taken, UTC, ISO 8601."""
     rows_in_flight: int | None
     """Rows between its queries; None: unknown."""
+    start: int = 0
+    """Random number of the start that took it: an equal incarnation with another one is that of a copied state. 0:
+    unknown."""
 
     @property
     def taken_at(self) -> datetime:

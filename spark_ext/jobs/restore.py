@@ -112,6 +112,7 @@ class Restore:
         if not in_place and self._has_past(memory):
             raise self._foreign(saved)
         comparison = self._compared(saved, memory, in_place=in_place)
+        comparison.check_start([row.start_id for row in self._ledger.jobs()])
         comparison.check()
         self._check_options(comparison)
         targets = Targets(self._job, self._state, self._ledger, comparison)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_ext.checkpoints.savepoint import UNCHANGED, Savepoint
@@ -76,6 +76,29 @@ class Comparison:
         """
         for problem in self._problems():
             raise problem
+
+    def check_start(self, starts: Collection[int | None]) -> None:
+        """Refuse to restore in place what another copy of the state has taken.
+
+        The copy's targets have numbers of versions and epochs that those of this state have too, with other rows.
+
+        Args:
+            starts: random numbers of the starts that the ledger remembers.
+
+        Raises:
+            StateError: none of them took the savepoint.
+        """
+        about = self.saved.about
+        if self.in_place and about.start and about.start not in starts:
+            raise StateError(
+                f"the savepoint was taken by incarnation {about.incarnation} of this job, in a start that this state "
+                "does not know: the state is a copy of the one that was used then, or was put back from a backup, and "
+                "its targets may hold other rows than those of the savepoint",
+                operator=f"job '{self.job}', {self.saved.who}",
+                kept=UNCHANGED,
+                do="put the newest state and its targets back, and restore the savepoint again; or restore it into an "
+                "empty state directory, with outputs of its own",
+            )
 
     def check_position(self, query: str, uid: str) -> None:
         """Refuse to roll a target back that was not asked where it is.

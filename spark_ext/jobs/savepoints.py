@@ -164,6 +164,7 @@ def describe(one: Cutting, ledger: Ledger) -> ToPin:
         one.mode.value,
         taken.at.isoformat(),
         taken.rows_in_flight,
+        one.incarnation.start,
     )
     definitions = {name: found for name in queries if (found := memory.of(name).definition) is not None}
     checkpoints = {member.spec.uid: member.checkpoint for member in one.members}

@@ -55,3 +55,16 @@ def test_a_position_that_is_known_or_before_the_first_epoch(epoch: int | None, s
     found.check_position("later", "later-out")
     renamed = replace(found, given={"new": QueryDefinition(())}, wishes=Wishes({"new": "daily"}))
     renamed.check_position("new", "out")
+
+
+def test_a_savepoint_that_another_copy_of_the_state_has_taken() -> None:
+    """Its positions are numbers of versions that the targets of this copy have too, with other rows."""
+    found = comparison(CheckpointMetadata("flights", 1, 7, {}))
+    about = replace(ABOUT, start=22)
+    of_a_copy = replace(found, saved=replace(found.saved, about=about))
+    with pytest.raises(StateError, match="in a start that this state does not know") as refused:
+        of_a_copy.check_start([20, None, 21])
+    assert "savepoint /kept/monday" in refused.value.operator and "empty state directory" in refused.value.do
+    of_a_copy.check_start([20, 22])
+    replace(of_a_copy, in_place=False).check_start([])
+    found.check_start([20])  # one that does not say who took it
