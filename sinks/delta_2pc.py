@@ -333,7 +333,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         return RollBack(self._target)
 
     def position(self, epoch: Epoch) -> dict[str, Any] | None:
-        """`{"version": ..., "table": <id>}`: the newest version without later epochs; see `delta.rollback`."""
+        """The newest version without later epochs, the table's id, and the epoch that it holds: `delta.rollback`."""
         return self._roll_back.position(epoch)
 
     def check_roll_back(self, claim: Claim, position: Any) -> None:

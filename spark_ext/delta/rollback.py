@@ -47,7 +47,8 @@ class RollBack:
         """Where the table is, or was, after an epoch of the sink.
 
         Returns:
-            The version and the table's id; None when there is no table.
+            The version, the table's id, and the application and number of the last epoch that the version holds; None
+            when there is no table.
 
         Raises:
             StateError: the log does not reach back far enough.
@@ -59,7 +60,8 @@ class RollBack:
         last, version = table.transaction_version(epoch.application), table.version()
         if last is not None or table.transaction_version(f"fence:{self.target.uid}") is not None:
             version = position_after(self._entries(self.target.uid), version, epoch, last)
-        return {"version": version, "table": str(table.metadata().id)}
+        held = None if last is None else self._epoch_at(table, version, epoch.application)
+        return {"version": version, "table": str(table.metadata().id), **({} if held is None else {"epoch": held})}
 
     def check(self, claim: Claim, position: Any) -> None:
         """Refuse what `apply` would refuse; nothing is changed.
@@ -175,7 +177,25 @@ class RollBack:
                 "back from a backup",
                 "restore a savepoint that is as old as the backup, or put a newer backup back",
             )
+        epoch = position.get("epoch")
+        held = None if epoch is None else self._epoch_at(table, version, epoch[0])
+        if held is not None and held != epoch:
+            raise self._refused(
+                f"its version {version} is not the one of the savepoint, which held epoch {epoch[1]}: it was put back "
+                "from a backup, and written on",
+                "put the table of the savepoint back from a newer backup, and restore the savepoint again",
+            )
         return int(version)
+
+    def _epoch_at(self, table: DeltaTable, version: int, application: str) -> list[Any] | None:
+        """An application id and the number that a version has under it; None if the version cannot be loaded."""
+        target = self.target
+        try:
+            if version != table.version():
+                table = DeltaTable(target.location.uri, version=version, storage_options=target.location.options)
+        except FAILURES:
+            return None
+        return [application, table.transaction_version(application)]
 
     def _check_files(self, table: DeltaTable, version: int) -> None:
         """Refuse a version of which files are gone; those that the table still has are taken to be there."""

@@ -61,21 +61,35 @@ class AsOf:
         return reader.load(self.paths[sink])
 
     def _check_table(self, sink: str, position: Mapping[str, Any]) -> None:
-        """Refuse a table that was made anew in the place of the one that the checkpoint knows."""
-        version, wanted = position["version"], position.get("table")
+        """Refuse a table that was made anew, or put back, in the place of the one that the checkpoint knows."""
+        version, wanted, (name, epoch) = position["version"], position.get("table"), position.get("epoch", ("", None))
         location = Location.of(self.paths[sink], self._stores.get(sink, {}))
+        held = epoch
         try:
-            found = str(DeltaTable(location.uri, version=version, storage_options=location.options).metadata().id)
+            table = DeltaTable(location.uri, version=version, storage_options=location.options)
+            found, held = str(table.metadata().id), table.transaction_version(name)
         except FAILURES as problem:
             found = f"unknown, as version {version} cannot be loaded: {problem}"
+        if wanted in (None, found) and held != epoch:
+            raise self._another(
+                f"version {version} of the table at {location.uri} is not the one of checkpoint {self.checkpoint}, "
+                f"which held epoch {epoch}: the table was put back from a backup, and written on",
+                sink,
+            )
         if wanted not in (None, found):
-            raise CheckpointError(
+            raise self._another(
                 f"the table at {location.uri} is not the one of checkpoint {self.checkpoint}: that one's id was "
                 f"{wanted}, and the id of this one is {found}",
-                operator=f"job '{self._job}', sink '{sink}'",
-                kept="nothing was changed",
-                do="put the table of that time, with its log, back from a backup, and read it again",
+                sink,
             )
+
+    def _another(self, what: str, sink: str) -> CheckpointError:
+        return CheckpointError(
+            what,
+            operator=f"job '{self._job}', sink '{sink}'",
+            kept="nothing was changed",
+            do="put the table of that time, with its log, back from a backup, and read it again",
+        )
 
 
 def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int, specs: Sequence[QuerySpec]) -> AsOf:
