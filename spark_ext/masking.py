@@ -121,8 +121,9 @@ def _forms(value: str) -> Iterator[str]:
             continue
         yield from (part, unquote_plus(part), quote(part, safe=""), quote_plus(part))
         yield from (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1], repr(part)[1:-1])
-        # Errors put their texts on one line.
+        # Errors put their texts on one line, and stack traces indent each line.
         yield " ".join(part.split())
+        yield from (line.strip() for line in part.splitlines() if len(line.strip()) >= _WORD and "-----" not in line)
 
 
 @lru_cache(maxsize=2)

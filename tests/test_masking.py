@@ -16,6 +16,8 @@ from pyspark.sql.types import StructType
 import spark_ext
 from spark_ext import masking
 from spark_ext.errors import DataError, SparkExtError, StorageError
+from spark_ext.failures import record
+from spark_ext.failures.evidence import Evidence, Link, Raised
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.incarnation import start_incarnation
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
@@ -237,3 +239,32 @@ def test_every_logger_of_the_package_masks() -> None:
         if 'getLogger("' in (text := file.read_text()) or "getLogger(__name__" in text
     ]
     assert made == []
+
+
+PEM = "\n".join(["-----BEGIN PRIVATE KEY-----", *(f"{n}b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAE{n}==" for n in range(3))])
+
+
+def test_each_line_of_a_secret_is_masked() -> None:
+    """Stack traces and logs indent lines, and quote one of them."""
+    masking.remember(PEM)
+    quoted = "".join(f"  | {line}\n" for line in PEM.splitlines())
+    assert "b3Blb" not in masking.mask(quoted) and masking.mask(quoted).count("***") == 3
+    assert masking.mask("expecting: -----BEGIN PRIVATE KEY-----") == "expecting: -----BEGIN PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("at", range(0, 20, 3))
+def test_a_text_is_masked_before_it_is_cut(at: int) -> None:
+    """Half of a secret is one that nobody knows."""
+    secret = "Kz7mQp2xWv9tRb4n"
+    masking.remember(secret)
+
+    def text(longest: int) -> str:
+        kept = (longest - 20) // 2
+        return "x" * (kept - at) + f" {secret} " + "y" * longest
+
+    shown = json.dumps(Evidence((Raised("shop.Error", text(2_000), context=text(2_000)),)).to_json())
+    try:
+        raise ValueError(text(record._MESSAGE))
+    except ValueError as error:
+        shown += json.dumps(record._entry(error, Link.OUTERMOST))
+    assert not any(secret[n : n + 4] in shown for n in range(len(secret) - 3))

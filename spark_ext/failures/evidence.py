@@ -222,8 +222,8 @@ _OF_PYSPARK: Final = "pyspark.errors.exceptions.base."
 def _as_json(raised: Raised) -> dict[str, Any]:
     given = dataclasses.asdict(raised)
     given["link"] = raised.link.value
-    given["message"] = mask(cut(raised.message))
-    given["context"] = mask(cut(raised.context))
+    given["message"] = cut(mask(raised.message))
+    given["context"] = cut(mask(raised.context))
     given["frames"] = [[one.owner.value, one.file, one.line, one.function] for one in raised.frames[:MOST_FRAMES]]
     return {key: value for key, value in given.items() if key == "kind" or value not in ("", 0, (), [])}
 

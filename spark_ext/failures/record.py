@@ -54,7 +54,7 @@ def _entry(error: BaseException, link: Link) -> dict[str, Any]:
     return {
         "kind": f"{kind.__module__}.{kind.__qualname__}",
         # The error of a worker is made anew from it.
-        "message": mask(message if isinstance(error, errors.SparkExtError) else cut(message, _MESSAGE)),
+        "message": mask(message) if isinstance(error, errors.SparkExtError) else cut(mask(message), _MESSAGE),
         "link": link.value,
         "bases": names_of_bases(kind),
         "errno": errno_of(error),

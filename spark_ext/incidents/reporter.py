@@ -17,7 +17,7 @@ from spark_ext.incidents.book import Book, Entry, Noted
 from spark_ext.incidents.dispatch import Dispatcher
 from spark_ext.incidents.registry import Registry, shipped
 from spark_ext.incidents.types import Incident, IncidentChange, Severity, fingerprint_of, query_in
-from spark_ext.masking import logger
+from spark_ext.masking import logger, mask
 
 log = logger("spark_ext.job")
 
@@ -161,7 +161,7 @@ class Incidents:
         Returns:
             Whether it was open.
         """
-        return bool(self._change(lambda at: self._book.resolve(incident_id, cause[:LONGEST_CAUSE], at)))
+        return bool(self._change(lambda at: self._book.resolve(incident_id, mask(cause)[:LONGEST_CAUSE], at)))
 
     # -- across starts ------------------------------------------------------------------------------------------------
 

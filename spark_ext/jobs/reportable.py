@@ -57,8 +57,8 @@ class Reportable(Steerable):
                 kept="nothing was reported",
             )
         operator = f"job '{self.name}'" + ("" if query is None else f", query '{query}'")
-        given = {str(name)[:LONGEST]: mask(str(value))[:LONGEST] for name, value in (labels or {}).items()}
-        return self._reports(who).incident(operator, type, str(what)[:LONGEST], REPORTED, labels=given)
+        given = {mask(str(name))[:LONGEST]: mask(str(value))[:LONGEST] for name, value in (labels or {}).items()}
+        return self._reports(who).incident(operator, type, mask(str(what))[:LONGEST], REPORTED, labels=given)
 
     def resolve_incident(self, incident_id: str, cause: str = "") -> bool:
         """Say that an incident of yours is over.

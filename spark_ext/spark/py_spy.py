@@ -76,7 +76,7 @@ class PySpy:
             words = f"it has not answered within {WITHIN:g} s"
         except (OSError, ValueError) as problem:
             words = f"{type(problem).__name__}: {problem}"
-        return (), mask(f"py-spy has failed for process {pid}: {words[:_LONGEST]}")
+        return (), f"py-spy has failed for process {pid}: {mask(words)[:_LONGEST]}"
 
 
 _LONGEST: Final = 200
