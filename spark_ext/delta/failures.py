@@ -23,6 +23,12 @@ _ERRNO = re.compile(r"(?:os error |Os \{ code: )(\d+)")
 
 _GONE = ("Invalid table version", "No files in log segment")
 
+_DAMAGED = re.compile(
+    "Json error: |Expected contiguous commit files|No table metadata or protocol found|Requested range was invalid|"
+    "Parquet argument error|corrupt"
+)
+"""What is said of files that are torn, changed or missing among others."""
+
 
 def child(uri: str, *names: str) -> str:
     """A path or URI below another."""
@@ -113,6 +119,8 @@ class TableRef:
             )
         if code == errno.ENOENT or isinstance(problem, TableNotFoundError) or any(sign in text for sign in _GONE):
             return self.lost(doing, text)
+        if _DAMAGED.search(text):
+            return self.lost(doing, text, "a file of the table is torn, or is missing among others")
         return StorageError(
             f"{doing} failed: {text}",
             operator=self.operator,
@@ -133,10 +141,10 @@ class TableRef:
             do="find out which process commits to this table without pause; the commit will be retried",
         )
 
-    def lost(self, doing: str, text: str) -> StateError:
-        """The error for a table that has been deleted, wholly or in part."""
+    def lost(self, doing: str, text: str, what: str = "the table, or a file of it, is gone") -> StateError:
+        """The error for a table that has been deleted or damaged, wholly or in part."""
         return StateError(
-            f"{doing} failed: the table, or a file of it, is gone: {text}",
+            f"{doing} failed: {what}: {text}",
             operator=self.operator,
             kept="the job's output; no new state was written beside the lost state",
             do="restore the table from a backup, or mount the lost path again; to start over instead, delete the whole "

@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from spark_ext.delta.fence import Fence
-from spark_ext.errors import FencedError, SparkExtError, StateError, StorageError
+from spark_ext.errors import FencedError, StateError, StorageError
 from spark_ext.ledger.columns import arrow_schema, to_arrow
 from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.ledger.tables import CHECKPOINT_EVERY, LedgerTable
@@ -277,12 +277,25 @@ def test_a_path_that_is_a_file_is_reported(tmp_path: Path) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_truncated_log_is_reported(table: LedgerTable[EpochRow]) -> None:
-    table.append([epoch(1)])
-    (Path(table.uri) / "_delta_log" / f"{1:020}.json").write_text('{"add":')
-    with pytest.raises(SparkExtError) as caught:
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (f"_delta_log/{2:020}.json", '{"add":'),
+        (f"_delta_log/{2:020}.json", "\0" * 100),
+        (f"_delta_log/{1:020}.json", None),
+        (f"_delta_log/{0:020}.json", None),
+        ("*.parquet", ""),
+        ("*.parquet", "PAR1"),
+    ],
+)
+def test_a_damaged_table_is_no_outage(table: LedgerTable[EpochRow], file: str, content: str | None) -> None:
+    for number in (1, 2):
+        table.append([epoch(number)])
+    place = next(Path(table.uri).glob(file))
+    place.unlink() if content is None else place.write_text(content)
+    with pytest.raises(StateError, match="a file of the table is torn, or is missing") as caught:
         again(table).rows()
-    assert table.uri in caught.value.operator
+    assert table.uri in caught.value.operator and "restore the table" in caught.value.do
 
 
 @pytest.fixture
