@@ -57,6 +57,7 @@ from confluent_kafka.serialization import IntegerDeserializer
 from spark_ext.failures import python_error, python_text
 from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence, Frame, Link, Owner, Raised
+from spark_ext.failures.labels import FailureType
 from spark_ext.failures.owners import owner_of_file
 
 CLASSIFIER = Classifier()
@@ -373,6 +374,13 @@ def test_an_error_of_this_package_without_frames_is_the_librarys() -> None:
 
 def test_a_number_that_is_none() -> None:
     assert python_error.errno_of(OSError("S3", "bucket")) == 0
+
+
+@pytest.mark.parametrize("number", [5, 16, 116], ids=["input/output error", "busy", "stale handle"])
+def test_a_device_that_fails_is_no_fault_of_who_uses_it(number: int) -> None:
+    raised = Raised("builtins.OSError", os.strerror(number), frames=USER, errno=number, by="call")
+    found = CLASSIFIER.judge(Evidence((raised,)))
+    assert found.type is FailureType.SYSTEM and CLASSIFIER.decision(found.labels).do.value == "restart"
 
 
 SAID = yaml.safe_load(Path(__file__).with_name("said.yaml").read_text())
