@@ -206,6 +206,8 @@ def stateful_operators(df: DataFrame) -> tuple[str, ...]:
         if name in _STATEFUL and node.isStreaming() and all(one.isStreaming() for one in children if name == "Join"):
             found.append((node, above))
         left.extend((child, node) for child in children)
+        if name == "LateralJoin":
+            left.append((node.right().plan(), node))
     columns = _Columns(nodes[::-1] if found else [])
     return tuple(columns.described(node, above) for node, above in found)
 
@@ -221,16 +223,31 @@ class _Columns:
         self._made: dict[int, list[Any]] = {}
         """By the id of a column the expressions that it is made of: one for each branch of a union or window."""
         self._texts: dict[int, str] = {}
+        self._places: dict[int, int] = {}
+        """By the id of a column its number among those that one expression makes."""
+        defined = {node.id(): node.child().output() for node in nodes if node.nodeName() == "CTERelationDef"}
         for node in nodes:
             for one in _items(node.expressions()):
                 if _kind(one) == "Alias":
                     self._made[one.exprId().id()] = [one.child()]
             if node.nodeName() == "Generate":
-                self._made |= {one.exprId().id(): [node.generator()] for one in _items(node.generatorOutput())}
+                self._several(node.generatorOutput(), node.generator())
+            elif node.nodeName().startswith("MapIn"):
+                self._several(node.output(), next(one for one in _items(node.expressions()) if not _is_column(one)))
+            elif node.nodeName() == "CTERelationRef" and node.cteId() in defined:
+                for one, other in zip(_items(node.output()), _items(defined[node.cteId()]), strict=True):
+                    if one.exprId().id() != other.exprId().id():
+                        self._made[one.exprId().id()] = [other]
             elif node.nodeName() == "Expand":
                 self._branches(node, _items(node.projections()))
             elif node.nodeName() == "Union":
                 self._branches(node, [one.output() for one in _children(node) if not _is_marker(one)])
+
+    def _several(self, columns: Any, made_by: Any) -> None:
+        for place, one in enumerate(_items(columns)):
+            self._made[one.exprId().id()] = [made_by]
+            if columns.size() > 1:
+                self._places[one.exprId().id()] = place
 
     def _branches(self, node: Any, rows: list[Any]) -> None:
         for column, *given in zip(_items(node.output()), *map(_items, rows), strict=True):
@@ -248,7 +265,7 @@ class _Columns:
             node: the operator.
             above: the one that reads it; None: none does.
         """
-        kind = node.nodeName()
+        kind, timing = node.nodeName(), ""
         name = _STATEFUL[kind]
         if kind == "Join":
             given = node.condition()
@@ -266,16 +283,23 @@ class _Columns:
         elif kind == "Distinct":
             keys = node.child().output()
         elif kind == "TransformWithStateInPySpark":
-            name, keys = f"{name} in {node.timeMode().toString()} mode", node.leftAttributes()
+            timing, keys = node.timeMode().toString(), node.leftAttributes()
+            name = f"{name} in {timing} mode"
         else:
-            keys = node.groupingAttributes()
+            timing, keys = node.timeout().toString(), node.groupingAttributes()
+            name = f"{name} with {timing}"
+        if kind == "DeduplicateWithinWatermark" or timing.startswith("EventTime"):
+            # How long it keeps what depends on this column.
+            times = (one for one in _items(node.child().output()) if one.metadata().contains(_DELAY))
+            name = f"{name} of {', '.join(self._text(one) for one in times)}"
         by = ", ".join(self._typed(one) for one in _items(keys))
         state = f" with {node.stateType().simpleString()}" if kind == "FlatMapGroupsInPandasWithState" else ""
         return f"{name} by {by}{state}" if by else f"{name}{state}"
 
     def _aggregate(self, expression: Any) -> str:
-        shown = str(expression.aggregateFunction().toString())
-        return self._typed(expression) + (" ignore nulls" if shown.endswith(" ignore nulls") else "")  # not in its SQL
+        function = expression.aggregateFunction()
+        name = _NOT_IN_SQL.get(_kind(function))
+        return self._typed(expression) + (f" with {name} {_text_of(getattr(function, name)())}" if name else "")
 
     def _typed(self, expression: Any) -> str:
         text = self._text(expression)
@@ -286,11 +310,14 @@ class _Columns:
         sql = str(expression.sql())
         if sql.startswith("named_struct('start', ") and f"{_CONVERSION.lower()}(" in sql:
             ends = (self._text(next(_converted(one))) for one in _children(expression)[1::2])
-            times = (int(time) for time in re.findall(r"(?<![\w.])(\d+)L\b", sql))
+            times = (int(time) for time in re.findall(r"(?<![\w.])(-?\d+)L\b", sql))
             lengths = (f"{time} us" if time % 1_000_000 else f"{time // 1_000_000} s" for time in times)
             return f"window({', '.join(dict.fromkeys((*ends, *lengths)))})"
-        columns = [one for one in _items(expression.collectLeaves()) if _is_column(one)]
-        return inlined(sql, [(str(one.sql()), str(one.name()), self._column(one)) for one in columns])
+        leaves = (
+            (one, one.e() if _kind(one) == "OuterReference" else one) for one in _items(expression.collectLeaves())
+        )
+        columns = [(one, column) for one, column in leaves if _is_column(column)]
+        return inlined(sql, [(str(one.sql()), str(one.name()), self._column(column)) for one, column in columns])
 
     def _column(self, column: Any) -> str:
         number = column.exprId().id()
@@ -298,6 +325,8 @@ class _Columns:
             self._texts[number] = str(column.name())  # for what is made of itself
             made = dict.fromkeys(self._text(one) for one in self._made.get(number, ()))
             self._texts[number] = " or ".join(made) or str(column.name())
+            if number in self._places:
+                self._texts[number] += f"[{self._places[number]}]"
         return self._texts[number]
 
 
@@ -325,6 +354,22 @@ _CONVERSION: Final = "PreciseTimestampConversion"
 """What Spark makes a window of, around the time column."""
 
 _LONGEST: Final = 200
+
+_DELAY: Final = "spark.watermarkDelayMs"
+"""In the metadata of the column that has a watermark."""
+
+_NOT_IN_SQL: Final = {
+    "First": "ignoreNulls",
+    "Last": "ignoreNulls",
+    "AnyValue": "ignoreNulls",
+    "HyperLogLogPlusPlus": "relativeSD",
+    "PivotFirst": "pivotColumnValues",
+}
+"""What Spark leaves out of the SQL of aggregate functions, by their classes."""
+
+
+def _text_of(value: Any) -> str:
+    return str(value) if isinstance(value, (bool, float)) else str(value.mkString(", "))
 
 
 def _is_marker(node: Any) -> bool:

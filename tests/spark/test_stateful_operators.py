@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
@@ -14,7 +14,9 @@ from spark_ext.spark import jvm
 from tests.support.stateful import KINDS
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
 
 WINDOW = "window(timestamp_seconds(t), 0 s, 20 s)"
 TEXTS = {
@@ -23,12 +25,12 @@ TEXTS = {
     "limit": ["limit"],
     "window": [f"aggregate count(1) bigint by {WINDOW}, k bigint"],
     "duplicates": ["dropDuplicates by k bigint"],
-    "duplicates-watermark": ["dropDuplicatesWithinWatermark by k bigint"],
+    "duplicates-watermark": ["dropDuplicatesWithinWatermark of timestamp_seconds(t) by k bigint"],
     "two-operators": [
         f"aggregate count(1) bigint by {WINDOW}, k bigint",
-        "dropDuplicatesWithinWatermark by k bigint, v bigint",
+        "dropDuplicatesWithinWatermark of timestamp_seconds(t) by k bigint, v bigint",
     ],
-    "flat-map-groups": ["applyInPandasWithState by k bigint with struct<n:bigint>"],
+    "flat-map-groups": ["applyInPandasWithState with NoTimeout by k bigint with struct<n:bigint>"],
     "transform-with-state": ["transformWithState in NoTime mode by k bigint"],
 }
 """Written down, so that another process, and another release of Spark, has to find the same."""
@@ -43,6 +45,21 @@ def test_each_kind_of_operator(spark: SparkSession, tmp_path: Path, name: str) -
 
 def rows(spark: SparkSession) -> DataFrame:
     return spark.readStream.format("rate").load().selectExpr("value AS v", "value % 7 AS w", "timestamp AS t")
+
+
+def sql(frame: DataFrame, text: str) -> DataFrame:
+    return frame.sparkSession.sql(text, f=frame)
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def grouped(frame: DataFrame) -> DataFrame:
+    def none(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        yield from ()
+
+    return frame.groupBy("w").applyInPandasWithState(none, "k long", "n long", "append", "EventTimeTimeout")
 
 
 def found(spark: SparkSession, build: Build) -> tuple[str, ...]:
@@ -84,6 +101,50 @@ CHANGES: list[tuple[str, Build, Build]] = [
         lambda f: f.select(F.explode(F.array("v", F.lit(2))).alias("k")).groupBy("k").count(),
     ),
     (
+        "column of a generator",
+        lambda f: f.select(F.explode(F.create_map("v", "w"))).groupBy("key").count(),
+        lambda f: f.select(F.explode(F.create_map("v", "w"))).groupBy("value").count(),
+    ),
+    (
+        "key of a lateral join",
+        lambda f: sql(f, "SELECT col, count(*) FROM {f} AS f, LATERAL explode(array(v, w)) GROUP BY col"),
+        lambda f: sql(f, "SELECT col, count(*) FROM {f} AS f, LATERAL explode(array(v, w + 1)) GROUP BY col"),
+    ),
+    (
+        "column of a common table expression",
+        lambda f: sql(f, "WITH c AS (SELECT w, v AS x FROM {f}) SELECT w, sum(x) FROM c GROUP BY w"),
+        lambda f: sql(f, "WITH c AS (SELECT w, 10 * v AS x FROM {f}) SELECT w, sum(x) FROM c GROUP BY w"),
+    ),
+    (
+        "input of a function for batches",
+        lambda f: f.select("v", "w").mapInPandas(same, "v long, w long").groupBy("w").agg(F.expr(SUM)),
+        lambda f: f.selectExpr("w AS v", "v AS w").mapInPandas(same, "v long, w long").groupBy("w").agg(F.expr(SUM)),
+    ),
+    (
+        "output of a function for batches",
+        lambda f: f.mapInArrow(same, "v long, w long").groupBy("w").agg(F.expr(SUM)),
+        lambda f: f.mapInArrow(same, "w long, v long").groupBy("w").agg(F.expr(SUM)),
+    ),
+    (
+        "column of a watermark",
+        lambda f: f.withWatermark("t", "1 minute").dropDuplicatesWithinWatermark(["v"]),
+        lambda f: (
+            f.withColumn("t", F.expr("t - INTERVAL 1 DAY"))
+            .withWatermark("t", "1 minute")
+            .dropDuplicatesWithinWatermark(["v"])
+        ),
+    ),
+    (
+        "column of a timeout",
+        lambda f: grouped(f.withWatermark("t", "1 minute")),
+        lambda f: grouped(f.withColumn("u", F.expr("t - INTERVAL 1 DAY")).withWatermark("u", "1 minute")),
+    ),
+    (
+        "values of a pivot",
+        lambda f: f.groupBy("w").pivot("v", [1, 2]).sum("v"),
+        lambda f: f.groupBy("w").pivot("v", [1, 3]).sum("v"),
+    ),
+    (
         "order",
         lambda f: f.groupBy("w").agg(F.max("v"), F.min("v")),
         lambda f: f.groupBy("w").agg(F.min("v"), F.max("v")),
@@ -95,6 +156,16 @@ CHANGES: list[tuple[str, Build, Build]] = [
     ),
     ("nulls", lambda f: f.groupBy("w").agg(F.first("v")), lambda f: f.groupBy("w").agg(F.first("v", True))),
     (
+        "nulls of any",
+        lambda f: f.groupBy("w").agg(F.expr("any_value(v)")),
+        lambda f: f.groupBy("w").agg(F.expr("any_value(v) IGNORE NULLS")),
+    ),
+    (
+        "precision",
+        lambda f: f.groupBy("w").agg(F.approx_count_distinct("v")),
+        lambda f: f.groupBy("w").agg(F.approx_count_distinct("v", 0.051)),
+    ),
+    (
         "window",
         lambda f: f.groupBy(F.window("t", "1 hour")).count(),
         lambda f: f.groupBy(F.window("t", "2 hours")).count(),
@@ -103,6 +174,11 @@ CHANGES: list[tuple[str, Build, Build]] = [
         "start of a window",
         lambda f: f.groupBy(F.window("t", "1 hour")).count(),
         lambda f: f.groupBy(F.window("t", "1 hour", startTime="5 minutes")).count(),
+    ),
+    (
+        "start of a window before the epoch",
+        lambda f: f.groupBy(F.window("t", "1 hour", startTime="5 minutes")).count(),
+        lambda f: f.groupBy(F.window("t", "1 hour", startTime="-5 minutes")).count(),
     ),
     (
         "slide",
@@ -170,6 +246,15 @@ SAME: list[tuple[str, Build, Build]] = [
         "functions and lambdas",
         lambda f: f.groupBy(half("v"), F.transform(F.array("v"), lambda x: x + 1)).count(),
         lambda f: f.groupBy(half("v"), F.transform(F.array("v"), lambda x: x + 1)).count(),
+    ),
+    (
+        "names of common table expressions, queries and of what functions for batches return",
+        lambda f: sql(
+            f.mapInPandas(same, "a long, b long"), "WITH c AS (SELECT * FROM {f}) SELECT count(*) FROM c GROUP BY a"
+        ),
+        lambda f: sql(
+            f.mapInPandas(same, "c long, d long"), "WITH e AS (FROM {f}) SELECT count(*) FROM e AS x GROUP BY c"
+        ),
     ),
     (
         "a table that is joined",
