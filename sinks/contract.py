@@ -215,7 +215,9 @@ class TwoPhaseCommitSink(Connector):
 
     @abstractmethod
     def claim(self, claim: Claim) -> None:
-        """Take the target for an incarnation; called in the driver before the query starts, and may be repeated.
+        """Take the target for an incarnation; called in the driver before an epoch is planned, and may be repeated.
+
+        That is before the query starts; or, in a run that ends with what is there, when there is something to write.
 
         First fence older incarnations off, in the target itself; only then finish or discard what they left prepared.
         Before that call `claim.check_state` with the epochs that the target holds: a state that was put back from a

@@ -23,6 +23,7 @@ from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffs
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.options import Names, Options
 from spark_ext.spark import registry, watermarks
+from spark_ext.spark.late_claim import before_planning
 from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._carried(offset)
         if end is offset:
             return start
+        before_planning(registry.lookup(self._uid))
         reach(FailPoint.END_OF_INPUT_PLANNED)
         return end.to_json()
 

@@ -35,6 +35,7 @@ from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
 from spark_ext.sources.runtime.sample import keeps_bad_row, sampled, shares_of
 from spark_ext.spark import registry
 from spark_ext.spark.attendance import attend
+from spark_ext.spark.late_claim import await_claim, before_planning
 from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._said(planner, end)
         if end is offset:
             return start
+        before_planning(planner.registration)
         self._idle.epoch()
         self._planned = end.to_json()
         reach(FailPoint.SOURCE_PLANNED)
@@ -200,6 +202,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of an epoch, which may have been planned by an earlier run."""
         begin, finish = SourceOffset.from_json(start, self._uid), SourceOffset.from_json(end, self._uid)
         planner = self._planning(finish)
+        await_claim(planner.registration)  # an older driver may have planned it while the query was being started
         with self._turn(), current.planning():
             planner.enter(finish)
             pieces = ranges(begin, finish)

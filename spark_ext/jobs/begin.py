@@ -21,20 +21,21 @@ LOOK_EVERY = 0.05
 """Pause between two looks at the workers, s, if none of them reports."""
 
 
-def begin(waiting: Sequence[QueryRun], context: JobContext, coordinator: Coordinator) -> None:
+def begin(waiting: Sequence[QueryRun], context: JobContext, coordinator: Coordinator, *, late: bool) -> None:
     """Claim the targets of all queries, then open their operators; each step is done everywhere before the next one.
 
     Args:
         waiting: the queries.
         context: the job's.
         coordinator: when it has been asked to stop, the rest is left out.
+        late: whether a target may be claimed when something is to be written; see `late_claim`.
 
     Raises:
         StorageError: a command has not ended within the setting `start_timeout`.
         Exception: what a command has raised.
     """
     within = context.settings.start_timeout / 1000
-    in_all(waiting, lambda run: run.claim(), context, coordinator, within)
+    in_all(waiting, lambda run: run.claim(late=late), context, coordinator, within)
     in_all(waiting, lambda run: run.open(), context, coordinator, within)
 
 

@@ -252,7 +252,7 @@ def start_job(
         if halted:
             coordinator.stop()
         announce(context, coordinator)
-        begin(waiting, context, coordinator)
+        begin(waiting, context, coordinator, late=not past.definitions)
         if not coordinator.stopping:
             exchanges.register()
             if past.definitions:

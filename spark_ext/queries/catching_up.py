@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from spark_ext.errors import FencedError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import Action, AvailableNowRun
 from spark_ext.model.until import Upstream
 from spark_ext.queries.stoppable import StoppableQuery
+from spark_ext.spark.late_claim import is_asked
 
 if TYPE_CHECKING:
     from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.model.restarts import Decision
     from spark_ext.queries.describe_failure import Diagnosis
+    from spark_ext.queries.worker import Outcome
     from spark_ext.spark.own_end import OwnEnd
 
 T = TypeVar("T")
@@ -64,6 +67,8 @@ class CatchingUpQuery(StoppableQuery):
         until = self._context.until
         if self._state.ended or self._restarts.stopping or self._starting:
             return
+        if self._claims_late and not self._worker.busy and self._is_asked_to_claim():
+            self._worker.do("claim", self._claim_for_planner, self._claimed)
         if until is not None and self._awaits_from is not None and now - self._awaits_from >= AT_REST:
             upstream = until.upstream(self.spec.uid)
             if self.watched.paused:
@@ -81,6 +86,21 @@ class CatchingUpQuery(StoppableQuery):
                 return "" if until is None else until.unread(self.spec.uid)
 
             self.take_step("acknowledging what was read", acknowledge, self._suspended)
+
+    def _is_asked_to_claim(self) -> bool:
+        uids = [one.uid for one in (*self.spec.sources, *self.spec.ends)]
+        return is_asked(uids, self._context.incarnation.start, self._context.registry)
+
+    def _claim_for_planner(self) -> None:
+        self._claim_now()
+        self._registered.publish()
+
+    def _claimed(self, outcome: Outcome[None]) -> None:
+        if isinstance(outcome.error, FencedError):
+            raise outcome.error
+        if outcome.error is not None and not self._state.ended and not self._restarts.stopping:
+            found = self._diagnosed(outcome.error)
+            self.fail(found.error, found)
 
     def _suspended(self, unread: str) -> None:
         reach(FailPoint.SUSPENDED)

@@ -68,19 +68,33 @@ class OperatorHooks:
             operators.sink(spec.sink.format, spec.sink.options).validate(jvm.writer_frame(spec.writer).schema)
 
     @guarded()
+    def check_target(self) -> None:
+        """Refuse what is refused before the claim; nothing is written.
+
+        Raises:
+            ConfigurationError, TransientError: the sink refuses its rows, or its target.
+        """
+        self._validated()
+
+    def _validated(self) -> TwoPhaseCommitSink | None:
+        sink, spec = self._sink(), self._spec.sink
+        if sink is not None and spec is not None:
+            # A target may still be busy with requests of a driver that has died.
+            tries = attempts(sink.options, f"the look at the target of sink '{spec.uid}'", reraise=True)
+            tries(sink.validate, jvm.writer_frame(self._spec.writer).schema)
+        return sink
+
+    @guarded()
     def claim(self) -> None:
         """Fence older incarnations off the target; see `TwoPhaseCommitSink.claim`.
 
         Raises:
             FencedError, ConfigurationError, TransientError: the target was not claimed.
         """
-        sink, spec = self._sink(), self._spec.sink
+        sink, spec = self._validated(), self._spec.sink
         if sink is None or spec is None:
             return
-        schema = jvm.writer_frame(self._spec.writer).schema
-        # A target may still be busy with requests of a driver that has died.
         tries = attempts(sink.options, f"the claim of sink '{spec.uid}'", reraise=True)
-        tries(sink.validate, schema)
         while True:
             claim = self._claim(spec.uid)
             try:

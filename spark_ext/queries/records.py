@@ -107,7 +107,12 @@ def query_metadata(
 
 
 def registrations(
-    spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int, passed: int
+    spec: QuerySpec,
+    context: JobContext,
+    checkpoint: str,
+    lineage: int,
+    passed: int,
+    claims_after: int | None = None,
 ) -> list[Registration]:
     """What the workers of a query's operators need to know of its job.
 
@@ -117,6 +122,7 @@ def registrations(
         checkpoint: path or URI of its checkpoint directory.
         lineage: the query's.
         passed: the last control event that needs no restart of it any more.
+        claims_after: the newest planned epoch, if its target is still to be claimed.
     """
     roles = [(source.uid, "source") for source in spec.sources]
     roles += [(end.uid, "end_of_input") for end in spec.ends]
@@ -147,13 +153,14 @@ def registrations(
             samples=context.settings.monitor_interval > 0,
             lag_ms=context.settings.lag_interval if role == "source" else 0,
             writes=writes if role == "source" else (),
+            claims_after=claims_after,
         )
         for uid, role in roles
     ]
 
 
 def _writes(spec: QuerySpec, context: JobContext) -> list[Any]:
-    if spec.sink is None or spec.sink.format.lower() != "exchange_2pc":
+    if spec.sink is None or not spec.feeds_exchange:
         return []
     options = {name.lower(): value for name, value in spec.sink.options.items()}
     waits_for = [[one.uid, one.checkpoint] for one in context.consumers.get(spec.sink.uid, ())]

@@ -78,6 +78,8 @@ class RestartableQuery(ObservedQuery):
         self._live = False
         self._before_first: Callable[[], None] | None = None
         self._boundary: BoundaryRestart | None = None
+        self._claims_late = False
+        """Its target is still to be claimed: when a planner asks for it, as nothing is planned before."""
 
     def _in_spark(self, spec: QuerySpec) -> RunnableQuery:
         context = self._context
@@ -93,16 +95,36 @@ class RestartableQuery(ObservedQuery):
             until_now=context.until is not None,
         )
 
-    def _entries(self) -> list[Registration]:
-        return registrations(self.spec, self._context, self.checkpoint, self.lineage, self.passed)
+    def _entries(self, claims_after: int | None = None) -> list[Registration]:
+        return registrations(self.spec, self._context, self.checkpoint, self.lineage, self.passed, claims_after)
+
+    @property
+    def _may_claim_late(self) -> bool:
+        """Whether each epoch to come is one that its planners ask for: Spark's own sources do not.
+
+        An exchange is claimed at the start: it is the job's own, and its readers look at it at once.
+        """
+        spec = self.spec
+        asks = spec.sink is not None and not spec.natives and not spec.feeds_exchange
+        return self._context.until is not None and asks and self.committed >= 0 and not self.unsettled
+
+    def _claim_now(self) -> None:
+        """On the worker's thread: the claim that was left to the first epoch."""
+        self.operators.claim()
+        self._claims_late = False
+        self._registered.renew(self._entries())
 
     def _launch(self) -> Launch:
         """On the worker's thread."""
+        planned = self._observer.newest_planned()
+        if self._claims_late and planned is not None and not self._unsettled(planned):
+            self._registered.renew(self._entries(planned.epoch))
+        elif self._claims_late:
+            self._claim_now()  # Spark repeats the epoch
         self._registered.publish()
         if self.since < 0:
             holds.forget(self.checkpoint, self._context.incarnation.start)
         self._keep_event_times()
-        planned = self._observer.newest_planned()
         if planned is None and self.committed < 0:
             # Of a discarded history: Spark's maintenance of state writes after a query has ended, up to a minute later.
             self._query.settle()

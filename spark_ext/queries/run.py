@@ -77,9 +77,15 @@ class QueryRun(CatchingUpQuery):
         self._final_recorded = True
         self._become(State.FINISHING, "resumed")
 
-    def claim(self) -> None:
-        """Command: fence older incarnations off the target; see `OperatorHooks.claim`. Failures come with `deliver`."""
-        self._worker.do("claim", self.operators.claim, self._done)
+    def claim(self, *, late: bool) -> None:
+        """Command: fence older incarnations off the target; see `OperatorHooks.claim`. Failures come with `deliver`.
+
+        Args:
+            late: whether a run that ends with what is there may leave this to its first epoch; see `late_claim`.
+        """
+        late = self._claims_late = late and self._may_claim_late
+        operators = self.operators
+        self._worker.do("claim", lambda: operators.check_target() if late else operators.claim(), self._done)
 
     def open(self) -> None:
         """Command: call the operators' `open`, except that of sources which have ended."""

@@ -119,6 +119,11 @@ class QuerySpec:
         return frozenset(source.uid for source in self.sources if operators.is_aligned(source.format))
 
     @property
+    def feeds_exchange(self) -> bool:
+        """Whether it writes what other queries of the job read."""
+        return self.sink is not None and self.sink.format.lower() == "exchange_2pc"
+
+    @property
     def operators(self) -> tuple[OperatorSpec, ...]:
         """Everything with a uid in this query."""
         return (*self.sources, *self.ends, *((self.sink,) if self.sink else ()))

@@ -86,6 +86,9 @@ class Registration:
     """How old the lag of a source may become until it is asked again, ms; 0: it is asked with each epoch alone."""
     writes: Sequence[Any] = ()
     """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
+    claims_after: int | None = None
+    """While the target of its query is not claimed, see `late_claim`: the newest epoch that was planned when the query
+    was started. None: it is claimed."""
 
 
 def new_folder() -> Path:
@@ -139,6 +142,11 @@ def lag_note(uid: str) -> str:
 def targets_note(uid: str) -> str:
     """Name of the file beside a registration in which a source's planner keeps up to where this run reads."""
     return f"{uid}.now"
+
+
+def claim_note(uid: str) -> str:
+    """Name of the file beside a registration with which a planner asks for a claim; see `late_claim`."""
+    return f"{uid}.claim"
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:
@@ -254,7 +262,7 @@ def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = N
             there = lookup(uid, place)
             if there is not None and owner in (None, (there.job_id, there.incarnation)):
                 (place / f"{uid}.json").unlink()
-                for note in (lag_note(uid), targets_note(uid)):
+                for note in (lag_note(uid), targets_note(uid), claim_note(uid)):
                     (place / note).unlink(missing_ok=True)
         with suppress(OSError):  # it holds other registrations, or does not exist
             place.rmdir()
