@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,9 @@ NOW = {"availableNow": True}
 
 
 @pytest.fixture
-def streams(spark: SparkSession, tmp_path: Path) -> Streams:
-    return Streams(spark, tmp_path)
+def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
+    with closing(Streams(spark, tmp_path)) as found:
+        yield found
 
 
 def hourly(df: DataFrame) -> DataFrame:

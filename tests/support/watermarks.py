@@ -159,6 +159,12 @@ class Streams:
         self.query = self._again()
         return self.query
 
+    def close(self) -> None:
+        """Leave nothing in the session: neither the query nor what its markers find."""
+        if self.query is not None:
+            self.query.stop()
+        registry.withdraw(self._published, registry.folder_of(self.spark))
+
     def settle(self) -> None:
         """Wait until the query has nothing left to do: it ended by itself, or is idle.
 

@@ -6,6 +6,7 @@ Each test pins a behaviour of this Spark version. One that fails after an upgrad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,9 @@ ALL = [(hour(h), h) for h in range(4)]
 
 
 @pytest.fixture
-def streams(spark: SparkSession, tmp_path: Path) -> Streams:
-    return Streams(spark, tmp_path)
+def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
+    with closing(Streams(spark, tmp_path)) as found:
+        yield found
 
 
 def hourly(df: DataFrame) -> DataFrame:
@@ -99,9 +101,9 @@ def test_a_marker_of_constants_makes_a_join_drop_rows_of_the_other_side(streams:
     for name, null in {"constants": lambda value: value, "unforeseen": unforeseen}.items():
         left = by_hand(streams.read("a"), null=null)
         joined = left.alias("l").join(right.alias("r"), near).select("r.n")
-        one = Streams(streams.spark, streams.folder, name)
-        one.run(joined, NOW)
-        found[name] = one.rows()
+        with closing(Streams(streams.spark, streams.folder, name)) as one:
+            one.run(joined, NOW)
+            found[name] = one.rows()
     assert found == {"constants": [(10,)], "unforeseen": [(10,), (20,)]}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,11 +112,11 @@ ZERO = {"processingTime": "0 seconds"}
 
 
 @pytest.fixture
-def streams(spark: SparkSession, tmp_path: Path) -> Streams:
-    found = Streams(spark, tmp_path)
-    found.put("a", *A)
-    found.put("b", *B)
-    return found
+def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
+    with closing(Streams(spark, tmp_path)) as found:
+        found.put("a", *A)
+        found.put("b", *B)
+        yield found
 
 
 def check(streams: Streams, shape: Shape, trigger: Mapping[str, object]) -> None:
