@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,49 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
 
+class Drivers:
+    """One driver for all series, as its start takes longer than a run; another one when it was killed.
+
+    Args:
+        folder: of its log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "driver.log"
+        self._driver: Tree | None = None
+
+    def __enter__(self) -> Drivers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the driver with all its processes."""
+        if self._driver is not None:
+            self._driver.kill_all()
+
+    def run(self, shape: str, folder: Path, options: Mapping[str, Any]) -> Tree:
+        """The driver, which makes the runs of a job from now on that are not done."""
+        if self._driver is None or self._driver.poll() is not None:
+            command: list[str | Path] = [sys.executable, ROOT / "tests" / "chaos" / "repeated_job.py"]
+            variables = {"SPARK_MASTER": "local[2]", **cheap_jvm.forking(ROOT)}
+            self._driver = Tree(command, self._log, variables, stdin=subprocess.PIPE)
+        self._driver.tell(json.dumps([shape, str(folder), dict(options)]))
+        return self._driver
+
+    def end(self) -> list[str]:
+        """End the driver behind its last run; returns what is wrong with that."""
+        if self._driver is None:
+            return []
+        self._driver.tell(None)
+        code = self._driver.wait(ENDS_WITHIN)
+        if code == 0:
+            return []
+        ended = f"the driver's exit code is {code}" if code is not None else "the driver does not end"
+        return [f"{ended}: {self._driver.text()[-2000:]}"]
+
+
 class Series:
     """The runs of one shape in a folder.
 
@@ -58,13 +102,15 @@ class Series:
         name: of the input, one of `INLETS`.
         folder: empty.
         seed: of what is random.
+        drivers: make the runs.
     """
 
-    def __init__(self, name: str, folder: Path, seed: int) -> None:
+    def __init__(self, name: str, folder: Path, seed: int, drivers: Drivers) -> None:
         self._shape, self._next, self._open = INLETS[name]
-        self._folder = folder
+        self._folder, self._drivers = folder, drivers
         self._random = random.Random(seed)
         self._usual = 3.0
+        self._warm: list[float] = []
         self.outcome = Outcome()
 
     def run(self, runs: int, kills: int, say: Callable[[str], None] = lambda what: None) -> Outcome:
@@ -77,27 +123,19 @@ class Series:
         """
         killed = set(self._random.sample(range(1, runs), min(kills, runs - 1)))
         with self._open(self._folder) as inlet:
-            driver = self._start(inlet)
+            driver = self._drivers.run(self._shape, self._folder, inlet.options)
             try:
                 for number in range(runs):
                     driver = self._one(number, inlet, driver, kill=number in killed, last=number == runs - 1)
                     if number % 10 == 9:
                         self.outcome.sizes[number + 1] = _size(self._folder / "state")
                         say(f"{number + 1} runs, {self.outcome.kills} kills, {self._next} rows")
-                code = driver.wait(ENDS_WITHIN)
-                if code != 0:
-                    ended = f"the driver's exit code is {code}" if code is not None else "the driver does not end"
-                    self.outcome.problems.append(f"{ended}: {driver.text()[-2000:]}")
-            finally:
-                driver.kill_all()
+            except BaseException:
+                self._drivers.kill()  # it waits for a run that does not come
+                raise
         self.outcome.runs, self.outcome.rows = runs, self._next
         self.outcome.problems += self._differences()
         return self.outcome
-
-    def _start(self, inlet: Inlet) -> Tree:
-        script = ROOT / "tests" / "chaos" / "repeated_job.py"
-        command: list[str | Path] = [sys.executable, script, self._shape, self._folder, json.dumps(dict(inlet.options))]
-        return Tree(command, self._folder / "driver.log", {"SPARK_MASTER": "local[2]", **cheap_jvm.forking(ROOT)})
 
     def _add(self, inlet: Inlet) -> None:
         count = self._random.choice([0, 1, 3, 12])
@@ -115,7 +153,7 @@ class Series:
             self.outcome.kills += 1
             driver.kill()
             until(lambda: not driver.members(), "the killed driver's processes have ended", 60)
-            driver = self._start(inlet)
+            driver = self._drivers.run(self._shape, self._folder, inlet.options)
         if not last and self._random.random() < 0.3:
             # Comes while the run is under way: this run reads it, or the next one.
             self._add(inlet)
@@ -127,7 +165,9 @@ class Series:
         self._check(number, there, result, last)
         if not kill:
             self.outcome.seconds.append(result["seconds"])
-            self._usual = sorted(self.outcome.seconds)[len(self.outcome.seconds) // 2]
+        if not kill and not result["first"]:  # the first run of a driver takes several times as long
+            self._warm.append(result["seconds"])
+            self._usual = sorted(self._warm)[len(self._warm) // 2]
         return driver
 
     def _check(self, number: int, there: int, result: dict[str, Any], last: bool) -> None:
@@ -189,9 +229,10 @@ def main(
         for name in names:
             place = folder / name
             place.mkdir(parents=True)
-            series = Series(name, place, seed)
             say = partial(_say, console, name)
-            found = series.run(runs, kills, say)
+            with Drivers(place) as drivers:
+                found = Series(name, place, seed, drivers).run(runs, kills, say)
+                found.problems += drivers.end()
             usual = sorted(found.seconds)[len(found.seconds) // 2] if found.seconds else 0
             grown = [f"{count} files, {size // 1024} KiB after {run}" for run, (count, size) in found.sizes.items()]
             console.print(

@@ -1,7 +1,8 @@
-"""A job that is run with `until="now"` again and again in one process: `python repeated_job.py SHAPE FOLDER OPTIONS`.
+"""Jobs that are run with `until="now"` again and again in one process: `python repeated_job.py`.
 
-Runs take turns as `turns.py` says. A process that is started anew continues with the first run that is not done. The
-input's frame is made once in a process: what a run costs is then mostly the run.
+Each line of standard input is a job: shape, folder and options, as JSON. Runs take turns as `turns.py` says. A process
+that is started anew continues with the first run that is not done. The frame of an input is made once in a process:
+what a run costs is then mostly the run.
 """
 
 from __future__ import annotations
@@ -85,21 +86,24 @@ def job(spark: SparkSession, shape: str, folder: Path, frame: DataFrame) -> sx.J
     return made.add("out", frame.writeStream.format("delta_2pc").options(uid="out-out", path=str(folder / "out")))
 
 
-def main(shape: str, folder: Path, options: dict[str, Any]) -> None:
+def main() -> None:
     spark = sx.session("repeated", conf={"spark.driver.memory": "700m"})
-    frame: DataFrame | None = None
-    number: int | None = 0
-    number = 0
-    while (turn := turns.next_turn(folder, number)) is not None:
-        number = turn
-        while (last := turns.given(folder, number)) is None:
-            time.sleep(LOOK_EVERY)
-        started = time.monotonic()
-        if frame is None:
-            frame = frame_of(spark, shape, options)
-        result = job(spark, shape, folder, frame).run(until="now", emit="all" if last else "closed", progress=False)
-        turns.take(folder, number, {**result.to_json(), "seconds": time.monotonic() - started})
+    first = True
+    for line in sys.stdin:
+        shape, place, options = json.loads(line)
+        folder, number = Path(place), 0
+        frame: DataFrame | None = None
+        while (turn := turns.next_turn(folder, number)) is not None:
+            number = turn
+            while (last := turns.given(folder, number)) is None:
+                time.sleep(LOOK_EVERY)
+            started = time.monotonic()
+            if frame is None:
+                frame = frame_of(spark, shape, options)
+            result = job(spark, shape, folder, frame).run(until="now", emit="all" if last else "closed", progress=False)
+            turns.take(folder, number, {**result.to_json(), "seconds": time.monotonic() - started, "first": first})
+            first = False
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    main()

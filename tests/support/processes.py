@@ -63,15 +63,22 @@ class Tree:
         command: the command to run.
         log: file to which its output is appended.
         env: additional environment variables.
+        stdin: as of `subprocess.Popen`; with a pipe, `tell` writes to it.
     """
 
-    def __init__(self, command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
             self._process = subprocess.Popen(
                 [str(part) for part in command],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
@@ -86,6 +93,15 @@ class Tree:
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
         self.kill_all()
+
+    def tell(self, line: str | None) -> None:
+        """Write a line to its standard input; None closes that."""
+        assert self._process.stdin is not None
+        if line is None:
+            self._process.stdin.close()
+            return
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
 
     def poll(self) -> int | None:
         """The command's exit code; None while it runs. A signal gives a negative number."""
