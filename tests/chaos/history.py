@@ -60,8 +60,8 @@ def expected() -> pa.Table:
 class Feeder:
     """Sends the topic's messages, in order and once each, whatever happens to the broker."""
 
-    def __init__(self, bootstrap: str, topic: str, end: int) -> None:
-        self._topic, self._end = topic, end
+    def __init__(self, bootstrap: str, topic: str, end: int, pace: float) -> None:
+        self._topic, self._end, self._pause = topic, end, 1 / (PER_SECOND * pace)
         self._failed: list[KafkaError] = []
         self._stopped = threading.Event()
         self._producer = Producer(
@@ -99,7 +99,7 @@ class Feeder:
             for offset in range(SENT_BEFORE[partition], count)
         ]
         for _, partition, offset in sorted(places):
-            if self._stopped.wait(1 / PER_SECOND):
+            if self._stopped.wait(self._pause):
                 return
             self._send(partition, offset)
         for partition, count in enumerate(EVENTS):
@@ -127,8 +127,8 @@ class Feeder:
 class World:
     """Both servers, and for each round a table, a topic, its feeder and the job's two targets."""
 
-    def __init__(self, postgres: PostgresServer, kafka: Broker) -> None:
-        self.postgres, self.kafka = postgres, kafka
+    def __init__(self, postgres: PostgresServer, kafka: Broker, pace: float) -> None:
+        self.postgres, self.kafka, self._pace = postgres, kafka, pace
         self.table, self.topic = PostgresOutlet(postgres), KafkaOutlet(kafka)
         self.killed: Counter[str] = Counter()
         self._feeders: dict[Path, Feeder] = {}
@@ -163,8 +163,8 @@ class World:
     def _begin(self, out: Path) -> dict[str, dict[str, str]]:
         target = self.table.options(out)
         history, log = self._fill(f"history_{target['table']}"), self.kafka.topic(f"log-{out.name}", len(EVENTS))
-        end = int((time.time() + SECONDS) * 1000)
-        self._feeders[out] = Feeder(self.kafka.bootstrap, log, end)
+        end = int((time.time() + SECONDS / self._pace) * 1000)
+        self._feeders[out] = Feeder(self.kafka.bootstrap, log, end, self._pace)
         self._feeders[out].start()
         return {
             "history": {
@@ -243,21 +243,29 @@ class HistoryScenario(Scenario):
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[World]:
+def opened(folder: Path, pace: float = 1) -> Iterator[World]:
     """Both servers, which are removed at the end."""
     place = folder / "broker"
     place.mkdir(parents=True)
     server = PostgresServer()
     try:
         with Broker(place) as broker:
-            yield World(server.create(), broker)
+            yield World(server.create(), broker, pace)
     finally:
         server.close()
 
 
-def chaos(folder: Path, *, kills: int, seed: int = 1, say: Say = print) -> Report:
-    """Run the job under kills of driver, workers and both servers, over as many rounds as that takes."""
-    with opened(folder) as world:
+def chaos(folder: Path, *, kills: int, seed: int = 1, pace: float = 1, say: Say = print) -> Report:
+    """Run the job under kills of driver, workers and both servers, over as many rounds as that takes.
+
+    Args:
+        folder: for everything.
+        kills: how many.
+        seed: of what is random.
+        pace: how many times as fast the topic is filled, and the end comes.
+        say: shows progress.
+    """
+    with opened(folder, pace) as world:
         rows = Content(expected())
         reference = Known(HistoryScenario.of(world), {"table": rows, "topic": rows})
         targets: list[Target] = ["worker", "server", "driver", "server"]

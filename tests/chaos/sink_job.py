@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ from spark_ext.sources.datagen import DataGen
 ROWS_OF = (2_000, 3_000, 4_000)
 """Rows of each channel; the channels end one after the other."""
 
-EPOCH_ROWS = 100
-"""Rows per epoch; gives about ninety epochs."""
+EPOCH_ROWS = int(os.environ.get("CHAOS_EPOCH_ROWS", "100"))
+"""Rows per epoch; 100 give about ninety epochs."""
 
 BAD_EVERY = 10
 """Of so many ids one is refused, where the sink puts bad rows aside."""

@@ -86,7 +86,9 @@ def processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: 
     return report
 
 
-def server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
+def server_at_steps(
+    reference: Reference, folder: Path, outlet: Outlet, say: Say, env: Mapping[str, str] = LOCAL
+) -> Report:
     """Kill the server at each step of an epoch, and start it again before the worker continues."""
     assert outlet.server is not None
     steps = (*EVERY_COMMIT[2:], *outlet.commits)
@@ -97,7 +99,7 @@ def server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say
     points = {VARIABLE: ";".join(f"{step}=wait:{gate}" for step, gate in gates.items()), ONCE_DIR: str(once)}
     waiting: Mapping[str, Path] = {step: gate.with_name(gate.name + ".waiting") for step, gate in gates.items()}
     left = list(steps)
-    with timed(report), Round(reference, folder / "server-steps", LOCAL, report, say=say) as round_:
+    with timed(report), Round(reference, folder / "server-steps", env, report, say=say) as round_:
         failed_starts = 0
         while True:
             run = round_.start(**points)
