@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,12 +25,16 @@ from spark_ext.failures.evidence import Evidence
 from spark_ext.spark.failure_chain import evidence_of
 from tests.failures.corpus import Case, all_cases
 from tests.support.cluster import Cluster
+from tests.support.waiting import until
 
 RECORDED: Final = Path(__file__).parent / "recorded"
 ROOT: Final = Path(__file__).parents[2]
-_ALONE: Final = "--alone"
+_DRIVER: Final = "--driver"
+_COMMAND: Final = (sys.executable, "-m", "tests.failures.record", _DRIVER)
 _TIMEOUT: Final = 300
-"""How long a driver of its own may take, s."""
+"""How long a case of a driver may take, s."""
+_PACKAGES: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+"""What cases in a process of their own need, from the start of Java on."""
 
 
 def portable(evidence: Evidence, folder: str) -> str:
@@ -57,25 +61,75 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
-def made_apart(case: Case, environment: Mapping[str, str]) -> str:
-    """The record of a case in a driver of its own.
+class Driver:
+    """Makes one case after the other fail in another process, each in a session of its own.
+
+    A start of Java takes longer than most cases. It is started again when a case has ended it.
 
     Args:
-        case: what is to fail.
-        environment: of a cluster, if the driver runs on one.
+        environment: of a cluster, if the sessions run on one.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "record.json"
-        subprocess.run(
-            [sys.executable, "-m", "tests.failures.record", _ALONE, str(out), "--name", case.name],
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            timeout=_TIMEOUT,
-            check=False,
-            stdout=sys.stderr,
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            _COMMAND, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=sys.stderr, text=True
         )
-        assert out.exists(), f"the driver of {case.name} has left no record"
-        return out.read_text()
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._process.communicate(timeout=_TIMEOUT)
+        finally:
+            self._process.kill()
+
+    def made(self, case: Case) -> str:
+        """The record of a case."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "record.json"
+            print(case.name, out, file=self._process.stdin, flush=True)
+            try:
+                until(lambda: out.exists() or self._process.poll() is not None, f"the record of {case.name}", _TIMEOUT)
+            except TimeoutError:
+                self._process.kill()
+                raise
+            assert out.exists(), f"the driver of {case.name} has left no record"
+            text = out.read_text()
+        assert text.startswith("{"), text
+        return text
+
+
+def _drive() -> None:
+    """The process of a `Driver`."""
+    with suppress(ChildProcessError):
+        os.waitpid(-1, 0)  # the Java of before
+    cases = {case.name: case for case in all_cases()}
+    for line in sys.stdin:
+        name, _, out = line.strip().partition(" ")
+        case = cases[name]
+        # Executors have no tests to import.
+        cloudpickle.register_pickle_by_value(sys.modules[case.cause.__module__])
+        packages = {"spark.jars.packages": _PACKAGES} if case.where == "process" else {}
+        spark = _session({**packages, **dict(case.conf)}, master="local[2]" if case.where == "process" else None)
+        system = spark._jvm.java.lang.System  # type: ignore[union-attr]
+        for setting, _ in case.conf:
+            system.clearProperty(setting)  # with which Java was started, and would give it to each further session
+        try:
+            text = made(spark, case)
+        except AssertionError as problem:
+            text = str(problem)
+        try:
+            spark.stop()
+            answers = isinstance(system.currentTimeMillis(), int)
+        except Exception:
+            answers = False
+        draft = Path(f"{out}.draft")
+        draft.write_text(text)
+        draft.rename(out)
+        if not answers:
+            # Java has ended; or a signal has interrupted a call, whose answer is then taken for that of the next one.
+            os.execv(_COMMAND[0], _COMMAND)
 
 
 def _session(conf: dict[str, str], *, master: str | None) -> SparkSession:
@@ -90,16 +144,12 @@ def main() -> None:
     parser.add_argument("--where", default="local", choices=("local", "process", "cluster"))
     parser.add_argument("--held-out", action="store_true", help="held-out cases instead of the others")
     parser.add_argument("--show", action="store_true", help="print the evidence, and record nothing")
-    parser.add_argument(_ALONE, type=Path, help="write the record of one case to this file")
+    parser.add_argument(_DRIVER, action="store_true", help="make those fail that standard input names")
     given = parser.parse_args()
-    chosen = [one for one in all_cases() if fnmatch.fnmatch(one.name, given.name)]
-    if given.alone is not None:
-        (case,) = chosen
-        # Executors have no tests to import.
-        cloudpickle.register_pickle_by_value(sys.modules[case.cause.__module__])
-        spark = _session(dict(case.conf), master="local[2]" if case.where == "process" else None)
-        given.alone.write_text(made(spark, case))
+    if given.driver:
+        _drive()
         return
+    chosen = [one for one in all_cases() if fnmatch.fnmatch(one.name, given.name)]
     chosen = [one for one in chosen if one.where == given.where and one.held_out == given.held_out]
     RECORDED.mkdir(exist_ok=True)
     shared = _session({}, master="local[2]") if given.where == "local" else None
@@ -112,8 +162,12 @@ def main() -> None:
 def _record(chosen: Sequence[Case], shared: SparkSession | None, environment: Mapping[str, str], *, show: bool) -> None:
     for case in chosen:
         try:
-            text = made(shared, case) if shared is not None else made_apart(case, environment)
-        except (AssertionError, subprocess.TimeoutExpired) as problem:
+            if shared is not None:
+                text = made(shared, case)
+            else:
+                with Driver(environment) as driver:
+                    text = driver.made(case)
+        except (AssertionError, TimeoutError) as problem:
             print(f"{case.name}: {problem}", flush=True)
             continue
         _keep(case, text, show=show)

@@ -8,25 +8,31 @@ import pytest
 
 from tests.failures import record
 from tests.failures.remade import CASES, check, of_each_rule
-from tests.support.cluster import Cluster
 
 NAMES = of_each_rule("process", "cluster")
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with record.cluster() as running:
-        yield running
+def driver() -> Iterator[record.Driver]:
+    with record.Driver({}) as driver:
+        yield driver
 
 
-@pytest.mark.slow(30, "a driver of its own")
+@pytest.fixture(scope="module")
+def driver_on_cluster() -> Iterator[record.Driver]:
+    with record.cluster() as running, record.Driver(running.environment) as driver:
+        yield driver
+
+
+@pytest.mark.process
+@pytest.mark.slow(30, "the first one starts a driver, and so does one after another's end")
 @pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].where == "process"])
-def test_a_failure_is_judged_as_its_record(name: str) -> None:
-    check(CASES[name], record.made_apart(CASES[name], {}))
+def test_a_failure_is_judged_as_its_record(name: str, driver: record.Driver) -> None:
+    check(CASES[name], driver.made(CASES[name]))
 
 
 @pytest.mark.cluster
-@pytest.mark.slow(40, "a driver of its own, on a cluster")
+@pytest.mark.slow(40, "the first one starts a cluster, and a driver on it")
 @pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].where == "cluster"])
-def test_a_failure_on_a_cluster_is_judged_as_its_record(name: str, cluster: Cluster) -> None:
-    check(CASES[name], record.made_apart(CASES[name], cluster.environment))
+def test_a_failure_on_a_cluster_is_judged_as_its_record(name: str, driver_on_cluster: record.Driver) -> None:
+    check(CASES[name], driver_on_cluster.made(CASES[name]))
