@@ -191,7 +191,7 @@ def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarne
 
 
 @pytest.mark.core_for("[20]")
-@pytest.mark.parametrize("epochs", [20, 130])
+@pytest.mark.parametrize("epochs", [20, 110])
 def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(lab: JobHarness, epochs: int) -> None:
     """In place; the rows and the state of the epochs since are taken back."""
     lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2" if epochs < 100 else "100")

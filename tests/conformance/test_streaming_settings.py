@@ -79,7 +79,7 @@ FURTHER = {
     "validateEventTimeWatermarkColumn": "false",
     "verifyCheckpointDirectoryEmptyOnStart": "true",
 }
-TOGETHER = 10
+TOGETHER = 16
 """Number of these settings that a job runs with."""
 REFUSED: dict[str, tuple[str, type[Exception], str]] = {
     "multipleWatermarkPolicy": ("max", ConfigurationError, "multipleWatermarkPolicy"),
