@@ -51,14 +51,27 @@ class Definition:
         return {pick(group) for group in groups.values()}
 
 
+def windows_closed(left: set[int], right: set[int], last: bool) -> set[int]:
+    """What the hourly job has written of its windows of 8 s: the newest id of each that both sources have passed.
+
+    Args:
+        left: ids of one source. An event time is the id modulo 10,000, s; a watermark is 1 s behind.
+        right: of the other one.
+        last: whether open windows are emitted as well.
+    """
+    passed = min(max(number % 10_000 for number in ids) for ids in (left, right)) - 1
+    newest = {number % 10_000 // 8: number for number in sorted(left | right)}
+    return {number for window, number in newest.items() if last or 8 * (window + 1) <= passed}
+
+
 @dataclass(frozen=True)
 class Run:
     """A start of the job, and what happens during it."""
 
     how: str
-    """`end`: until it ends; `stop` or `kill`: after some epochs; `clean`: temporary files are deleted after some
-    epochs; `takeover`: a second driver takes over after some epochs; `copies`: at the same time from a copy of the
-    state."""
+    """`end`: until it ends; `stop` or `kill`: after some epochs; `checkpoint`: a stop behind a checkpoint; `clean`:
+    temporary files are deleted after some epochs; `takeover`: a second driver takes over after some epochs; `copies`:
+    at the same time from a copy of the state."""
     after: int = 0
     """Epochs of this run after which it happens."""
 
@@ -73,7 +86,7 @@ class Change:
 
 Step = Run | Change
 
-RUNS = ("end", "stop", "stop", "kill", "kill", "kill", "clean", "takeover", "copies")
+RUNS = ("end", "stop", "stop", "kill", "kill", "kill", "checkpoint", "clean", "takeover", "copies")
 
 CHANGES = (
     "rename",
@@ -98,25 +111,39 @@ CHANGES = (
 
 STATEFUL = ("another aggregate", "another key", "another window")
 
+READS = ("read the checkpoint", "read it from another table")
+
 PLOTS: tuple[tuple[str, ...], ...] = (
     *((what,) for what in STATEFUL),
     ("rename and say so", "move the state"),
     ("remove a query and say so", "take a savepoint", "add a query", "restore the savepoint"),
     ("take a savepoint", "follow the target", "restore the savepoint", "follow the target"),
+    READS,
 )
 """Changes that matter one after the other, with runs between them."""
 
+ARRIVALS = {"a left file": "a", "a right file": "b"}
+"""What may be new for the hourly job, and the folder: its two sources have the same event times."""
+
+HOURLY = ("hourly run", "hourly run with a pause", "last hourly run")
+"""Runs until now of a job of its own, beside the other one."""
+
 
 def history(seed: int) -> tuple[Definition, list[Step]]:
-    """A job and what happens to it: two to four times a run and a change, then a run to the end."""
+    """A job and what happens to it: two to four times a run and a change, or a plot, then a run to the end."""
     draw = random.Random(seed)
     steps: list[Step] = []
+    if draw.random() < 0.15:
+        for what in ("hourly run", *draw.choices(HOURLY[:2], (2, 1), k=2), "last hourly run"):
+            steps += [Change(one) for one in (*draw.sample(list(ARRIVALS), draw.choice((0, 1, 1, 2))), what)]
+        return Definition(), [*steps, Run("end")]
     kind = draw.choice(KINDS)
     if draw.random() < 0.5:
         plot = draw.choice(PLOTS)
         kind = "total" if plot[0] in STATEFUL else "process" if "move the state" in plot else kind
         for what in plot:
-            steps += [Run(draw.choice(("stop", "stop", "kill")), draw.randint(2, 6)), Change(what)]
+            how = draw.choice(("stop", "stop", "kill")) if steps or "read" not in what else "checkpoint"
+            steps += [Run(how, draw.randint(2, 4)), Change(what)]
         return Definition(kind, more="add a query" in plot), [*steps, Run("stop", 1), Run("end")]
     for _ in range(draw.randint(2, 4)):
         steps.append(Run(draw.choice(RUNS), draw.randint(0, 6)))

@@ -1,8 +1,9 @@
 """A driver process: runs the jobs that it is sent, one at a time, in one Spark session, until it is killed.
 
-Reads one JSON object per line: `{"do": "run", "definition": {...}, "root": ..., "state": ..., "takeover": false}`, then
-perhaps `{"do": "stop"}`; instead of `run` also `savepoint`, `restore`, and `follow`, a run of a job that copies the
-target as far as it is. Writes one per line: `{"ready": true}` at first, then the outcome of each.
+Reads one JSON object per line: `{"do": "run", "definition": {...}, "root": ..., "state": ..., "takeover": true}`, then
+perhaps `{"do": "stop"}` or `{"do": "checkpoint"}`, which takes one and stops; instead of `run` also `savepoint`,
+`restore`, `read`, of a checkpoint, `follow`, a run of a job that copies the target as far as it is, and runs of the
+hourly job. Writes one per line: `{"ready": true}` at first, then the outcome of each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ from tests.histories.definition import Definition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 class Numbered(StatefulProcessor):
@@ -68,6 +72,27 @@ def follower(spark: Any, now: Definition, root: Path) -> sx.Job:
     )
     job = sx.Job(spark, "follower", state=root / "follower", restart_attempts=0)
     return job.add("follow", rows.load().writeStream.format("delta_2pc").options(uid="to", path=str(root / "followed")))
+
+
+def hourly(spark: Any, root: Path) -> sx.Job:
+    """A job of its own: a source of Spark's with its own trigger, a watermark for each of two sources, and a gate."""
+    job = sx.Job(spark, "hourly", state=root / "hourly", restart_attempts=0)
+
+    def files(uid: str, folder: str) -> DataFrame:
+        given = {"uid": uid, "path": str(root / "input" / folder), "format": "csv", "watch": "true", "readers": "1"}
+        rows = spark.readStream.format("files").schema("id bigint, word string").options(**given).load()
+        return rows.withColumn("ts", F.timestamp_seconds(F.col("id") % 10_000 + 86400))
+
+    def to(target: str, rows: DataFrame) -> DataStreamWriter:
+        place = {"uid": f"{target}-out", "path": str(root / "output" / target)}
+        return rows.select("id").writeStream.format("delta_2pc").options(**place)
+
+    own = spark.readStream.schema("id bigint, word string").csv(str(root / "input" / "a"))
+    job.add("own", to("own", own).trigger(availableNow=True))
+    left, right = (sx.with_watermark(files(f"in-{one}", one), "ts", "1 second") for one in "ab")
+    windows = left.union(right).groupBy(F.window("ts", "8 seconds")).agg(F.max("id").alias("id"))
+    job.add("windows", to("windows", windows))
+    return job.add("gated", lambda: to("gated", files("in-gated", "b")), after="windows")
 
 
 def built(spark: Any, now: Definition, root: Path, state: Path, takeover: bool) -> sx.Job:
@@ -126,10 +151,12 @@ class Drive:
         self._spark = sx.session("histories", master="local[2]", conf=conf)
         self._job: sx.Job | None = None
         self._stop = threading.Event()
+        self._taken: list[int] = []
 
     def run(self, given: dict[str, Any]) -> None:
         """Run one job, and report how it ended."""
         self._stop.clear()
+        self._taken.clear()
         root = Path(given["root"])
         try:
             now = Definition(**given["definition"])
@@ -137,7 +164,13 @@ class Drive:
                 follower(self._spark, now, root).run(until="now", progress=False)
                 self.say(outcome="FOLLOWED")
                 return
-            job = built(self._spark, now, root, Path(given["state"]), given["takeover"])
+            if "hourly" in given["do"]:
+                self.say(outcome=self.run_hourly(given["do"], root))
+                return
+            job = built(self._spark, now, root, Path(given["state"]), given.get("takeover", False))
+            if given["do"] == "read":
+                self.say(outcome="READ", ids=self.as_of(job, given["checkpoint"], given["sink"]))
+                return
             if given["do"] != "run":
                 act = job.savepoint if given["do"] == "savepoint" else job.restore
                 act(root / "savepoint")
@@ -156,13 +189,40 @@ class Drive:
         try:
             result = job.await_termination()
             before = {query.uid: query.finished_before for query in result.queries}
-            self.say(outcome=result.state.value, finished_before=before)
+            numbers = self._taken if now.format == "delta_2pc" else []
+            taken = [{"checkpoint": number, "ids": self.as_of(job, number, now.sink)} for number in numbers]
+            self.say(outcome=result.state.value, finished_before=before, taken=taken)
         except SparkExtError as problem:
             self.say(outcome="FAILED", error=type(problem.__cause__ or problem).__name__, text=str(problem))
         except Exception as problem:
             self.say(outcome="CRASHED", error=type(problem).__name__, text=str(problem))
         finally:
             self._job = None
+
+    def run_hourly(self, what: str, root: Path) -> str:
+        """Run the hourly job until now, perhaps with a query paused; returns its state."""
+        job = hourly(self._spark, root)
+        paused = what.endswith("pause")
+        if paused:
+            job.control.pause("query:windows")
+        state = job.run(until="now", emit="all" if what.startswith("last") else "closed", progress=False).state
+        if paused:
+            hourly(self._spark, root).control.resume("query:windows")
+        return state.value
+
+    @staticmethod
+    def as_of(job: sx.Job, checkpoint: int, sink: str) -> list[int]:
+        """The ids in a target at a checkpoint."""
+        return [row["id"] for row in job.as_of(checkpoint).read(sink).collect()]
+
+    def checkpoint(self) -> None:
+        """Take a checkpoint, unless the job ends before, and stop."""
+        job = self._job
+        if job is None:
+            return self.stop()
+        with suppress(SparkExtError, TimeoutError):
+            self._taken.append(job.checkpoint(60))
+        job.stop()
 
     def stop(self) -> None:
         """Stop the job that runs, now or as soon as it has started."""
@@ -187,8 +247,8 @@ def main() -> None:
     drive.say(ready=True)
     for line in sys.stdin:
         given = json.loads(line)
-        act = drive.run if given["do"] != "stop" else lambda _: drive.stop()
-        threading.Thread(target=act, args=(given,), daemon=True).start()
+        act = {"stop": drive.stop, "checkpoint": drive.checkpoint}.get(given["do"], partial(drive.run, given))
+        threading.Thread(target=act, daemon=True).start()
 
 
 if __name__ == "__main__":

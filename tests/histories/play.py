@@ -16,11 +16,25 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pyarrow.dataset as ds
+from deltalake import DeltaTable, write_deltalake
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.sinks.files_2pc import committed_files
-from tests.histories.definition import FILES, ROWS, Change, Definition, Run, Step, changed
+from tests.histories.definition import (
+    ARRIVALS,
+    FILES,
+    HOURLY,
+    READS,
+    ROWS,
+    Change,
+    Definition,
+    Run,
+    Step,
+    changed,
+    windows_closed,
+)
 from tests.support import cheap_jvm
 from tests.support.waiting import until
 
@@ -78,9 +92,9 @@ class Driver:
         self._taken += 1
         return self._said[self._taken - 1]
 
-    def start(self, definition: Definition, root: Path, state: Path, takeover: bool = False, do: str = "run") -> None:
+    def start(self, definition: Definition, root: Path, state: Path, do: str = "run", **how: Any) -> None:
         """Begin a run, or something else that the driver does."""
-        self._send(do=do, definition=asdict(definition), root=str(root), state=str(state), takeover=takeover)
+        self._send(do=do, definition=asdict(definition), root=str(root), state=str(state), **how)
 
     def outcome(self) -> dict[str, Any]:
         """How the run ended, once it has."""
@@ -91,9 +105,9 @@ class Driver:
         """Whether the run has ended."""
         return len(self._said) > self._taken or not self.alive
 
-    def stop(self) -> None:
-        """Ask for a stop."""
-        self._send(do="stop")
+    def stop(self, do: str = "stop") -> None:
+        """Ask for a stop, or for a checkpoint and a stop."""
+        self._send(do=do)
 
     def clean(self) -> None:
         """Delete the project's temporary files, as a cleaner of temporary folders would."""
@@ -190,6 +204,8 @@ class World:
         """What the targets held when the savepoint was taken."""
         self.saved_more = False
         """Whether the job had its second query then."""
+        self.checkpoint: dict[str, Any] = {}
+        """The newest checkpoint: its number, the uid of the sink, its target, and what this held then."""
         self.before_restore: Path | None = None
         self.checkpoint_aside: tuple[Path, Path] | None = None
 
@@ -209,8 +225,6 @@ class World:
         if not path.exists():
             return Counter()
         if self.definition.format == "delta_2pc" or target == FOLLOWED:
-            from deltalake import DeltaTable
-
             if not DeltaTable.is_deltatable(str(path)):
                 return Counter()
             return Counter(DeltaTable(str(path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
@@ -278,10 +292,8 @@ class World:
         self.number += 1
         if isinstance(step, Change):
             self.log.append(step.what)
-            if step.what in ACTIONS:
-                self.act(step.what)
-            else:
-                self.change(step.what)
+            kinds = ((ACTIONS, self.act), (READS, self.read), (HOURLY, self.hourly))
+            next((play for names, play in kinds if step.what in names), self.change)(step.what)
             return
         self.log.append(f"{step.how} after {step.after}" if step.how != "end" else "run")
         self.copied = self.copied or step.how == "copies"
@@ -311,8 +323,8 @@ class World:
                 until(lambda: driver.ended or self.epochs() >= before + step.after, "epochs of a run", LIMIT)
                 if step.how == "kill":
                     driver.kill()
-                elif step.how == "stop" and not driver.ended:
-                    driver.stop()
+                elif step.how in ("stop", "checkpoint") and not driver.ended:
+                    driver.stop(step.how)
                 elif step.how == "clean":
                     driver.clean()
             if step.how == "takeover" and not driver.ended:
@@ -323,6 +335,11 @@ class World:
             else:
                 outcome = driver.outcome()
         self.judge(outcome, self.definition)
+        for taken in outcome.get("taken", []):
+            now, held = self.definition, Counter(taken["ids"])
+            self.checkpoint = {**taken, "sink": now.sink, "target": now.target, "held": held}
+            if held - self.content(now.target):
+                self.problems.append(f"{now.target}: held other rows at checkpoint {taken['checkpoint']}")
         return outcome
 
     def copies(self, step: Run) -> dict[str, Any]:
@@ -350,36 +367,75 @@ class World:
         ready = {"savepoint": self.state.exists(), "restore": place.exists(), "follow": now.format == "delta_2pc"}
         if not ready[do] or not as_it_is:
             return
-        queries = [now.target, *(["more"] if now.more else [])]
         if do == "savepoint":
             shutil.rmtree(place, ignore_errors=True)
             self.saved_more = now.more
             self.saved = {target: self.content(target) for target in (now.target, "more")}
-        with self.garage.driver() as driver:
-            driver.start(now, self.root, self.state, do=do)
-            outcome = driver.outcome()
-        self.log.append(f"-> {outcome['outcome']} {outcome.get('error', '')}".rstrip())
-        if outcome["outcome"] in ("CRASHED", "KILLED"):
-            self.problems.append(f"{what}: {outcome.get('error')}: {outcome.get('text', '')[:600]}")
-        elif outcome["outcome"] == "FOLLOWED" and self.content(FOLLOWED) != self.content(now.target):
+        outcome = self.done(what, do)
+        if outcome["outcome"] == "FOLLOWED" and self.content(FOLLOWED) != self.content(now.target):
             self.problems.append(f"{what}: the follower has {self.content(FOLLOWED).total()} rows, or other ones")
         elif outcome["outcome"] == "RESTORED":
             self.good = self.definition = replace(now, renamed_from=None)
-            for target in queries:
+            for target in (now.target, *(["more"] if now.more else [])):
                 # An epoch that the target had, and Spark's log had not, is taken away: none of a removed query.
                 open_rows = 0 if target == "more" and not self.saved_more else now.rows
                 lost = (self.saved[target] - self.content(target)).total()
                 if lost > open_rows or self.content(target) - self.saved[target]:
                     self.problems.append(f"{target}: not what it held at the savepoint, {lost} rows are missing")
 
+    def done(self, what: str, do: str, *, refusable: bool = True, **how: Any) -> dict[str, Any]:
+        """The outcome of something else than a run."""
+        with self.garage.driver() as driver:
+            driver.start(self.definition, self.root, self.state, do, **how)
+            outcome = driver.outcome()
+        self.log.append(f"-> {outcome['outcome']} {outcome.get('error', '')}".rstrip())
+        if outcome["outcome"] in ("CRASHED", "KILLED", *(() if refusable else ("REFUSED",))):
+            self.problems.append(f"{what}: {outcome.get('error')}: {outcome.get('text', '')[:600]}")
+        return outcome
+
+    def read(self, what: str) -> None:
+        """A user reads the newest checkpoint: rows of another table in the place of the target are none of it."""
+        if not self.checkpoint:
+            return
+        target, aside = self.root / "output" / self.checkpoint["target"], self.root / "aside"
+        if other := what.endswith("another table"):
+            versions = DeltaTable(target).version() + 1
+            target.rename(aside)
+            for number in range(versions):
+                write_deltalake(target, pa.table({"id": [-number]}), mode="append")
+        how = {name: self.checkpoint[name] for name in ("checkpoint", "sink")}
+        outcome = self.done(what, "read", refusable=other, **how)
+        if outcome["outcome"] == "READ" and Counter(outcome["ids"]) != self.checkpoint["held"]:
+            self.problems.append(f"{what}: read {sorted(outcome['ids'])[:3]}, which it did not hold")
+        if other:
+            shutil.rmtree(target)
+            aside.rename(target)
+
+    def hourly(self, what: str) -> None:
+        """A run of the hourly job: it ends, has read all that is there, and has emitted what is closed."""
+        paused, last = what.endswith("pause"), what.startswith("last")
+        left, right = self.there("a"), self.there("b")
+        expected = {
+            "own": left,
+            "windows": self.content("windows").keys() if paused else windows_closed(left, right, last),
+            "gated": right if last else set(),
+        }
+        self.done(what, what, refusable=False)
+        for target, ids in expected.items():
+            found = self.content(target)
+            missing, more = Counter(ids) - found, found - Counter(ids)
+            if missing or more:
+                self.problems.append(f"{what}: {target}: {missing.total()} rows missing, {more.total()} too many")
+
     def change(self, what: str) -> None:
         """What a user does between runs."""
         self.definition = changed(self.definition, what, self.number)
         state, backup = self.state, self.root / "backup"
-        if what == "another file":
-            place = self.root / "input" / self.definition.folder
+        if what == "another file" or what in ARRIVALS:
+            folder = ARRIVALS.get(what, self.definition.folder)
+            place = self.root / "input" / folder
             count = len(list(place.glob("*.csv")))
-            self._write(place / f"part-{count}.csv", FIRST_ID[self.definition.folder] + count * ROWS)
+            self._write(place / f"part-{count}.csv", FIRST_ID[folder] + count * ROWS)
         elif what == "back up the state" and state.exists():
             shutil.rmtree(backup, ignore_errors=True)
             shutil.copytree(state, backup)

@@ -8,7 +8,21 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.histories.definition import CHANGES, PLOTS, RUNS, STATEFUL, Change, Definition, Run, changed, history
+from tests.histories.definition import (
+    ARRIVALS,
+    CHANGES,
+    HOURLY,
+    PLOTS,
+    RUNS,
+    STATEFUL,
+    Change,
+    Definition,
+    Run,
+    Step,
+    changed,
+    history,
+    windows_closed,
+)
 from tests.histories.play import ACTIONS, Garage, World
 
 FINISHED = {"outcome": "FINISHED", "finished_before": {}}
@@ -17,7 +31,7 @@ FINISHED = {"outcome": "FINISHED", "finished_before": {}}
 def test_histories_are_as_random_as_their_seed() -> None:
     assert history(3) == history(3)
     steps = [step for seed in range(200) for step in history(seed)[1]]
-    moves = {*CHANGES, *STATEFUL, *(what for plot in PLOTS for what in plot)}
+    moves = {*CHANGES, *STATEFUL, *ARRIVALS, *HOURLY, *(what for plot in PLOTS for what in plot)}
     assert {step.what for step in steps if isinstance(step, Change)} == moves
     assert {step.how for step in steps if isinstance(step, Run)} == set(RUNS)
     assert all(history(seed)[1][-1] == Run("end") for seed in range(200))
@@ -69,12 +83,24 @@ def test_the_judge_knows_what_an_aggregate_has_to_write() -> None:
     assert Definition("process").expected(ids) == ids
 
 
-def test_three_histories(tmp_path: Path) -> None:
+def test_the_judge_knows_which_windows_both_sources_have_passed() -> None:
+    left, right = set(range(20)), set(range(10_000, 10_018))
+    assert windows_closed(left, right, last=False) == {10_007, 10_015}
+    assert windows_closed(left, set(range(10_000, 10_017)), last=False) == {10_007}
+    assert windows_closed(left, right, last=True) == {10_007, 10_015, 10_017}
+
+
+@pytest.mark.slow(30, "eleven starts of jobs in real drivers, one of which is killed")
+def test_two_histories(tmp_path: Path) -> None:
+    """A random one, and one with a run of the hourly job of each kind, and with a checkpoint."""
+    steps: list[Step] = [Change(what) for what in ("hourly run", "a left file", *HOURLY[1:])]
+    steps += [Run("checkpoint", 1), Change("read it from another table"), Change("another key"), Run("stop", 1)]
+    played = [history(42), (Definition("total"), [*steps, Run("end")])]
     garage = Garage(tmp_path)
     try:
-        for seed in (1, 2, 3):
-            world = World(tmp_path / str(seed), history(seed)[0], garage)
-            for step in history(seed)[1]:
+        for number, (job, moves) in enumerate(played):
+            world = World(tmp_path / str(number), job, garage)
+            for step in moves:
                 world.play(step)
             assert not world.problems, world.log
     finally:
