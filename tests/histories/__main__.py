@@ -36,7 +36,7 @@ def main(
             try:
                 for step in history(number)[1]:
                     world.play(step)
-            except AssertionError as problem:
+            except TimeoutError as problem:
                 world.problems.append(f"HUNG: {problem}")
             starts += sum(line.startswith("->") for line in world.log)
             refused += world.refused > 0
