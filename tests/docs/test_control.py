@@ -113,7 +113,7 @@ def test_limits_are_those_of_the_code() -> None:
         "body": f"{limits.body_bytes // 1024} KiB, within {limits.body_seconds:.0f} s",
         "headers": f"{limits.header_bytes // 1024} KiB, within {limits.header_seconds:.0f} s",
         "connections": f"{limits.connections}, and at most 1/{SHARE} of the descriptors of the process; a further one "
-        "replaces the one that has been idle for longest",
+        "replaces the oldest that has no request with a valid token under way",
         "rows in `control_requests` about requests without a valid token": (
             f"{limits.refused_rate:.0f} per second on average, {limits.refused_burst} at once"
         ),
