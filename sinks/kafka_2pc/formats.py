@@ -136,6 +136,10 @@ class Encoder:
         """
         import pyarrow as pa
 
+        from spark_ext.schemas.casts import counted
+
+        if self._decode is None:  # a schema of our own, which has microseconds
+            column = column.cast(counted(column.type))
         try:
             values = column.to_pylist()
         except (ValueError, OverflowError) as problem:  # a time that Python does not have

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from typing import TypeVar
 
@@ -52,16 +52,28 @@ def cast(values: Values, kind: pa.DataType) -> Values:
 
 def widened(kind: pa.DataType) -> pa.DataType:
     """A type with decimals of 256 bits and the same scale, at any depth."""
-    if types.is_decimal128(kind):
-        return pa.decimal256(WIDEST, kind.scale)
+    return _replaced(kind, lambda one: pa.decimal256(WIDEST, one.scale) if types.is_decimal128(one) else one)
+
+
+def counted(kind: pa.DataType) -> pa.DataType:
+    """A type with dates and times as numbers since 1970, at any depth; Python has none outside the years 1 to 9999."""
+
+    def number(one: pa.DataType) -> pa.DataType:
+        return pa.int32() if types.is_date32(one) else pa.int64() if types.is_timestamp(one) else one
+
+    return _replaced(kind, number)
+
+
+def _replaced(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A type with other simple types, at any depth."""
     if types.is_struct(kind):
-        return pa.struct([child.with_type(widened(child.type)) for child in kind])
+        return pa.struct([child.with_type(_replaced(child.type, change)) for child in kind])
     if types.is_map(kind):
-        key = kind.key_field.with_type(widened(kind.key_type))
-        return pa.map_(key, kind.item_field.with_type(widened(kind.item_type)))
+        key = kind.key_field.with_type(_replaced(kind.key_type, change))
+        return pa.map_(key, kind.item_field.with_type(_replaced(kind.item_type, change)))
     if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(widened(kind.value_type)))
-    return kind
+        return pa.list_(kind.value_field.with_type(_replaced(kind.value_type, change)))
+    return change(kind)
 
 
 def _check(before: pa.Array, after: pa.Array) -> None:

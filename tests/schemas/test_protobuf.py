@@ -25,7 +25,7 @@ FRAME = b"\0\0\0\0\1\0"
 
 
 @cache
-def _made(schema: str) -> tuple[Protobuf, Any]:
+def made(schema: str) -> tuple[Protobuf, Any]:
     """The decoder of the first message, and its class."""
     registry = Registry(RegistryOptions(schema_registry_url="http://127.0.0.1:9"), 1.0, "test")
     from confluent_kafka.schema_registry import Schema
@@ -85,7 +85,7 @@ def _column(decoder: Protobuf, content: bytes) -> Any:
 
 @given(VALUES)
 def test_each_value_is_what_was_set(values: dict[str, Any]) -> None:
-    decoder, kind = _made(EVERYTHING)
+    decoder, kind = made(EVERYTHING)
     message = kind(**{name: value for name, value in values.items() if name != "wrapped"})
     if values["wrapped"] is not None:
         message.wrapped.value = values["wrapped"]
@@ -98,7 +98,7 @@ def test_each_value_is_what_was_set(values: dict[str, Any]) -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_value_or_refused(content: bytes) -> None:
     try:
-        _column(_made(EVERYTHING)[0], content)
+        _column(made(EVERYTHING)[0], content)
     except (Undecodable, pa.ArrowInvalid):
         return
 
@@ -129,7 +129,7 @@ message M {
 )
 def test_what_a_message_of_syntax_2_cannot_be(content: bytes, words: str) -> None:
     """The library takes a field that it cannot read for one that is not set, and gives bytes for what is no text."""
-    decoder, _ = _made(STRICT)
+    decoder, _ = made(STRICT)
     assert _column(decoder, b"\x08\7\x10\1\x98\x75\1")["id"] == 7, "a field that the version does not have"
     with pytest.raises(Undecodable, match=f"it is not a M: .*{words}"):
         decoder.value(FRAME + content)
@@ -157,11 +157,11 @@ def test_what_a_message_of_syntax_2_cannot_be(content: bytes, words: str) -> Non
 )
 def test_messages_without_a_form_are_refused(schema: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        _made(f'syntax = "proto3"; {schema}')
+        made(f'syntax = "proto3"; {schema}')
 
 
 def test_large_numbers_and_enums_of_syntax_3_are_kept() -> None:
-    decoder, kind = _made('syntax = "proto3"; message M { E e = 1; uint64 n = 2; enum E { NEW = 0; } }')
+    decoder, kind = made('syntax = "proto3"; message M { E e = 1; uint64 n = 2; enum E { NEW = 0; } }')
     assert _column(decoder, kind(e=5, n=2**64 - 1).SerializeToString()) == {"e": "5", "n": Decimal(2**64 - 1)}
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -21,32 +22,50 @@ from spark_ext.sinks.postgres_2pc.types import Column as PostgresColumn
 from spark_ext.testing.sink_driver import Driver
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
-from tests.sinks.test_values import SIMPLE, Column, batch_of, columns, from_json, no_text
+from tests.values.cells import check_cell
+from tests.values.forms import SIMPLE, Column, batch_of, columns, from_json
+from tests.values.table import BAD, SINKS, TYPES, VALUES, Row, words
 
 MICROS = (
-    "extract(epoch FROM date_trunc('second', v))::bigint * 1000000 + extract(microseconds FROM v)::bigint % 1000000"
+    "extract(epoch FROM date_trunc('second', {0}))::bigint * 1000000 + extract(microseconds FROM {0})::bigint % 1000000"
 )
 """The server's quotients of large numbers have few digits after the point."""
 
 SHOWN: dict[type[T.DataType], tuple[str, Callable[[Any], Any]]] = {
-    T.StringType: ("convert_to(v, 'UTF8')", bytes),
-    T.BinaryType: ("v", bytes),
-    T.FloatType: ("v::text", lambda text: from_json(T.FloatType(), text)),
-    T.DoubleType: ("v::text", lambda text: repr(float(text))),
-    T.DateType: ("v - date '1970-01-01'", int),
+    T.StringType: ("convert_to({0}, 'UTF8')", bytes),
+    T.BinaryType: ("{0}", bytes),
+    T.FloatType: ("{0}::text", lambda text: from_json(T.FloatType(), text)),
+    T.DoubleType: ("{0}::text", lambda text: repr(float(text))),
+    T.DateType: ("{0} - date '1970-01-01'", int),
     T.TimestampType: (MICROS, int),
     T.TimestampNTZType: (MICROS, int),
 }
 """How a value is asked for, and made of the answer."""
 
 
-def refused(kind: T.DataType, value: Any) -> bool:
-    """NUL, and times before 4714-11-24 BC or dates after 5874897: PostgreSQL has none."""
-    if isinstance(kind, T.StringType):
-        return no_text(kind, value) or b"\0" in value
-    if isinstance(kind, T.DateType):
-        return not -2_440_588 <= value < 2_145_042_906
-    return isinstance(kind, (T.TimestampType, T.TimestampNTZType)) and value < -210_866_803_200_000_000
+def read(target: PostgresTarget, kind: T.DataType, where: str = "true", column: str = "v") -> list[Any]:
+    """As the server itself describes the values of a column, in the order of their rows."""
+    shown, made = SHOWN.get(type(kind), ("{0}", lambda value: value))
+    if isinstance(kind, (T.ArrayType, T.StructType, T.MapType)):
+        made = partial(from_json, kind)  # psycopg gives lists and documents
+    name = '"' + column.replace('"', '""') + '"'
+    found = target.query(f"SELECT {shown.format(name)} AS v FROM {target.table} WHERE {where} ORDER BY id")
+    return [None if row["v"] is None else made(row["v"]) for row in found]
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.type} {row.what}") for row in (*VALUES, *TYPES)])
+def test_each_cell_is_what_the_sink_does(database: Database, row: Row) -> None:
+    numbers = count()
+
+    def put(kind: T.DataType, values: list[Any]) -> list[Any]:
+        target = PostgresTarget(database, f"t{next(numbers)}", inline_size="1m")
+        schema, batch = batch_of(kind, values)
+        driver = Driver(target, schema=schema)
+        driver.claim()
+        driver.commit([driver.write_batches(0, iter([batch]))], 0)
+        return read(target, kind)
+
+    check_cell("postgres_2pc", row, put)
 
 
 @pytest.mark.parametrize("inline", ["0", "1m"], ids=["staged", "inline"])
@@ -58,23 +77,20 @@ def test_a_value_is_read_as_it_was_given_or_refused_before_it_is_written(databas
     @given(column=columns(nested=False))
     def check(column: Column) -> None:
         _, kind, values = column
-        first, table = next(numbers), f"t{[one for one, _ in SIMPLE].index(kind)}"
+        first, name = next(numbers), f"t{[one for one, _ in SIMPLE].index(kind)}"
         schema, batch = batch_of(kind, values)
         batch = batch.set_column(0, "id", pa.array(range(first, first + len(values))))
-        target = PostgresTarget(database, table, inline_size=inline)
+        target = PostgresTarget(database, name, inline_size=inline)
         if kind not in drivers:
             drivers[kind] = Driver(target, schema=schema)
             drivers[kind].claim()
-        shown, made = SHOWN.get(type(kind), ("v", lambda value: value))
-        query = f"SELECT {shown} AS v FROM {table} WHERE id >= {first} ORDER BY id"
-        if any(value is not None and refused(kind, value) for value in values):
+        if any(value is not None and BAD in words(SINKS["postgres_2pc"], kind, value) for value in values):
             with pytest.raises(DataError):
                 drivers[kind].commit([drivers[kind].write_batches(first, iter([batch]))], first)
-            assert target.query(query) == []
+            assert read(target, kind, f"id >= {first}") == []
         else:
             drivers[kind].commit([drivers[kind].write_batches(first, iter([batch]))], first)
-            found = [row["v"] for row in target.query(query)]
-            assert [None if value is None else made(value) for value in found] == values
+            assert read(target, kind, f"id >= {first}") == values
 
     check()
 
@@ -147,3 +163,17 @@ def test_keys_of_maps_are_json_in_json(key: pa.DataType, value: Any, text: str) 
     batch = pa.record_batch({"v": pa.array([[(value, 1)]], pa.map_(key, pa.int32()))})
     sent = b"".join(encode(batch, [PostgresColumn("v", "json", "json")]))
     assert json.loads(sent[6:]) == {text: 1}
+
+
+NESTED_NUMBERS = ["-0.0", "5e-324", "1.7976931348623157e+308", "0.1", "1e+16"]
+
+
+def test_numbers_in_documents(database: Database) -> None:
+    kind = T.StructType([T.StructField("x", T.DoubleType()), T.StructField("n", T.LongType())])
+    values = [{"x": number, "n": 2**63 - 1} for number in NESTED_NUMBERS]
+    target = PostgresTarget(database, "t")
+    schema, batch = batch_of(kind, values)
+    driver = Driver(target, schema=schema)
+    driver.claim()
+    driver.commit([driver.write_batches(0, iter([batch]))], 0)
+    assert read(target, kind) == values

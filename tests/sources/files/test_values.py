@@ -8,9 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
-import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
@@ -23,7 +21,7 @@ from spark_ext.sources.contract import BadRow, Channel, Limit
 from spark_ext.sources.files import lines
 from spark_ext.sources.files.source import Files
 from tests.schemas.text_oracle import KINDS, plain, same, texts, value_of
-from tests.sources.files.files_kit import needs_newer_pyarrow, source
+from tests.sources.files.files_kit import source
 
 few = settings(max_examples=settings().max_examples // 4)  # each writes a file
 
@@ -194,51 +192,6 @@ def test_parquet_of_int96(tmp_path_factory: pytest.TempPathFactory, values: list
     if REFUSED in refused:
         with pytest.raises(DataError, match="an INT96 time is out of range"):
             list(made.read(channel, 0, len(values)))
-
-
-@given(column)
-@few
-def test_orc(tmp_path_factory: pytest.TempPathFactory, values: tuple[str, list[Any]]) -> None:
-    name, given = values
-    rows = pa.table({"n": range(len(given)), "v": array(name, given)})
-    if needs_newer_pyarrow(rows):
-        return
-    path = file(tmp_path_factory, "x.orc")
-    orc.write_table(rows, path)
-    far = name.startswith("timestamp") and any(v is not None and abs(v) > 2**63 // 1000 - 10**6 for v in given)
-    try:
-        check(path, name, given)
-    except DataError:
-        assert far
-    else:
-        assert not far
-
-
-AVRO = {
-    "bigint": "long",
-    "float": "float",
-    "double": "double",
-    "boolean": "boolean",
-    "string": "string",
-    "binary": "bytes",
-    "decimal(38,18)": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 18},
-    "date": {"type": "int", "logicalType": "date"},
-    "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
-    "timestamp_ntz": {"type": "long", "logicalType": "local-timestamp-micros"},
-}
-
-
-@given(column.filter(lambda one: one[0] in AVRO))
-@few
-def test_avro(tmp_path_factory: pytest.TempPathFactory, values: tuple[str, list[Any]]) -> None:
-    name, given = values
-    fields = [{"name": "n", "type": "long"}, {"name": "v", "type": ["null", AVRO[name]]}]
-    path = file(tmp_path_factory, "x.avro")
-    with path.open("wb") as out:
-        fastavro.writer(
-            out, {"type": "record", "name": "r", "fields": fields}, [{"n": n, "v": v} for n, v in enumerate(given)]
-        )
-    check(path, name, given)
 
 
 # -- rows over several lines --------------------------------------------------------------------------------------

@@ -6,16 +6,20 @@ so over a connection of psycopg, which shares nothing with the source's.
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from itertools import count
 from typing import Any, Final
 
+import psycopg
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import types as T
 
 from spark_ext.errors import DataError
 from spark_ext.schemas.ddl import columns
@@ -23,6 +27,9 @@ from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database, PostgresServer
 from tests.sources.postgres.postgres_runs import options, run, to_rest
+from tests.values.cells import Unsayable, check_read
+from tests.values.forms import plain
+from tests.values.table import LEAP_SECOND, NANOS, ODD, TYPES, VALUES, Row
 
 ENCODINGS: Final = ("UTF8", "LATIN1", "SQL_ASCII")
 
@@ -170,6 +177,78 @@ def _insert(table: str, every: dict[str, Kind], row: dict[str, Any]) -> tuple[st
     parts = [kind[2].format(f"%(c{place})s::text") for place, kind in enumerate(every.values())]
     values = {f"c{place}": row[name] for place, name in enumerate(every)}
     return f"INSERT INTO {table} ({', '.join(map(quoted, every))}) VALUES ({', '.join(parts)})", values
+
+
+# -- the cells of the table -------------------------------------------------------------------------------------------
+
+KINDS: Final[dict[type[T.DataType], tuple[str, str]]] = {
+    T.LongType: ("bigint", "{0}::bigint"),
+    T.ShortType: ("smallint", "{0}::smallint"),
+    T.IntegerType: ("int", "{0}::int"),
+    T.BooleanType: ("boolean", "{0}::boolean"),
+    T.FloatType: ("real", "{0}::real"),
+    T.DoubleType: ("float8", "{0}::float8"),
+    T.DecimalType: ("{0}", "{0}::numeric"),
+    T.StringType: ("text", "{0}"),
+    T.BinaryType: ("bytea", "decode({0}, 'hex')"),
+    T.DateType: ("date", "date '1970-01-01' + {0}::int"),
+    T.TimestampType: ("timestamptz", TIME + " AT TIME ZONE 'UTC'"),
+    T.TimestampNTZType: ("timestamp", TIME),
+    T.ArrayType: (
+        "text[]",
+        "CASE WHEN {0} IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text({0}::jsonb)) END",
+    ),
+}
+"""A column's type, and how a text becomes a value of it."""
+
+
+def text(kind: T.DataType, value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(kind, T.ArrayType):
+        return json.dumps([one.decode() if isinstance(one, bytes) else one for one in value])
+    if isinstance(value, bytes):
+        return value.hex() if isinstance(kind, T.BinaryType) else value.decode()
+    return _at(value) if isinstance(kind, (T.TimestampType, T.TimestampNTZType)) else str(value)
+
+
+WIDER: Final[dict[type[T.DataType], str]] = {T.LongType: "numeric", T.DecimalType: "numeric", T.FloatType: "float8"}
+"""Types of columns with values that the declared type does not have."""
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.type} {row.what}") for row in (*VALUES, *ODD, *TYPES)])
+def test_each_cell_is_what_the_source_does(database: Database, row: Row) -> None:
+    numbers = count()
+
+    def get(kind: T.DataType, values: list[Any]) -> tuple[dict[int, Any], int]:
+        if type(kind) not in KINDS or (isinstance(kind, T.StringType) and kind != T.StringType()):
+            raise Unsayable
+        name, (of, made) = f"t{next(numbers)}", KINDS[type(kind)]
+        of = WIDER.get(type(kind), of) if row in ODD else of
+        if isinstance(kind, T.ArrayType):
+            of = {"string": "text[]", "double": "float8[]"}[kind.elementType.simpleString()]
+            made = f"({made})::{of}"
+        elif row in ODD:
+            made = "{0}::" + of
+        with database.connect(client_encoding="utf8") as connection:
+            connection.execute(f"CREATE TABLE {name} (id bigint PRIMARY KEY, v {of.format(kind.simpleString())})")
+            for n, value in enumerate(values):
+                try:
+                    connection.execute(
+                        f"INSERT INTO {name} VALUES ({n}, {made.format('%(v)s::text')})", {"v": text(kind, value)}
+                    )
+                except (psycopg.Error, UnicodeDecodeError):
+                    raise Unsayable from None
+                if row in (LEAP_SECOND, NANOS):
+                    raise Unsayable  # the server has stored another time
+        schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("v", kind)])
+        found = run(database, table=name, schema=schema, on_bad_row="quarantine")
+        to_rest(found)
+        rows = found.trace.all_rows()
+        good = zip(rows["id"].to_pylist(), map(plain, rows["v"]), strict=True)
+        return dict(good), sum(map(len, found.trace.bad_rows.values()))
+
+    check_read("postgres", row, get)
 
 
 HUGE: Final = ["1.79e308::float8::numeric", "-(2::numeric ^ 256)", "2::numeric ^ 512 * 3", "12345e260 + 0.25", "1e20"]

@@ -1,0 +1,42 @@
+"""The tables of docs/values.md, from the table that the tests measure: `python -m tests.values.page docs/values.md`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.values.table import LEGEND, ODD, SAME, SINKS, SOURCES, TYPES, VALUES, Cells, Row
+
+_SECTION = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+
+
+def _table(columns: Mapping[str, Cells], rows: Sequence[Row]) -> list[str]:
+    lines = [f"| type | values | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+    before = ""
+    for row in rows:
+        cells = [cells.get(row, SAME) for cells in columns.values()]
+        lines.append(f"| {row.type if row.type != before else ''} | {row.what} | {' | '.join(cells)} |")
+        before = row.type
+    return lines
+
+
+def sections() -> dict[str, list[str]]:
+    """What is between the markers of each name."""
+    return {
+        "legend": ["| in a cell | means |", "|---|---|", *(f"| {word} | {what} |" for word, what in LEGEND.items())],
+        "sources": _table(SOURCES, (*VALUES, *ODD, *TYPES)),
+        "sinks": _table(SINKS, (*VALUES, *TYPES)),
+    }
+
+
+def written(page: str) -> str:
+    """A page with its tables as they are now."""
+    made = sections()
+    return _SECTION.sub(lambda found: "\n".join([found[1], *made[found[2]], "", found[3]]), page)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
