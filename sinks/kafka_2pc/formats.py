@@ -126,6 +126,9 @@ class Encoder:
         self._schema = load("fastavro", "schemas", who).parse_schema(schema)
         # The library does not check logical types and cuts off what they cannot hold; schemas of our own hold all.
         self._decode = decoder(self._schema, self._schema) if pinned.version else None
+        # These are the library's to convert, which knows the years 1 to 9999; it writes other times as numbers.
+        self._millis = "timestamp-millis" in pinned.text
+        self._kind = kind
         self._header = b"\0" + pinned.id.to_bytes(4, "big")
 
     def encoded(self, column: pa.Array) -> pa.Array:
@@ -138,7 +141,7 @@ class Encoder:
 
         from spark_ext.schemas.casts import counted
 
-        if self._decode is None:  # a schema of our own, which has microseconds
+        if not self._millis:
             column = column.cast(counted(column.type))
         try:
             values = column.to_pylist()
@@ -155,10 +158,19 @@ class Encoder:
             schemaless_writer(out, self._schema, value if self._convert is None else self._convert(value))
             content = out.getvalue()
             if self._decode is not None:
-                check_same(value, self._decode(content, HEADER_BYTES)[0])
+                check_same(value, self._as_given(self._decode(content, HEADER_BYTES)[0]))
         except Exception as problem:  # The library raises what its own writing happens to run into.
             raise self._unfit(problem) from problem
         return content
+
+    def _as_given(self, value: Any) -> Any:
+        if not self._millis:
+            return value
+        import pyarrow as pa
+
+        from spark_ext.schemas.arrow import arrow_type
+
+        return pa.array([value], arrow_type(self._kind))[0].as_py()
 
     def _unfit(self, problem: Exception) -> DataError:
         how = str(problem) if isinstance(problem, Unfit) else f"{type(problem).__name__}: {problem}"

@@ -7,7 +7,6 @@ whatever the units and scales.
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import re
 import struct
@@ -308,7 +307,6 @@ def _enum(symbols: Sequence[str], reader: Avro) -> _Read:
 
 # -- logical types ----------------------------------------------------------------------------------------------------
 
-_UTC: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _NANOS: Final = {
     f"{place}timestamp-{unit}": nanos
     for place in ("", "local-")
@@ -336,13 +334,12 @@ def _conversion(kind: str, writer: Avro, reader: Avro) -> Callable[[Any], Any] |
     if given is not None and (kind, given) in _OF_TIME and _OF_TIME[kind, given] != _OF_TIME[wanted, logical]:
         raise SchemaResolutionError(f"{given} is not {logical}")
     if logical == "date":
-        return lambda value: _UTC.date() + datetime.timedelta(value)
+        return None
     if logical in _DAY:
         return _of_day(_DAY[logical] // _DAY.get(given or "", _DAY[logical]), _DAY[logical])
     if logical.endswith("nanos"):  # a long to Spark
         return lambda value: value * _NANOS.get(given or "", 1)
-    epoch = _UTC.replace(tzinfo=None) if logical.startswith("local") else _UTC
-    return _moments(epoch, _NANOS.get(given or "", _NANOS[logical]))
+    return _micros(_NANOS.get(given or "", _NANOS[logical]))
 
 
 _OF_TIME: Final = {
@@ -388,11 +385,11 @@ def _of_day(factor: int, day: int) -> Callable[[int], int]:
     return convert
 
 
-def _moments(epoch: datetime.datetime, nanos: int) -> Callable[[int], datetime.datetime]:
-    def convert(value: int) -> datetime.datetime:
+def _micros(nanos: int) -> Callable[[int], int]:
+    def convert(value: int) -> int:
         micros, rest = divmod(value * nanos, 1000)
         if rest:
             raise SchemaResolutionError(f"{value} has nanoseconds")
-        return epoch + datetime.timedelta(microseconds=micros)
+        return micros
 
     return convert
