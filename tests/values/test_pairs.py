@@ -41,7 +41,7 @@ COLUMNS: Final[dict[str, tuple[T.DataType, list[Any]]]] = {
     "b": (T.BooleanType(), [True, False, True, False, True, None]),
     "x": (T.FloatType(), ["-0.0", "nan", "inf", "-inf", "1.401298464324817e-45", None]),
     "v": (T.DoubleType(), ["-0.0", "nan", "inf", "-inf", "5e-324", None]),
-    "n": (T.DecimalType(38, 10), [Decimal(n).scaleb(-10) for n in (10**38 - 1, 1 - 10**38, 1, -1, 0)] + [None]),
+    "n": (T.DecimalType(38, 10), [Decimal(f"{n}E-10") for n in (10**38 - 1, 1 - 10**38, 1, -1, 0)] + [None]),
     "value": (T.DateType(), [LOW // DAY, HIGH // DAY, -141_428, -141_427, 0, None]),
     "e": (T.TimestampType(), [LOW, HIGH, -141_428 * DAY - 1, -1, 1, None]),
     "excluded": (T.TimestampNTZType(), [LOW, HIGH, -141_428 * DAY - 1, -1, 1, None]),
