@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -208,3 +209,28 @@ def test_a_field_of_its_own_name_comes_before_one_of_an_alias() -> None:
         out = io.BytesIO()
         schemaless_writer(out, writer, {name: number for number, name in enumerate("ab")})
         assert decoder(writer, reader)(out.getvalue(), 0)[0] == {"a": 0 if "a" in names else 1}, names
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _logical("int", "date"),
+        _logical("long", "timestamp-micros"),
+        {"type": "array", "items": _logical("long", "local-timestamp-micros")},
+    ],
+)
+def test_times_of_any_year_are_written_by_an_existing_schema(schema: Any) -> None:
+    of, pinned = spark_type(schema), Pinned("avro", "s", 1, 7, json.dumps(schema))
+    least: Any = {"int": -(2**31), "long": -(2**63), "array": [2**63 - 1]}[schema["type"]]
+    given = pa.array([least], arrow_type(of))
+    (content,) = Encoder("value", of, pinned, "test").encoded(given).to_pylist()
+    assert schemaless_reader(io.BytesIO(content[5:]), parse_schema(_bare(schema)), None) == least
+    assert pa.array([_source(schema).value(content)], arrow_type(of)).equals(given)
+
+
+def test_a_time_that_milliseconds_do_not_hold_is_refused() -> None:
+    schema = _logical("long", "timestamp-millis")
+    of, pinned = spark_type(schema), Pinned("avro", "s", 1, 7, json.dumps(schema))
+    for micros in (1999, 2**63 - 1):
+        with pytest.raises(DataError):
+            Encoder("value", of, pinned, "test").encoded(pa.array([micros], arrow_type(of)))
