@@ -247,7 +247,7 @@ SINKS: Final[Mapping[str, Cells]] = {
     "exchange_2pc": _cells({BAD: (NO_UTF8,), START: (MONTHS, INTERVALS)}),
     "exchange_2pc, Delta": _cells({BAD: (NO_UTF8,), START: (LOCAL_MAPS, *TYPES)}),
     "postgres_2pc": _cells(
-        {BAD: (NO_UTF8, NUL, *_FARTHEST), START: TYPES, "jsonb": (STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS)}
+        {BAD: (NO_UTF8, NUL, *_FARTHEST), START: TYPES[:-1], "jsonb": (STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS)}
     ),
     "http_2pc": _cells({BAD: (NO_UTF8, *_FAR), START: TYPES[:-1], **_JSON, "array": (OTHER_MAPS,)}),
     "kafka_2pc": _cells({BAD: (NO_UTF8,), START: _NO_BYTES}),
