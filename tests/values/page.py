@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.values.table import LEGEND, LIMITS, ODD, SAME, SINKS, SOURCES, TYPES, VALUES, Cells, Row
+from tests.values.table import LEGEND, ODD, SAME, SINKS, SOURCES, TYPES, VALUES, Cells, Row
 
 _SECTION = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
@@ -28,15 +28,6 @@ def sections() -> dict[str, list[str]]:
         "legend": ["| in a cell | means |", "|---|---|", *(f"| {word} | {what} |" for word, what in LEGEND.items())],
         "sources": _table(SOURCES, (*VALUES, *ODD, *TYPES)),
         "sinks": _table(SINKS, (*VALUES, *TYPES)),
-        "limits": [
-            "| sink | type | values | why |",
-            "|---|---|---|---|",
-            *(
-                f"| {name} | {row.type} | {row.what} | {why} |"
-                for name, rows in LIMITS.items()
-                for row, why in rows.items()
-            ),
-        ],
     }
 
 

@@ -321,10 +321,6 @@ SOURCES: Final[Mapping[str, Cells]] = {
 }
 
 
-LIMITS: Final[Mapping[str, Mapping[Row, str]]] = {}
-"""What a sink refuses, and why, although an independent client of its target can store it."""
-
-
 def words(cells: Cells, kind: T.DataType, value: Any) -> set[str]:
     """What is done with a simple value."""
     return {cells.get(row, SAME) for row in VALUES if kind in row.examples and row.holds(value)}
