@@ -174,8 +174,8 @@ message M { google.protobuf.Timestamp at = 1; }
 @pytest.mark.parametrize("nanos", [-1, 10**9, 2**31 - 1])
 def test_a_time_whose_nanoseconds_are_no_part_of_a_second_is_refused(nanos: int) -> None:
     """It would be another second."""
-    decoder, made = _made(TIMED)
-    message = made()
+    decoder, kind = made(TIMED)
+    message = kind()
     message.at.seconds = 5
     message.at.nanos = 999_999_999
     assert _column(decoder, message.SerializeToString())["at"] == datetime.datetime(1970, 1, 1, 0, 0, 5, 999_999, UTC)
