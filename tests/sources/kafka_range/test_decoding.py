@@ -25,6 +25,7 @@ from spark_ext.clients.pinned_schemas import Pinned
 from spark_ext.clients.proto_compiler import compiled, descriptor
 from spark_ext.clients.schema_registry import Registry, RegistryOptions
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError
+from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.avro import Unsupported, spark_type
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.kafka_range.decoding import Avro, Decoder, Undecodable, decoded
@@ -114,6 +115,11 @@ def value_decoder(registry: Client, **options: str) -> Decoder:
     return found
 
 
+def _read(decoder: Decoder, content: bytes) -> Any:
+    """The value as a batch has it."""
+    return pa.array([decoder.value(content)], arrow_type(decoder.kind)).to_pylist()[0]
+
+
 def _loaded(registry: Client, **options: str) -> KafkaRange:
     made = source(registry, **options)
     made.schema()
@@ -131,11 +137,11 @@ def _reads_old_and_new_records(registry: Client) -> None:
     decoder = value_decoder(registry)
     old = framed(first, ORDER_1, {"id": 1, "amount": Decimal("2.50"), "at": NOON})
     new = framed(second, ORDER_2, {"id": 2, "at": NOON, "note": "x", "state": "sent"})
-    assert decoder.value(old) == {"id": 1, "at": NOON, "note": None, "state": "new"}
-    assert decoder.value(new) == {"id": 2, "at": NOON, "note": "x", "state": "sent"}
+    assert _read(decoder, old) == {"id": 1, "at": NOON, "note": None, "state": "new"}
+    assert _read(decoder, new) == {"id": 2, "at": NOON, "note": "x", "state": "sent"}
     pinned = value_decoder(registry, value_version="1")
     assert pinned.kind.simpleString() == "struct<id:bigint,amount:decimal(10,2),at:timestamp>"
-    assert pinned.value(old) == {"id": 1, "amount": Decimal("2.50"), "at": NOON}
+    assert _read(pinned, old) == {"id": 1, "amount": Decimal("2.50"), "at": NOON}
     with pytest.raises(Undecodable, match=f"not of the schema {second}: SchemaResolutionError"):
         pinned.value(new)  # the amount has no default
     with pytest.raises(Undecodable, match="schema 4711, which the registry does not have"):
@@ -428,11 +434,7 @@ def test_types_of_avro(registry: SchemaRegistry, schema: str, kind: str, value: 
     id = registry.register("orders-value", schema)
     decoder = value_decoder(registry)
     assert decoder.kind.simpleString() == kind
-    decodes = decoder.value(framed(id, schema, value))
-    assert decodes == found
-    from spark_ext.schemas.arrow import arrow_type
-
-    assert len(pa.array([decodes], arrow_type(decoder.kind))) == 1
+    assert _read(decoder, framed(id, schema, value)) == found
 
 
 def _logical(kind: str, logical: str, **more: Any) -> dict[str, Any]:
