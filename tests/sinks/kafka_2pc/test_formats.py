@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_ext import masking
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.clients import schema_registry
 from spark_ext.errors import ConfigurationError, DataError, StorageError
+from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.avro_rows import avro_schema
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import CommitOutcome
@@ -211,7 +213,7 @@ def decoded(registry: Client, topic: str, content: bytes) -> Any:
     source = KafkaRange({**given, "schema_registry_url": registry.url})
     decoder = source._formats.decoder("value")
     assert decoder is not None
-    return decoder.value(content)
+    return pa.array([decoder.value(content)], arrow_type(decoder.kind)).to_pylist()[0]
 
 
 def test_what_is_published_is_what_the_source_reads(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:

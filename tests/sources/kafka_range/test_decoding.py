@@ -486,7 +486,7 @@ def test_a_value_has_the_logical_type_of_the_pinned_version(
     first, second = (_record([{"name": "x", "type": one}]) for one in (writer, reader))
     id = registry.register("orders-value", first)
     registry.register("orders-value", second)
-    assert _as_column(value_decoder(registry), framed(id, first, {"x": value})) == {"x": found}
+    assert _read(value_decoder(registry), framed(id, first, {"x": value})) == {"x": found}
 
 
 @pytest.mark.parametrize(
@@ -572,17 +572,11 @@ def test_a_default_is_a_value_of_its_type(registry: SchemaRegistry, kind: Any, d
     first = _record([{"name": "id", "type": "int"}])
     id = registry.register("orders-value", first)
     registry.register("orders-value", _record([{"name": "x", "type": kind, "default": default}]))
-    assert _as_column(value_decoder(registry), framed(id, first, {"id": 1})) == {"x": found}
+    assert _read(value_decoder(registry), framed(id, first, {"id": 1})) == {"x": found}
 
 
 def _record(fields: list[dict[str, Any]]) -> str:
     return json.dumps({"type": "record", "name": "R", "fields": fields})
-
-
-def _as_column(decoder: Decoder, content: bytes) -> Any:
-    from spark_ext.schemas.arrow import arrow_type
-
-    return pa.array([decoder.value(content)], arrow_type(decoder.kind))[0].as_py()
 
 
 @pytest.mark.parametrize(
