@@ -249,8 +249,9 @@ def _payload(array: pa.Array, column: Column) -> pa.Array:
         return pc.binary_join_element_wise(b"\x01", texts.cast(pa.binary()), b"")
     length = column.modifier - 4
     if column.kind == "varchar" and length > 0:
-        # The server would silently cut off blanks.
-        wrong = pc.greater(pc.utf8_length(array), length)
+        # The server refuses a longer text itself, unless it can cut off blanks.
+        fits = pc.less_equal(pc.utf8_length(pc.utf8_rtrim(array, " ")), length)
+        wrong = pc.and_(fits, pc.greater(pc.utf8_length(array), length))
         _refuse(wrong, column, f"value too long for type character varying({length})")
     if column.kind == "xml":
         # The server would convert the text, which is UTF-8, once more.
