@@ -168,7 +168,6 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     def _check_input(self, schema: StructType, who: str) -> None:
         """Refuse columns that the table cannot have, or that an upsert cannot use."""
-        from spark_ext.delta.rewritten import check_partitions
         from spark_ext.schemas.parquet_types import check_input
 
         if self._upsert is None:
@@ -177,7 +176,6 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         check_input(schema, (), who)
         self._upsert.check_columns(schema, who)
         check_input(self._upsert.stored(schema), self.options.partition_by, who)
-        check_partitions(schema, self.options.partition_by, "mode=upsert", who)
 
     def __getstate__(self) -> dict[str, Any]:
         """Executors receive the sink without the table, and with what it demands of rows."""
@@ -250,18 +248,19 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             ) from problem
 
     def _check_rows(self, schema: StructType, who: str) -> Callable[[pa.RecordBatch], None]:
-        """What refuses rows by the table's rules, and by what delta-rs makes of them when it rewrites files."""
-        from spark_ext.datafiles.partitions import check_rewritten
+        """What refuses rows by the table's rules, by their partitions, and by what delta-rs makes of them in compactions."""
+        from spark_ext.datafiles.partitions import check_rewritten, check_values
 
         keys = [schema[name] for name in self.options.partition_by]
-        rewritten = self._upsert is not None or self._optimize is not None
         longest = LONGEST_NAME if self.location.local is not None else None
 
         def check(batch: pa.RecordBatch) -> None:
             if self._rules is not None:
                 self._rules.check(batch, who)
-            if rewritten:
+            if self._optimize is not None:
                 check_rewritten(batch, keys, longest, who)
+            elif self._upsert is not None:
+                check_values(batch, keys, who)  # an append's are checked when they are written
 
         return check
 

@@ -51,8 +51,14 @@ def split(
         yield _decode(one, spelled), sorted_rows.slice(start, end - start)
 
 
+def check_values(batch: pa.RecordBatch, keys: Sequence[spark.StructField], who: str) -> None:
+    """Refuse rows with a value that has no text form, as `split` does."""
+    for key in keys:
+        _spelled(batch, key, who)
+
+
 def check_rewritten(batch: pa.RecordBatch, keys: Sequence[spark.StructField], longest: int | None, who: str) -> None:
-    """Refuse rows that delta-rs cannot rewrite, or after which readers fail.
+    """Refuse rows that delta-rs cannot compact, or after which readers fail.
 
     It shortens no folder's name, as `split` does, and notes bounds of dates and times that have no text form.
 
@@ -65,7 +71,7 @@ def check_rewritten(batch: pa.RecordBatch, keys: Sequence[spark.StructField], lo
     try:
         refuse_far_times(batch)
     except ValueError as problem:
-        do = "filter such rows out, or append them (mode=append without optimize_interval)"
+        do = "filter such rows out, or write without optimize_interval"
         raise _refused(f"{problem}, where files are rewritten", who, do) from None
     for key in keys:
         for text in _spelled(batch, key, who)[0]:

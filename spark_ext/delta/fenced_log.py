@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spark_ext.delta.failures import FAILURES, LogErrors, guarded, log_folder
@@ -423,9 +423,13 @@ def properties(
 
 
 def write_files(
-    table: DeltaTable, files: Sequence[AddAction], commit: CommitProperties, *, partition_by: Sequence[str] = ()
+    table: DeltaTable,
+    files: Sequence[AddAction | RemoveAction],
+    commit: CommitProperties,
+    *,
+    partition_by: Sequence[str] = (),
 ) -> None:
-    """Add data files in one commit; without files the commit only carries transactions. The handle stays behind it."""
+    """Add and remove data files in one commit; without any it only carries transactions. The handle stays behind it."""
     table.create_write_transaction(
         list(files),
         mode="append",

@@ -77,7 +77,7 @@ class Merge:
                 found.append(parquet.read().cast(wanted))
         return self.upsert.winners(pa.concat_tables(found) if found else wanted.empty_table(), who)
 
-    def write(self, table: DeltaTable, rows: pa.Table, commit: CommitProperties, who: str) -> bool:
+    def write(self, table: DeltaTable, rows: pa.Table, commit: CommitProperties | None, who: str) -> bool:
         """Merge rows, in one commit through this handle, which then is at the commit's version.
 
         Args:
@@ -102,7 +102,7 @@ class Merge:
             raise
         return table.version() != before
 
-    def _merger(self, table: DeltaTable, rows: pa.Table, commit: CommitProperties) -> Any:
+    def _merger(self, table: DeltaTable, rows: pa.Table, commit: CommitProperties | None) -> Any:
         rule, schema = self.upsert, from_delta(table.schema().to_json())
         as_text = _without_bounds(schema, table.metadata().partition_columns) | _long_keys(rows, rule.key)
         merger = table.merge(

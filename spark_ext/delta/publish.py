@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from spark_ext.datafiles.writer import DataFile, commit_info
+from spark_ext.delta import merge_apart
 from spark_ext.delta.fenced_log import FencedLog, properties, write_files
-from spark_ext.delta.merge import Merge
+from spark_ext.delta.merge import Merge, discard
 from spark_ext.delta.restored import SINK
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.commits import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +88,8 @@ class MergeInto:
         """Merge the rows in the very next version; where they change nothing, only the numbers are committed."""
         rows = self._rows
         commit = properties(transactions, passes=0, info=self._info)
+        if merge_apart.is_needed(table, rows, self.location):
+            return self._apart(table, rows, commit)
         reach(FailPoint.DELTA_BEFORE_COMMIT)
         if self.merge.write(table, rows, commit, self._place):
             self.log.moved()
@@ -93,12 +97,28 @@ class MergeInto:
         add_files(table, (), commit, table.metadata().partition_columns)
         return table.version() + 1
 
+    def _apart(self, table: DeltaTable, rows: pa.Table, commit: CommitProperties) -> int:
+        epoch = self.epoch
+        task = Task(epoch.sink, epoch.query_id, epoch.number, 0, 0, epoch.incarnation, epoch.lineage)
+        added, removed = merge_apart.merged(self.merge, table, rows, self.location, task, self._place) or ((), ())
+        reach(FailPoint.DELTA_BEFORE_COMMIT)
+        try:
+            add_files(table, added, commit, table.metadata().partition_columns, removed)
+        except BaseException:
+            discard(self.location, added)
+            raise
+        return table.version() + 1
+
 
 def add_files(
-    table: DeltaTable, files: Sequence[DataFile], commit: CommitProperties, partition_by: Sequence[str] = ()
+    table: DeltaTable,
+    files: Sequence[DataFile],
+    commit: CommitProperties,
+    partition_by: Sequence[str] = (),
+    removed: Sequence[RemoveAction] = (),
 ) -> None:
-    """Add data files in one commit through the handle that was looked at."""
-    actions = [
+    """Add data files, and remove others, in one commit through the handle that was looked at."""
+    added = [
         AddAction(
             path=file.path,
             size=file.size,
@@ -109,4 +129,4 @@ def add_files(
         )
         for file in files
     ]
-    write_files(table, actions, commit, partition_by=partition_by)
+    write_files(table, [*removed, *added], commit, partition_by=partition_by)

@@ -232,14 +232,9 @@ _NO_BYTES: Final = tuple(
 
 SINKS: Final[Mapping[str, Cells]] = {
     "delta_2pc": _cells({BAD: (NO_UTF8,), START: (LOCAL_MAPS, *TYPES)}),
-    "delta_2pc, upsert": _cells({BAD: (NO_UTF8, *_FAR), START: (LOCAL_MAPS, *TYPES)}),
+    "delta_2pc, upsert": _cells({BAD: (NO_UTF8,), START: (LOCAL_MAPS, *TYPES)}),
     "delta_2pc, partition": _cells(_PARTITION),
-    "delta_2pc, partition of an upsert": _cells(
-        {
-            BAD: (*_PARTITION[BAD], LONG, LONG_ESCAPED, TINY),
-            START: (*_PARTITION[START], DECIMALS, *_INSTANTS),
-        }
-    ),
+    "delta_2pc, partition of an upsert": _cells(_PARTITION),
     "files_2pc, Parquet": _cells({BAD: (NO_UTF8,), START: TYPES}),
     "files_2pc, JSON": _cells({BAD: (NO_UTF8, *_FAR), START: (OTHER_MAPS, *TYPES), **_JSON}),
     "files_2pc, CSV": _cells({BAD: (NO_UTF8, NUL, *_FAR), START: (BINARY, RAW, *_NESTED, *TYPES)}),
