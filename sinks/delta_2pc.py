@@ -248,7 +248,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             ) from problem
 
     def _check_rows(self, schema: StructType, who: str) -> Callable[[pa.RecordBatch], None]:
-        """What refuses rows by the table's rules, by their partitions, and by what delta-rs makes of them in compactions."""
+        """What refuses rows by the table's rules, by their partitions, and by what a compaction would make of them."""
         from spark_ext.datafiles.partitions import check_rewritten, check_values
 
         keys = [schema[name] for name in self.options.partition_by]

@@ -138,9 +138,7 @@ def merged(
             return None
         files = [Path(uri) for uri in apart.file_uris()]
         found = (batch.select(wanted.names) for file in files for batch in pq.ParquetFile(file).iter_batches())
-        layout = Layout(
-            partition_by=tuple(names), compression=merge.compression, row_group_rows=merge.row_group_rows
-        )
+        layout = Layout(partition_by=tuple(names), compression=merge.compression, row_group_rows=merge.row_group_rows)
         added = DataFileWriter(location, schema, layout, task).write(found) or ()
     now = time.time_ns() // 1_000_000
     return added, [RemoveAction(one.path, True, now, one.size, one.texts(schema, who)) for one in old]

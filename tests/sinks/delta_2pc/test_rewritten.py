@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ from pyspark.sql import types as spark
 
 from spark_ext.delta.optimize import Optimize, run
 from spark_ext.delta.rewritten import bounds_hold
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.model.commits import Task
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, table
 
 LARGE = 10**37
 NAN = math.nan
+FAR = 2_932_897
+"""The first day of the year 10000."""
+TASK = Task("out", "q", 0, 0, 0, 1, 0)
 
 
 def _keyed(kind: spark.DataType) -> spark.StructType:
@@ -97,12 +102,12 @@ def test_values_are_within_the_bounds_that_readers_find(tmp_path: Path, schema: 
 
 
 def _added(path: Path) -> list[dict[str, Any]]:
-    """The actions for the live files that delta-rs has made."""
+    """The actions for the live files."""
     live = {Path(uri).name for uri in DeltaTable(path).file_uris()}
     logs = sorted((path / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
-    found = [action["add"] for action in actions if "add" in action and action["add"]["path"] in live]
-    assert {one["path"] for one in found} == live
+    found = [action["add"] for action in actions if "add" in action and Path(action["add"]["path"]).name in live]
+    assert {Path(one["path"]).name for one in found} == live
     return found
 
 
@@ -141,11 +146,14 @@ def test_a_column_with_fewer_fields_than_that_of_the_table_is_refused(tmp_path: 
     other.sink().validate(other.schema)
 
 
-@pytest.mark.parametrize("options", [{"mode": "upsert", "key": "id"}, {"optimize_interval": "1 h"}])
+HOUR = {"optimize_interval": "1 h"}
+
+
+@pytest.mark.parametrize("options", [HOUR, {**HOUR, "mode": "upsert", "key": "id"}])
 @pytest.mark.parametrize(
     ("kind", "message"), [("decimal", r"decimal\(12,2\), and .* makes -1.25 into"), ("timestamp", "loses the zone")]
 )
-def test_partitions_whose_values_would_be_changed_are_refused(
+def test_partitions_whose_values_a_compaction_would_change_are_refused(
     tmp_path: Path, options: dict[str, str], kind: str, message: str
 ) -> None:
     schema = ddl(f"id long, p {kind}")
@@ -158,7 +166,7 @@ def test_partitions_whose_values_would_be_changed_are_refused(
 
 
 def test_delta_rs_still_makes_such_a_table_unreadable(tmp_path: Path) -> None:
-    """Why the partitions are refused. If this fails, they may be allowed."""
+    """Why such partitions are not compacted, and merged without delta-rs. If this fails, both may be allowed."""
     driver = Driver(tmp_path / "t", ddl("id long, p decimal"), options={"partition_by": "p"})
     for epoch in range(2):
         driver.run(epoch, [{"id": epoch, "p": Decimal("-1.25")}])
@@ -166,3 +174,73 @@ def test_delta_rs_still_makes_such_a_table_unreadable(tmp_path: Path) -> None:
         DeltaTable(tmp_path / "t").optimize.compact()
     with pytest.raises(Exception, match=r"-1\.-25"):
         DeltaTable(tmp_path / "t")
+
+
+@pytest.mark.parametrize("options", [HOUR, {**HOUR, "mode": "upsert", "key": "id"}])
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("string", "漢" * 29, "'p' makes the name of a folder 263 bytes long where files are rewritten"),
+        ("double", 5e-324, "'p' makes the name of a folder 328 bytes long where files are rewritten"),
+    ],
+    ids=["string", "double"],
+)
+def test_folders_that_a_compaction_cannot_make_are_refused(
+    tmp_path: Path, options: dict[str, str], kind: str, value: Any, message: str
+) -> None:
+    driver = Driver(tmp_path / "t", ddl(f"id long, p {kind}"), options={**options, "partition_by": "p"})
+    with pytest.raises(DataError, match=message):
+        driver.write(0, [{"id": 1, "p": value}])
+
+
+def far_rows(values: list[tuple[int, int]]) -> pa.RecordBatch:
+    ids, days = zip(*values, strict=True)
+    return pa.record_batch({"id": pa.array(ids), "d": pa.array(days, pa.int32()).cast(pa.date32())})
+
+
+def test_far_dates_are_refused_where_files_are_compacted(tmp_path: Path) -> None:
+    driver = Driver(tmp_path / "t", ddl("id long, d date"), options=HOUR)
+    with pytest.raises(DataError, match="column 'd' has a time outside the years 1 to 9999, where files are rewritten"):
+        driver.sink().write(driver.schema, iter([far_rows([(1, FAR)])]), TASK)
+
+
+def test_a_far_date_survives_later_merges_into_its_file(tmp_path: Path) -> None:
+    """None of them has such a date. delta-rs would note it as a bound, by which it cannot read the table any more."""
+    driver = Driver(tmp_path / "t", ddl("id long, d date"), options={"mode": "upsert", "key": "id"})
+    for epoch, rows in enumerate([[(1, FAR), (2, 0)], [(2, 1)], [(2, 2), (3, 3)], [(3, 4)]]):
+        driver.commit(epoch, driver.sink().write(driver.schema, iter([far_rows(rows)]), TASK))
+    found = table(tmp_path / "t").sort_by("id")
+    assert found["d"].cast(pa.int32()).to_pylist() == [FAR, 2, 4]
+
+
+ZONE = timezone(timedelta(hours=3))
+CHANGED: dict[str, list[tuple[Any, str]]] = {
+    "timestamp": [
+        (datetime(2013, 1, 31, 5, 15, 0, 5, tzinfo=ZONE), "2013-01-31T02:15:00.000005Z"),
+        (datetime(1, 1, 2, tzinfo=timezone.utc), "0001-01-02T00:00:00.000000Z"),
+    ],
+    "decimal": [(Decimal("-1.25"), "-1.25"), (Decimal("7.50"), "7.50")],
+    "double": [(5e-324, "5e-324"), (-1.5, "-1.5")],
+    "string": [("é" * 100, "é" * 100), ("a b/c%20=x", "a b/c%20=x")],
+}
+"""Values of partitions that delta-rs would change, or has no folders for, and others; each as it is in the log."""
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_a_merge_keeps_the_values_of_partitions(tmp_path: Path, kind: str) -> None:
+    """Rows are added, replaced, moved to other partitions and from null; what one epoch has left the next one finds."""
+    (odd, odd_text), (other, other_text) = CHANGED[kind]
+    options = {"mode": "upsert", "key": "id", "partition_by": "p"}
+    driver = Driver(tmp_path / "t", ddl(f"id long, p {kind}, v long"), options=options)
+    driver.run(0, [{"id": 1, "p": odd, "v": 0}, {"id": 2, "p": other, "v": 0}, {"id": 3, "p": None, "v": 0}])
+    driver.run(1, [{"id": 1, "p": other, "v": 1}, {"id": 4, "p": odd, "v": 1}])
+    driver.run(2, [{"id": 3, "p": odd, "v": 2}, {"id": 5, "p": None, "v": 2}])
+    found = pa.table(DeltaTable(tmp_path / "t").scan()).to_pylist()
+    assert {one["id"]: (one["p"], one["v"]) for one in found} == {
+        1: (other, 1),
+        2: (other, 0),
+        3: (odd, 2),
+        4: (odd, 1),
+        5: (None, 2),
+    }
+    assert {add["partitionValues"]["p"] for add in _added(tmp_path / "t")} == {odd_text, other_text, None}
