@@ -127,6 +127,9 @@ def _fixed(array: pa.Array, column: Column) -> Bytes | None:
             _check_range(numbers, column)
             _check_precision(numbers, column)
         return _big_endian(numbers - shift if shift else numbers, wire)
+    if kind == "interval":
+        # Microseconds, then days and months.
+        return np.hstack([_big_endian(_numbers(array), ">i8"), np.zeros((len(array), 8), np.uint8)])
     if kind == "numeric":
         return _numeric(array)
     if kind == "uuid":

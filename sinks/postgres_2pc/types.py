@@ -36,6 +36,7 @@ _NEW: dict[type[spark.DataType], str] = {
     spark.DateType: "date",
     spark.TimestampType: "timestamp with time zone",
     spark.TimestampNTZType: "timestamp without time zone",
+    spark.DayTimeIntervalType: "interval",
 }
 
 _TEXT = (spark.StringType, spark.CharType, spark.VarcharType)
@@ -62,8 +63,10 @@ _TAKES: dict[str, tuple[type[spark.DataType], ...]] = {
     "date": (spark.DateType,),
     "timestamp": (spark.TimestampNTZType,),
     "timestamptz": (spark.TimestampType,),
+    "interval": (spark.DayTimeIntervalType,),
 }
-"""The Spark types that fit a column's type, by its name in `pg_type`; `numeric` and arrays are decided in code."""
+"""The Spark types that fit a column's type, by its name in `pg_type`; `numeric`, arrays, and intervals of few digits
+or in documents are decided in code."""
 
 _LIKE_TEXT: frozenset[str] = frozenset({"text", "varchar", "bpchar", "citext", "xml", "enum", "json"})
 """Types of which a value in a binary COPY is its text."""
@@ -112,8 +115,14 @@ def means_the_same(column: Column, shown: str, kind: str) -> bool:
     return shown == column.shown or {column.kind, kind} <= _LIKE_TEXT
 
 
-def new_type(kind: spark.DataType, path: str, who: str) -> str:
+def new_type(kind: spark.DataType, path: str, who: str, *, in_document: bool = False) -> str:
     """The type of a column of a new table.
+
+    Args:
+        kind: in Spark.
+        path: of the column, or of a value in it.
+        who: the sink, for messages.
+        in_document: whether it is in a `jsonb`, where an interval has no form that all agree on.
 
     Raises:
         ConfigurationError: PostgreSQL does not have such a type.
@@ -121,13 +130,13 @@ def new_type(kind: spark.DataType, path: str, who: str) -> str:
     if isinstance(kind, spark.DecimalType):
         return f"numeric({kind.precision},{kind.scale})"
     if isinstance(kind, spark.ArrayType) and not isinstance(kind.elementType, _NESTED):
-        return new_type(kind.elementType, path, who) + "[]"
+        return new_type(kind.elementType, path, who, in_document=in_document) + "[]"
     if isinstance(kind, _NESTED):
         for inner_path, inner in _children(kind, path):
-            new_type(inner, inner_path, who)
+            new_type(inner, inner_path, who, in_document=True)
         return "jsonb"
     found = _NEW.get(type(kind))
-    if found is None:
+    if found is None or (in_document and found == "interval"):
         raise refused(
             f"column '{path}' has the type {kind.simpleString()}, which this sink does not support",
             who,
@@ -159,6 +168,10 @@ def takes(column: Column, kind: spark.DataType) -> bool:
             return False
         limit = column.numeric
         return limit is None or (scale <= limit[1] and digits <= limit[0] - limit[1])
+    if column.kind == "interval" and column.modifier >= 0:
+        return False  # the server would cut off or round
+    if column.kind in ("json", "jsonb") and isinstance(kind, spark.ArrayType):
+        return not isinstance(kind.elementType, spark.DayTimeIntervalType)
     return isinstance(kind, _TAKES.get(column.kind, ()))
 
 

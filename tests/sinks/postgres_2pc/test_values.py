@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from itertools import count
@@ -15,10 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from pyspark.sql import types as T
 
-from spark_ext.errors import DataError
+from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.schemas.ddl import columns as ddl
 from spark_ext.sinks.postgres_2pc.copy import ValueMisfit, encode
 from spark_ext.sinks.postgres_2pc.types import Column as PostgresColumn
+from spark_ext.sinks.postgres_2pc.types import new_type, takes
 from spark_ext.testing.sink_driver import Driver
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
@@ -39,6 +40,7 @@ SHOWN: dict[type[T.DataType], tuple[str, Callable[[Any], Any]]] = {
     T.DateType: ("{0} - date '1970-01-01'", int),
     T.TimestampType: (MICROS, int),
     T.TimestampNTZType: (MICROS, int),
+    T.DayTimeIntervalType: ("{0}", lambda value: value // timedelta(microseconds=1)),
 }
 """How a value is asked for, and made of the answer."""
 
@@ -175,3 +177,45 @@ def test_numbers_in_documents_are_decimal(database: Database) -> None:
     driver.claim()
     driver.commit([driver.write_batches(0, iter([batch]))], 0)
     assert read(target, kind) == [{"x": number.removeprefix("-"), "n": 2**63 - 1} for number in numbers]
+
+
+def test_intervals_in_arrays_are_those_of_the_query(database: Database) -> None:
+    micros = timedelta(microseconds=1)
+    values = [[0, None, -1, 86_400_000_000], [], None, [2**62]]
+    target = PostgresTarget(database, "t")
+    schema, batch = batch_of(T.ArrayType(T.DayTimeIntervalType()), values)
+    driver = Driver(target, schema=schema)
+    driver.claim()
+    driver.commit([driver.write_batches(0, iter([batch]))], 0)
+    found = [row["v"] for row in target.query("SELECT v FROM t ORDER BY id")]
+    assert found == [of and [one if one is None else one * micros for one in of] for of in values]
+    assert target.query("SELECT v[4]::text AS v FROM t WHERE id = 0") == [{"v": "24:00:00"}], "as it came, in hours"
+
+
+INTERVAL = T.DayTimeIntervalType()
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "taken"),
+    [
+        (PostgresColumn("v", "interval", "interval"), INTERVAL, True),
+        (PostgresColumn("v", "interval", "interval(3)", modifier=0x7FFF0003), INTERVAL, False),
+        (PostgresColumn("v", "interval", "interval day", modifier=0x0008FFFF), INTERVAL, False),
+        (PostgresColumn("v", "_interval", "interval[]", element="interval"), T.ArrayType(INTERVAL), True),
+        (PostgresColumn("v", "jsonb", "jsonb"), T.ArrayType(INTERVAL), False),
+        (PostgresColumn("v", "text", "text"), INTERVAL, False),
+    ],
+)
+def test_columns_for_intervals_are_those_that_have_all_their_digits(
+    column: PostgresColumn, kind: T.DataType, taken: bool
+) -> None:
+    assert takes(column, kind) is taken
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [T.StructType([T.StructField("a", INTERVAL)]), T.MapType(T.StringType(), INTERVAL), T.YearMonthIntervalType()],
+)
+def test_intervals_that_postgresql_has_no_form_for_are_refused(kind: T.DataType) -> None:
+    with pytest.raises(ConfigurationError, match="which this sink does not support"):
+        new_type(kind, "v", "sink 'out'")
