@@ -70,8 +70,6 @@ def _misfit(path: str, kind: spark.DataType, form: str) -> str | None:
     unsupported = f"column '{path}' has the type {kind.simpleString()}, which {form} does not support"
     if form == "parquet" and _BAD_IN_PARQUET.intersection(path):
         return f"column name '{path}' has a character that Parquet readers reject (one of ' ,;{{}}()=' or a tab)"
-    if isinstance(kind, spark.StringType) and not kind.isUTF8BinaryCollation():
-        return f"column '{path}' has a collation, which {form} does not support"
     if isinstance(kind, SIMPLE):
         return None
     if isinstance(kind, spark.BinaryType):

@@ -235,20 +235,35 @@ SINKS: Final[Mapping[str, Cells]] = {
     "delta_2pc, upsert": _cells({BAD: (NO_UTF8,), START: (LOCAL_MAPS, *TYPES)}),
     "delta_2pc, partition": _cells(_PARTITION),
     "delta_2pc, partition of an upsert": _cells(_PARTITION),
-    "files_2pc, Parquet": _cells({BAD: (NO_UTF8,), START: TYPES}),
-    "files_2pc, JSON": _cells({BAD: (NO_UTF8, *_FAR), START: (OTHER_MAPS, *TYPES), **_JSON}),
-    "files_2pc, CSV": _cells({BAD: (NO_UTF8, NUL, *_FAR), START: (BINARY, RAW, *_NESTED, *TYPES)}),
+    "files_2pc, Parquet": _cells({BAD: (NO_UTF8,), START: TYPES[:-1]}),
+    "files_2pc, JSON": _cells({BAD: (NO_UTF8, *_FAR), START: (OTHER_MAPS, *TYPES[:-1]), **_JSON}),
+    "files_2pc, CSV": _cells({BAD: (NO_UTF8, NUL, *_FAR), START: (BINARY, RAW, *_NESTED, *TYPES[:-1])}),
     "files_2pc, folder": _cells({BAD: (*_PARTITION[BAD], LONG), START: (BINARY, RAW, *_NESTED, *TYPES[:-1])}),
     "exchange_2pc": _cells({BAD: (NO_UTF8,), START: (MONTHS, INTERVALS)}),
     "exchange_2pc, Delta": _cells({BAD: (NO_UTF8,), START: (LOCAL_MAPS, *TYPES)}),
     "postgres_2pc": _cells(
-        {BAD: (NO_UTF8, NUL, *_FARTHEST), START: TYPES[:-1], "jsonb": (STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS)}
+        {BAD: (NO_UTF8, NUL, *_FARTHEST), START: TYPES[1:-1], "jsonb": (STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS)}
     ),
     "http_2pc": _cells({BAD: (NO_UTF8, *_FAR), START: TYPES[:-1], **_JSON, "array": (OTHER_MAPS,)}),
     "kafka_2pc": _cells({BAD: (NO_UTF8,), START: _NO_BYTES}),
     "kafka_2pc, Avro": _cells({BAD: (NO_UTF8,), START: (OTHER_MAPS, *TYPES[:-1])}),
 }
 """By name; a name with a comma is a way through a sink."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Values that a sink refuses though others can store them."""
+
+    sinks: tuple[str, ...]
+    rows: tuple[Row, ...]
+    who: str
+    why: str
+    by_spark: bool = True
+    """Whether Spark is one of those."""
+
+
+LIMITS: Final[tuple[Limit, ...]] = ()
 
 
 READ_AS: Final = {"null": None, "infinity": "inf"}
