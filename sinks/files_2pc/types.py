@@ -70,7 +70,7 @@ def _misfit(path: str, kind: spark.DataType, form: str) -> str | None:
     unsupported = f"column '{path}' has the type {kind.simpleString()}, which {form} does not support"
     if form == "parquet" and _BAD_IN_PARQUET.intersection(path):
         return f"column name '{path}' has a character that Parquet readers reject (one of ' ,;{{}}()=' or a tab)"
-    if isinstance(kind, SIMPLE):
+    if isinstance(kind, (*SIMPLE, spark.NullType)):
         return None
     if isinstance(kind, spark.BinaryType):
         return unsupported if form == "csv" else None

@@ -43,6 +43,7 @@ _AS_THEY_ARE = (
     spark.StringType,
     spark.CharType,
     spark.VarcharType,
+    spark.NullType,
 )
 
 

@@ -7,16 +7,25 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.values.table import LEGEND, ODD, SAME, SINKS, SOURCES, TYPES, VALUES, Cells, Row
+from tests.values.table import LEGEND, LIMITS, ODD, SAME, SINKS, SOURCES, TYPES, VALUES, Cells, Row
 
 _SECTION = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _notes(name: str, row: Row) -> str:
+    """The numbers of the limits of a cell."""
+    found = (str(n) for n, limit in enumerate(LIMITS, 1) if name in limit.sinks and row in limit.rows)
+    return "".join(found).translate(_RAISED)
 
 
 def _table(columns: Mapping[str, Cells], rows: Sequence[Row]) -> list[str]:
     lines = [f"| type | values | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
     before = ""
     for row in rows:
-        cells = [cells.get(row, SAME) for cells in columns.values()]
+        cells = [cells.get(row, SAME) + _notes(name, row) for name, cells in columns.items()]
         lines.append(f"| {row.type if row.type != before else ''} | {row.what} | {' | '.join(cells)} |")
         before = row.type
     return lines
@@ -28,6 +37,7 @@ def sections() -> dict[str, list[str]]:
         "legend": ["| in a cell | means |", "|---|---|", *(f"| {word} | {what} |" for word, what in LEGEND.items())],
         "sources": _table(SOURCES, (*VALUES, *ODD, *TYPES)),
         "sinks": _table(SINKS, (*VALUES, *TYPES)),
+        "limits": [f"{n}. {' and '.join(one.clients)}: {one.why}." for n, one in enumerate(LIMITS, 1)],
     }
 
 

@@ -235,16 +235,16 @@ SINKS: Final[Mapping[str, Cells]] = {
     "delta_2pc, upsert": _cells({BAD: (NO_UTF8,), START: (LOCAL_MAPS, *TYPES)}),
     "delta_2pc, partition": _cells(_PARTITION),
     "delta_2pc, partition of an upsert": _cells(_PARTITION),
-    "files_2pc, Parquet": _cells({BAD: (NO_UTF8,), START: TYPES[:-1]}),
-    "files_2pc, JSON": _cells({BAD: (NO_UTF8, *_FAR), START: (OTHER_MAPS, *TYPES[:-1]), **_JSON}),
-    "files_2pc, CSV": _cells({BAD: (NO_UTF8, NUL, *_FAR), START: (BINARY, RAW, *_NESTED, *TYPES[:-1])}),
+    "files_2pc, Parquet": _cells({BAD: (NO_UTF8,), START: TYPES[:4]}),
+    "files_2pc, JSON": _cells({BAD: (NO_UTF8, *_FAR), START: (OTHER_MAPS, *TYPES[:4]), **_JSON}),
+    "files_2pc, CSV": _cells({BAD: (NO_UTF8, NUL, *_FAR), START: (BINARY, RAW, *_NESTED, *TYPES[:4])}),
     "files_2pc, folder": _cells({BAD: (*_PARTITION[BAD], LONG), START: (BINARY, RAW, *_NESTED, *TYPES[:-1])}),
     "exchange_2pc": _cells({BAD: (NO_UTF8,), START: (MONTHS, INTERVALS)}),
     "exchange_2pc, Delta": _cells({BAD: (NO_UTF8,), START: (LOCAL_MAPS, *TYPES)}),
     "postgres_2pc": _cells(
         {BAD: (NO_UTF8, NUL, *_FARTHEST), START: TYPES[1:-1], "jsonb": (STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS)}
     ),
-    "http_2pc": _cells({BAD: (NO_UTF8, *_FAR), START: TYPES[:-1], **_JSON, "array": (OTHER_MAPS,)}),
+    "http_2pc": _cells({BAD: (NO_UTF8, *_FAR), START: TYPES[:4], **_JSON, "array": (OTHER_MAPS,)}),
     "kafka_2pc": _cells({BAD: (NO_UTF8,), START: _NO_BYTES}),
     "kafka_2pc, Avro": _cells({BAD: (NO_UTF8,), START: (OTHER_MAPS, *TYPES[:-1])}),
 }
@@ -253,17 +253,76 @@ SINKS: Final[Mapping[str, Cells]] = {
 
 @dataclass(frozen=True)
 class Limit:
-    """Values that a sink refuses though others can store them."""
+    """Values that sinks refuse though another client of the target stores them and reads them back."""
 
+    clients: tuple[str, ...]
     sinks: tuple[str, ...]
     rows: tuple[Row, ...]
-    who: str
     why: str
-    by_spark: bool = True
-    """Whether Spark is one of those."""
 
 
-LIMITS: Final[tuple[Limit, ...]] = ()
+_DELTA: Final = ("delta_2pc", "delta_2pc, upsert")
+_PARTITIONS: Final = ("delta_2pc, partition", "delta_2pc, partition of an upsert")
+_FILES: Final = tuple(name for name in SINKS if name.startswith("files_2pc"))
+_TIMES_OF_TEXT: Final = tuple(row for row in _FAR if row.type != "date")
+_DATES_OF_TEXT: Final = (ZERO_DATES, FAR_DATES, FARTHEST_DATES)
+LIMITS: Final = (
+    Limit(
+        ("Spark",),
+        _DELTA,
+        (LOCAL_MAPS,),
+        "delta-rs, which commits, does not find the type there, and could not open the table any more",
+    ),
+    Limit(
+        ("Spark",),
+        _PARTITIONS,
+        (*_DATES_OF_TEXT, FAR_INSTANTS, ZERO_LOCAL, FAR_LOCAL, FARTHEST_LOCAL),
+        "Python and Arrow do not read most of the texts that Spark writes into the log: pandas and pyarrow could not "
+        "read the table any more",
+    ),
+    Limit(
+        ("Spark",),
+        _PARTITIONS,
+        (BINARY, RAW),
+        "the log has texts, and what delta-rs rewrites is other bytes afterwards",
+    ),
+    Limit(
+        ("Spark",),
+        ("files_2pc, folder",),
+        (*_DATES_OF_TEXT, *_TIMES_OF_TEXT, BINARY, RAW),
+        "the name of a folder is a text, which only Spark takes for such a value",
+    ),
+    Limit(
+        ("Spark",),
+        ("files_2pc, JSON", "files_2pc, CSV"),
+        _DATES_OF_TEXT,
+        "it writes `+10000-01-01`, which Python and Arrow do not read",
+    ),
+    Limit(("Python",), ("files_2pc, CSV",), (NUL,), "Spark leaves the character out when it reads the file"),
+    Limit(
+        ("Spark", "pyarrow"),
+        _FILES,
+        (DURATIONS,),
+        "the two have no common form: a text of Spark's own, and in Parquet a number with a note of its writer",
+    ),
+    Limit(
+        ("Spark", "psycopg"),
+        (*_FILES, "postgres_2pc"),
+        (MONTHS,),
+        "pyspark has no form for them in Arrow, by which rows reach a sink",
+    ),
+    Limit(("psycopg",), ("postgres_2pc",), (INTERVALS,), "pyspark has no form for them in Arrow either"),
+    Limit(
+        ("Spark",),
+        (*_DELTA, "files_2pc, Parquet", "files_2pc, JSON"),
+        (VARIANTS,),
+        "this sink alone does not write it: write `to_json`",
+    ),
+    Limit(("psycopg",), ("postgres_2pc",), (VARIANTS,), "this sink alone does not write it: write `to_json`"),
+    Limit(("Spark",), _DELTA, (VOID,), "this sink alone does not write it: cast the column to the type it is to have"),
+    Limit(("fastavro",), ("kafka_2pc, Avro",), (VOID,), "a schema without type is of no use later: cast it"),
+)
+"""What an independent client can store, and why a sink refuses it; whatever else sinks refuse, none of these stores."""
 
 
 READ_AS: Final = {"null": None, "infinity": "inf"}

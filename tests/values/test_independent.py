@@ -1,31 +1,32 @@
-"""What sinks refuse, other clients of their targets do not store or do not read either."""
+"""What sinks refuse, other clients of their targets do not store or do not read either; or why it is a limit."""
 
 from __future__ import annotations
 
+import csv
 import io
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import fastavro
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from confluent_kafka import Producer
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
 
+from spark_ext.schemas.arrow import arrow_type
 from tests.values.forms import batch_of
-from tests.values.table import (
-    BAD,
-    NO_UTF8,
-    NONE,
-    SINKS,
-    SOURCES,
-    VALUES,
-)
+from tests.values.table import BAD, INTERVALS, LIMITS, MONTHS, NO_UTF8, NONE, SINKS, SOURCES, START, VALUES
 
-if TYPE_CHECKING:
-    pass
+
+def test_a_limit_is_of_values_that_the_sink_refuses() -> None:
+    assert all(SINKS[name].get(row) in (BAD, START) for one in LIMITS for name in one.sinks for row in one.rows)
 
 
 @pytest.mark.parametrize("value", NO_UTF8.examples[T.StringType()])
@@ -54,9 +55,78 @@ def test_what_postgres_2pc_refuses_of_a_value_the_server_refuses_of_psycopg() ->
 TIMES: Final = ("timestamp", "timestamp_ntz")
 
 
+@pytest.mark.parametrize("value", [1, True, 1.5, date(2024, 1, 1), {}, []])
+def test_a_message_of_kafka_is_bytes(value: object) -> None:
+    with pytest.raises(TypeError):
+        Producer({}).produce("t", value)
+
+
+def test_an_avro_map_has_strings_as_keys() -> None:
+    with pytest.raises(TypeError):
+        fastavro.schemaless_writer(io.BytesIO(), {"type": "map", "values": "string"}, {1: "a"})
+
+
+# -- the limits, by their numbers on the page -------------------------------------------------------------------------
+
+
+def test_1_delta_rs_does_not_find_timestamp_ntz_in_a_map(tmp_path: Path) -> None:
+    kind = pa.map_(pa.string(), pa.timestamp("us"))
+    with pytest.raises(DeltaError, match="does not have the required 'timestampNtz' feature"):
+        DeltaTable.create(tmp_path, Schema.from_arrow(pa.schema({"v": kind})))
+
+
+FAR_TEXTS: Final = [
+    (pa.date32(), "+10000-01-01"),
+    (pa.date32(), "0000-01-01"),
+    (pa.date32(), "-0001-12-31"),
+    (pa.timestamp("us", "UTC"), "+10000-01-01 00:00:00"),
+    (pa.timestamp("us"), "+10000-01-01 00:00:00"),
+    (pa.timestamp("us"), "-4713-01-01 00:00:00"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), FAR_TEXTS)
+def test_2_a_table_with_such_a_partition_is_not_read_into_arrow(tmp_path: Path, kind: pa.DataType, text: str) -> None:
+    table = DeltaTable.create(tmp_path, Schema.from_arrow(pa.schema({"id": pa.int64(), "v": kind})), partition_by=["v"])
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "x.parquet")
+    add = AddAction("x.parquet", (tmp_path / "x.parquet").stat().st_size, {"v": text}, 0, True, "{}")
+    table.create_write_transaction([add], "append", table.schema(), ["v"])
+    with pytest.raises(ValueError, match=r"year 0 is out of range|Invalid isoformat string|Failed to parse string"):
+        DeltaTable(tmp_path).to_pyarrow_table()
+
+
+def test_3_delta_rs_changes_the_bytes_of_a_partition(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"id": [1], "v": [b"\xff"]}), partition_by=["v"])
+    assert DeltaTable(tmp_path).to_pyarrow_table()["v"].to_pylist() == [b"\\u00FF"]
+
+
+@pytest.mark.parametrize("text", ["+10000-01-01", "-0001-12-31"])
+def test_5_python_and_arrow_do_not_read_a_far_date(text: str) -> None:
+    """Nor do they as the name of a folder, which is 4."""
+    with pytest.raises(ValueError, match="Invalid isoformat string"):
+        date.fromisoformat(text)
+    with pytest.raises(pa.ArrowInvalid, match="Failed to parse string"):
+        pa.array([text]).cast(pa.date32())
+
+
+def test_6_python_reads_nul_in_csv() -> None:
+    assert list(csv.reader(io.StringIO('"a\0b"\n', newline=""))) == [["a\0b"]]
+
+
+def test_7_an_interval_in_parquet_is_a_number_to_others(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"v": pa.array([1], pa.duration("us"))}), tmp_path / "x.parquet", store_schema=False)
+    assert pq.read_table(tmp_path / "x.parquet").to_pydict() == {"v": [1]}
+
+
+@pytest.mark.parametrize("kind", [*MONTHS.examples, *INTERVALS.examples])
+def test_8_and_9_spark_has_no_form_for_intervals_of_months_in_arrow(kind: T.DataType) -> None:
+    with pytest.raises(PySparkTypeError):
+        arrow_type(kind)
+
+
 @pytest.mark.parametrize("day", [-719_529, -719_528, 2_932_897])
 def test_delta_rs_does_not_read_the_bounds_of_far_dates_that_it_writes(tmp_path: Path, day: int) -> None:
-    """Of the years -1, 0 and 10000: why `delta_2pc` refuses them where delta-rs rewrites files."""
+    """Of the years -1, 0 and 10000: why `delta_2pc` refuses them with `optimize_interval`."""
     rows = pa.table({"id": [1], "v": pa.array([day], pa.int32()).cast(pa.date32())})
     write_deltalake(tmp_path, rows)
     with pytest.raises(ValueError, match=r"year 0 is out of range|Invalid isoformat string"):
