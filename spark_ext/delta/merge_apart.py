@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -31,7 +31,7 @@ from spark_ext.datafiles.writer import LONGEST_NAME, DataFile, DataFileWriter, L
 from spark_ext.delta.features import refuse
 from spark_ext.model.commits import Task
 from spark_ext.schemas.arrow import arrow_schema
-from spark_ext.schemas.parquet_types import from_delta
+from spark_ext.schemas.parquet_types import from_delta, table_schema
 from spark_ext.schemas.values import refuse_far_times
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from spark_ext.delta.merge import Merge
 
 
+_CHANGED: Final = (spark.StringType, spark.FloatType, spark.DoubleType, spark.DecimalType)
+"""Types of partitions with values that delta-rs changes or has no folders for; it changes all of `timestamp`."""
 _TIME: Final = re.compile(r'"(date|timestamp(_ntz)?)"')
 
 
@@ -70,10 +72,11 @@ def is_needed(table: DeltaTable, rows: pa.Table, location: Location) -> bool:
     actions = _actions(table)
     longest = LONGEST_NAME if location.local is not None else None
     for name in names:
-        columns = [actions[f"partition.{name}"], *([rows[name]] if name in rows.column_names else ())]
-        values = [value for column in columns for value in pc.unique(column).to_pylist()]
-        if any(_is_changed(name, schema[name].dataType, value, longest) for value in values):
-            return True
+        if isinstance(schema[name].dataType, _CHANGED):
+            columns = [actions[f"partition.{name}"], *([rows[name]] if name in rows.column_names else ())]
+            values = [value for column in columns for value in pc.unique(column).to_pylist()]
+            if any(_is_changed(name, value, longest) for value in values):
+                return True
     return _lacks_bounds(actions)
 
 
@@ -97,15 +100,12 @@ def _lacks_bounds(actions: pa.Table) -> bool:
     return False
 
 
-def _is_changed(name: str, kind: spark.DataType, value: Any, longest: int | None) -> bool:
-    if value is None:
-        return False
-    if isinstance(kind, spark.DecimalType):
-        return kind.scale > 0 and value < 0
-    if isinstance(kind, (spark.FloatType, spark.DoubleType)):
+def _is_changed(name: str, value: str | float | Decimal | None, longest: int | None) -> bool:
+    if isinstance(value, Decimal):
+        return value < 0 and value.as_tuple().exponent != 0
+    if isinstance(value, float):
         value = format(Decimal(repr(value)), "f")  # delta-rs writes no exponents
-    text = value if isinstance(value, str) else ""
-    return longest is not None and len(folder(name, text, shortened=False)) > longest
+    return longest is not None and len(folder(name, value, shortened=False)) > longest
 
 
 def merged(
@@ -123,16 +123,16 @@ def merged(
     schema, names = from_delta(table.schema().to_json()), table.metadata().partition_columns
     keys = rows.select(list(merge.upsert.key))
     old = [one for one in _files(table, names) if _has_any(location, one, keys)]
+    wanted = arrow_schema(schema, nullable=True)
     with TemporaryDirectory(prefix="spark-ext-merge-") as place:
         apart = DeltaTable.create(
             place,
-            Schema.from_json(table.schema().to_json()),
+            Schema.from_json(table_schema(schema).json()),
             # Bounds would not hold for all values; nothing is passed over.
             configuration={"delta.dataSkippingNumIndexedCols": "0"},
         )
-        wanted = arrow_schema(schema, nullable=True)
-        for one in old:
-            batches = (_completed(batch, one, wanted) for batch in _batches(location, one))
+        if old:
+            batches = (_completed(batch, one, wanted) for one in old for batch in _batches(location, one))
             write_deltalake(apart, pa.RecordBatchReader.from_batches(wanted, batches), mode="append")
         if not merge.write(apart, rows, None, who):
             return None
@@ -173,7 +173,8 @@ def _has_any(location: Location, file: _Old, keys: pa.Table) -> bool:
 
 
 def _batches(location: Location, file: _Old, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    with location.open(file.path) as stream, pq.ParquetFile(stream) as parquet:
+    # Spark's times of 96 bits have years that nanoseconds do not have.
+    with location.open(file.path) as stream, pq.ParquetFile(stream, coerce_int96_timestamp_unit="us") as parquet:
         there = set(parquet.schema_arrow.names)
         chosen = None if columns is None else [name for name in columns if name in there]
         yield from parquet.iter_batches(columns=chosen)

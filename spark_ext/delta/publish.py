@@ -12,7 +12,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from spark_ext.datafiles.writer import DataFile, commit_info
 from spark_ext.delta import merge_apart
 from spark_ext.delta.fenced_log import FencedLog, properties, write_files
-from spark_ext.delta.merge import Merge, discard
+from spark_ext.delta.merge import Merge
 from spark_ext.delta.restored import SINK
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Task
@@ -102,11 +102,8 @@ class MergeInto:
         task = Task(epoch.sink, epoch.query_id, epoch.number, 0, 0, epoch.incarnation, epoch.lineage)
         added, removed = merge_apart.merged(self.merge, table, rows, self.location, task, self._place) or ((), ())
         reach(FailPoint.DELTA_BEFORE_COMMIT)
-        try:
-            add_files(table, added, commit, table.metadata().partition_columns, removed)
-        except BaseException:
-            discard(self.location, added)
-            raise
+        # An attempt that fails may have been committed: what it has written is left to the next claim.
+        add_files(table, added, commit, table.metadata().partition_columns, removed)
         return table.version() + 1
 
 

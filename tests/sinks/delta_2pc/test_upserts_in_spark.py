@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from deltalake import DeltaTable
 
 import spark_ext as sx
 from spark_ext.delta.optimize import Optimize, run
+from spark_ext.model.commits import Task
+from spark_ext.schemas.arrow import arrow_schema
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl
 
 if TYPE_CHECKING:
@@ -86,3 +89,43 @@ def test_a_table_of_sparks_with_deletion_vectors_and_change_data(spark: SparkSes
     run(second.sink().location, Optimize(1, vacuum_after=168 * 3_600_000), 2**43)
     spark.catalog.refreshByPath(f"{tmp_path}/t")
     assert {row.id for row in spark.table(place).collect()} == found.keys() - {7}, "its deletion vector is still there"
+
+
+def test_spark_reads_what_the_sink_merges_without_delta_rs(spark: SparkSession, tmp_path: Path) -> None:
+    """Values of partitions whatever the session's zone, a date of the year 10000, and the changes."""
+    spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
+    schema = ddl("id long, at timestamp, n decimal, x double, s string, d date")
+    options = {
+        "mode": "upsert",
+        "key": "id",
+        "partition_by": "at,n,x,s",
+        "table_properties": '{"delta.enableChangeDataFeed": "true"}',
+    }
+    driver = Driver(tmp_path / "t", schema, options=options)
+    at, far = datetime.datetime(2013, 7, 1, 23, 59, 59, 5, tzinfo=datetime.timezone.utc), 2_932_897
+    odd = [1, at, Decimal("-1.25"), 5e-324, "é" * 100, far]
+    plain = [2, at + datetime.timedelta(days=1), Decimal("7.50"), 1.5, "a b/c%20=x", 0]
+    for epoch, rows in enumerate([[odd, plain], [[2, *odd[1:5], 1], [3, *plain[1:5], far]]]):
+        columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), PLAIN, strict=True)]
+        batch = pa.RecordBatch.from_arrays(columns, names=schema.names).cast(arrow_schema(schema))
+        task = Task("out", "q", epoch, 0, 0, 1, 0)
+        driver.commit(epoch, driver.sink().write(schema, iter([batch]), task))
+    read = "id", "CAST(at AS double) AS at", "n", "x", "s", "unix_date(d) AS d"
+    found = sorted(map(list, spark.read.format("delta").load(f"{tmp_path}/t").selectExpr(*read).collect()))
+    seconds = at.timestamp()
+    assert found == [
+        [1, seconds, *odd[2:]],
+        [2, seconds, *odd[2:5], 1],
+        [3, seconds + 86_400, *plain[2:5], far],
+    ]
+    version = DeltaTable(tmp_path / "t").version()
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
+    changes = feed.load(f"{tmp_path}/t").selectExpr("id", "CAST(at AS double)", "s", "_change_type").collect()
+    assert sorted(map(list, changes)) == [
+        [2, seconds, "é" * 100, "insert"],
+        [2, seconds + 86_400, "a b/c%20=x", "delete"],
+        [3, seconds + 86_400, "a b/c%20=x", "insert"],
+    ]
+
+
+PLAIN = [pa.int64(), pa.timestamp("us", "UTC"), pa.decimal128(12, 2), pa.float64(), pa.string(), pa.int32()]
