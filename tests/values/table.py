@@ -283,14 +283,14 @@ LIMITS: Final = (
     Limit(
         ("Spark",),
         _PARTITIONS,
-        (BINARY, RAW),
-        "the log has texts, and what delta-rs rewrites is other bytes afterwards",
+        (BINARY,),
+        "the column's other values become other bytes in the log, and where delta-rs rewrites files all of them do",
     ),
     Limit(
         ("Spark",),
         ("files_2pc, folder",),
-        (*_DATES_OF_TEXT, *_TIMES_OF_TEXT, BINARY, RAW),
-        "the name of a folder is a text, which only Spark takes for such a value",
+        (*_DATES_OF_TEXT, *_TIMES_OF_TEXT, BINARY),
+        "the name of a folder is a text, which only Spark takes for such a value; it stores no other bytes than UTF-8",
     ),
     Limit(
         ("Spark",),

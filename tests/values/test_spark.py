@@ -11,6 +11,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from tests.sinks.files_2pc.files_target import FilesTarget
+from tests.sinks.test_values import committed
 from tests.values.forms import batch_of
 from tests.values.table import (
     BAD,
@@ -74,7 +76,7 @@ def stores(spark: SparkSession, given: DataFrame, path: str, form: str, partitio
         return False
 
 
-@pytest.mark.slow(60, "Spark writes and reads a hundred small tables")
+@pytest.mark.slow(40, "Spark writes and reads a hundred small tables")
 def test_spark_stores_what_the_limits_say_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
     found = dict[str, set[str]]()
@@ -96,3 +98,10 @@ def test_spark_stores_what_the_limits_say_and_no_more(spark: SparkSession, tmp_p
         for name in FORMS
     }
     assert found == told, "\n".join(f"{name}: {sorted(found[name])}" for name in FORMS)
+
+
+def test_spark_finds_a_column_without_type_in_parquet(spark: SparkSession, tmp_path: Path) -> None:
+    schema, batch = batch_of(*next(iter(VOID.examples.items())))
+    committed(FilesTarget(tmp_path / "t", "parquet"), schema, batch)
+    (file,) = (tmp_path / "t/_files").iterdir()
+    assert list(map(tuple, spark.read.parquet(str(file)).collect())) == [(0, None)]

@@ -59,6 +59,20 @@ def test_a_job_whose_server_is_killed_under_it_writes_each_row_once(
     assert database.column("SELECT count(*) FROM copy") == [ROWS]
 
 
+def test_an_interval_of_spark_is_one_of_the_server(spark: SparkSession, database: Database, tmp_path: Path) -> None:
+    database.run("CREATE TABLE n (id int PRIMARY KEY)", "INSERT INTO n VALUES (-1), (0), (90000)")
+    rows = spark.readStream.format("postgres").options(uid="n", dsn=database.dsn, table="n").load()
+    rows = rows.selectExpr("id", "make_dt_interval(0, 0, id, id * 0.000001) AS v", "make_dt_interval(id) AS d")
+    job = sx.Job(spark, "intervals", state=tmp_path / "state")
+    job.add("out", rows.writeStream.format("postgres_2pc").options(uid="out", dsn=database.dsn, table="out"))
+    assert job.run(progress=False).finished
+    assert database.rows("SELECT id, v::text, extract(epoch FROM d)::bigint AS d FROM out ORDER BY id") == [
+        (-1, "-00:01:00.000001", -86_400),
+        (0, "00:00:00", 0),
+        (90_000, "1500:00:00.09", 7_776_000_000),
+    ]
+
+
 def at_least(database: Database, rows: int) -> Callable[[], bool]:
     def there() -> bool:
         if not database.column("SELECT to_regclass('copy')")[0]:
