@@ -81,7 +81,7 @@ class Optimize:
         """
         from spark_ext.schemas.checks import SIMPLE
 
-        check_partitions(schema, partition_by, "optimize_interval", who)
+        check_partitions(schema, partition_by, who)
         kinds = {field.name: field.dataType for field in schema.fields}
         for name in self.z_order_by:
             if name in partition_by:

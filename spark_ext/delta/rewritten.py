@@ -5,7 +5,8 @@ that stops at its greatest value; a NaN is left out, where Spark takes it as gre
 next merge, then pass over files with rows that they look for.
 
 It writes out the values of partitions anew. `-1.25` becomes `-1.-25`, with which delta-rs itself cannot open the table
-any more; a time loses its zone, and Spark takes it as one in the zone of its session.
+any more; a time loses its zone, and Spark takes it as one in the zone of its session. Where a merge meets such values,
+the sink writes its files itself, see `merge_apart`.
 """
 
 from __future__ import annotations
@@ -49,13 +50,12 @@ def statistics(schema: spark.StructType) -> Mapping[str, Any]:
     return {"default_column_properties": _NONE, "column_properties": {field.name: _AS_EVER for field in good}}
 
 
-def check_partitions(schema: spark.StructType, partition_by: Sequence[str], option: str, who: str) -> None:
-    """Refuse partition columns whose values delta-rs would change.
+def check_partitions(schema: spark.StructType, partition_by: Sequence[str], who: str) -> None:
+    """Refuse partition columns whose values a compaction would change.
 
     Args:
         schema: of the table, as far as the sink knows it.
         partition_by: its partition columns.
-        option: by which delta-rs rewrites files, for messages.
         who: the sink, for messages.
 
     Raises:
@@ -72,8 +72,8 @@ def check_partitions(schema: spark.StructType, partition_by: Sequence[str], opti
         else:
             continue
         raise refused(
-            f"partition column '{field.name}' has the type {kind.simpleString()}, and with '{option}' files are "
-            f"rewritten by the library delta-rs, which {why}",
+            f"partition column '{field.name}' has the type {kind.simpleString()}, and with 'optimize_interval' files "
+            f"are rewritten by the library delta-rs, which {why}",
             who,
-            f"partition by another column, for example '{field.name}' as {do}; or write without '{option}'",
+            f"partition by another column, for example '{field.name}' as {do}; or write without 'optimize_interval'",
         )

@@ -6,7 +6,7 @@ import csv
 import io
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import fastavro
 import pandas as pd
@@ -56,7 +56,7 @@ TIMES: Final = ("timestamp", "timestamp_ntz")
 
 
 @pytest.mark.parametrize("value", [1, True, 1.5, date(2024, 1, 1), {}, []])
-def test_a_message_of_kafka_is_bytes(value: object) -> None:
+def test_a_message_of_kafka_is_bytes(value: Any) -> None:
     with pytest.raises(TypeError):
         Producer({}).produce("t", value)
 

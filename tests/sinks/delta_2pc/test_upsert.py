@@ -288,8 +288,8 @@ def test_an_epoch_that_meets_another_writer_is_merged_into_what_that_one_wrote(
     assert stored(tmp_path / "t") == [row(1, shop=shop), row(2, v=2, shop=shop), row(3, shop=shop)]
     Driver(tmp_path / "t", ROWS, incarnation=2, options={**UPSERT, "partition_by": "shop"}).claim()
     live = {str(Path(uri).relative_to(tmp_path / "t")) for uri in DeltaTable(tmp_path / "t").file_uris()}
-    mine = {name for name in data_files(tmp_path / "t") if "part-out-i1-e1" in name}
-    assert mine <= live, "the next start removes what an attempt in vain has written"
+    of_attempts = {name for name in data_files(tmp_path / "t") if "part-out-i1-e1" in name}
+    assert of_attempts <= live, "the next start removes what an attempt in vain has written"
 
 
 def test_change_data_is_written_for_those_who_read_it(tmp_path: Path) -> None:

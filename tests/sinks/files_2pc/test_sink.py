@@ -199,7 +199,7 @@ def test_what_a_format_does_not_hold_is_refused_at_the_start(
 
 
 def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
-    for kind in (T.VariantType(), T.DayTimeIntervalType(), T.NullType()):
+    for kind in (T.VariantType(), T.DayTimeIntervalType(), T.YearMonthIntervalType()):
         for form in ("parquet", "csv", "json"):
             schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("x", kind)])
             with pytest.raises(ConfigurationError, match=f"'x' has the type .* which {form} does not support"):
