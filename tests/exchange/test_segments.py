@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -129,22 +127,6 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
     for partition in range(3):
         wanted = whole.take([number for number, target in enumerate(targets) if target == partition])
         assert repr(read(tmp_path, segment, partition)) == repr(wanted.to_pylist())
-
-
-def test_extreme_values_of_times_and_decimals_come_back(tmp_path: Path) -> None:
-    schema = pa.schema([("d", pa.decimal128(38, 18)), ("t", pa.timestamp("us", "UTC")), ("n", pa.list_(pa.int8()))])
-    values = [
-        {
-            "d": Decimal("-12345678901234567890.123456789012345678"),
-            "t": datetime(1, 1, 1, tzinfo=timezone.utc),
-            "n": [],
-        },
-        {"d": None, "t": datetime(9999, 12, 31, tzinfo=timezone.utc), "n": [None, 1]},
-        {"d": Decimal("0.000000000000000001"), "t": None, "n": None},
-    ]
-    batch = pa.RecordBatch.from_pylist(values, schema=schema)
-    segment = ArrowWriter(tmp_path).write(iter([(batch, [1, 0, 1])]), task(), 2)
-    assert read(tmp_path, segment, 0) + read(tmp_path, segment, 1) == [values[1], values[0], values[2]]
 
 
 def test_attempts_have_names_of_their_own_which_say_who_wrote_them(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ class Limit:
     why: str
 
 
-_DELTA: Final = ("delta_2pc", "delta_2pc, upsert")
+_DELTA: Final = ("delta_2pc", "delta_2pc, upsert", "exchange_2pc, Delta")
 _PARTITIONS: Final = ("delta_2pc, partition", "delta_2pc, partition of an upsert")
 _FILES: Final = tuple(name for name in SINKS if name.startswith("files_2pc"))
 _TIMES_OF_TEXT: Final = tuple(row for row in _FAR if row.type != "date")
@@ -271,7 +271,7 @@ LIMITS: Final = (
         ("Spark",),
         _DELTA,
         (LOCAL_MAPS,),
-        "delta-rs, which commits, does not find the type there, and could not open the table any more",
+        "delta-rs does not find the type there in a table that it creates, and could not open it any more",
     ),
     Limit(
         ("Spark",),

@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 from pyspark.sql import types as spark
 
 from spark_ext.delta.optimize import Optimize, run
 from spark_ext.delta.rewritten import bounds_hold
-from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.errors import ConfigurationError, DataError, UnsupportedTableError
 from spark_ext.model.commits import Task
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, table
 
@@ -244,3 +244,15 @@ def test_a_merge_keeps_the_values_of_partitions(tmp_path: Path, kind: str) -> No
         5: (None, 2),
     }
     assert {add["partitionValues"]["p"] for add in _added(tmp_path / "t")} == {odd_text, other_text, None}
+
+
+def test_a_table_with_deletion_vectors_is_refused_where_the_sink_would_write_the_files(tmp_path: Path) -> None:
+    """delta-rs removes no file with its vector by itself: rows that are replaced would stay."""
+    made = DeltaTable.create(
+        tmp_path / "t", pa.schema([("id", pa.int64()), ("p", pa.timestamp("us", "UTC"))]), partition_by=["p"]
+    )
+    made.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    options = {"mode": "upsert", "key": "id", "partition_by": "p"}
+    driver = Driver(tmp_path / "t", ddl("id long, p timestamp"), options=options)
+    with pytest.raises(UnsupportedTableError, match="deletion vectors"):
+        driver.run(0, [{"id": 1, "p": datetime(2024, 1, 1, tzinfo=timezone.utc)}])

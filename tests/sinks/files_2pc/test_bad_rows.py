@@ -56,16 +56,6 @@ def test_times_that_have_no_text_form(tmp_path: Path, kind: str, ddl: str) -> No
     assert kit.found()[0]["position"] == '{"partition": 0, "row": 0}'
 
 
-def test_parquet_has_them(tmp_path: Path) -> None:
-    schema = columns("id bigint, at timestamp")
-    kit = BadRowsKit(FilesTarget(tmp_path / "t", "parquet"), schema, partition_by="")
-    one = kit.driver()
-    one.claim()
-    one.commit([one.write_batches(0, iter([batch(schema, [FAR, 0])]))], 0)
-    kit.settle(0)
-    assert kit.found() == []
-
-
 @pytest.mark.parametrize(
     ("form", "rows", "words"),
     [

@@ -11,7 +11,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -316,26 +315,6 @@ def test_after_an_error_the_attempts_files_are_gone(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No space left"):
         made.write_batches(0, broken())
     assert made.target.leftovers() == set()
-
-
-@pytest.mark.parametrize("kind", ["csv", "json"])
-def test_a_time_that_has_no_text_form_is_named(tmp_path: Path, kind: str) -> None:
-    made = driver(tmp_path, kind, columns("id bigint, day date, at timestamp"))
-    for day, at in ((5_000_000, 0), (-1_000_000, 0), (0, 2**62)):
-        days = pa.array([day], pa.int32()).cast(pa.date32())
-        far = pa.record_batch({"id": [1], "day": days, "at": pa.array([at], pa.timestamp("us", "UTC"))})
-        with pytest.raises(DataError, match="has a time outside the years 1 to 9999") as problem:
-            made.write_batches(0, iter([far]))
-        assert "partition 0" in problem.value.operator
-    assert made.target.leftovers() == set()
-
-
-@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
-def test_a_partition_value_that_readers_take_for_null_is_refused(tmp_path: Path, kind: str) -> None:
-    made = driver(tmp_path, kind, DAYS, partition_by="name")
-    made.run(0, [{"id": 1, "day": None, "name": None}])
-    with pytest.raises(DataError, match="'name' is the text '__HIVE_DEFAULT_PARTITION__', which readers take for null"):
-        made.write(1, [{"id": 2, "day": None, "name": "__HIVE_DEFAULT_PARTITION__"}])
 
 
 @pytest.fixture
