@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,7 +38,11 @@ def sections() -> dict[str, list[str]]:
         "legend": ["| in a cell | means |", "|---|---|", *(f"| {word} | {what} |" for word, what in LEGEND.items())],
         "sources": _table(SOURCES, (*VALUES, *ODD, *TYPES)),
         "sinks": _table(SINKS, (*VALUES, *TYPES)),
-        "limits": [f"{n}. {' and '.join(one.clients)}: {one.why}." for n, one in enumerate(LIMITS, 1)],
+        "limits": [
+            line
+            for n, one in enumerate(LIMITS, 1)
+            for line in textwrap.wrap(f"{n}. {' and '.join(one.clients)}: {one.why}.", 120, subsequent_indent="   ")
+        ],
     }
 
 

@@ -264,7 +264,6 @@ class Limit:
 _DELTA: Final = ("delta_2pc", "delta_2pc, upsert", "exchange_2pc, Delta")
 _PARTITIONS: Final = ("delta_2pc, partition", "delta_2pc, partition of an upsert")
 _FILES: Final = tuple(name for name in SINKS if name.startswith("files_2pc"))
-_TIMES_OF_TEXT: Final = tuple(row for row in _FAR if row.type != "date")
 _DATES_OF_TEXT: Final = (ZERO_DATES, FAR_DATES, FARTHEST_DATES)
 LIMITS: Final = (
     Limit(
@@ -274,23 +273,32 @@ LIMITS: Final = (
         "delta-rs does not find the type there in a table that it creates, and could not open it any more",
     ),
     Limit(
-        ("Spark",),
+        ("Spark", "delta-rs"),
         _PARTITIONS,
         (*_DATES_OF_TEXT, FAR_INSTANTS, ZERO_LOCAL, FAR_LOCAL, FARTHEST_LOCAL),
-        "Python and Arrow do not read most of the texts that Spark writes into the log: pandas and pyarrow could not "
-        "read the table any more",
+        "Python and Arrow do not read most of the texts that are in the log: pandas and pyarrow could not read the "
+        "table any more",
     ),
     Limit(
-        ("Spark",),
+        ("Spark", "delta-rs"),
         _PARTITIONS,
         (BINARY,),
         "the column's other values become other bytes in the log, and where delta-rs rewrites files all of them do",
     ),
+    Limit(("delta-rs",), _PARTITIONS, (EMPTY, FOLDER), "Spark reads null"),
+    Limit(("delta-rs",), _PARTITIONS, (ZERO_INSTANTS, FARTHEST_INSTANTS), "Spark reads another time"),
+    Limit(("pyarrow",), ("files_2pc, folder",), (EMPTY,), "Spark reads null"),
+    Limit(
+        ("Spark", "pyarrow"),
+        ("files_2pc, folder",),
+        (ZERO_DATES, ZERO_INSTANTS, ZERO_LOCAL, BINARY),
+        "Python has no year 0, and the name of a folder no other bytes than UTF-8",
+    ),
     Limit(
         ("Spark",),
         ("files_2pc, folder",),
-        (*_DATES_OF_TEXT, *_TIMES_OF_TEXT, BINARY),
-        "the name of a folder is a text, which only Spark takes for such a value; it stores no other bytes than UTF-8",
+        (FAR_DATES, FARTHEST_DATES, FAR_INSTANTS, FARTHEST_INSTANTS, FAR_LOCAL, FARTHEST_LOCAL),
+        "Python and Arrow do not read such a name of a folder",
     ),
     Limit(
         ("Spark",),
@@ -319,7 +327,13 @@ LIMITS: Final = (
         "this sink alone does not write it: write `to_json`",
     ),
     Limit(("psycopg",), ("postgres_2pc",), (VARIANTS,), "this sink alone does not write it: write `to_json`"),
-    Limit(("Spark",), _DELTA, (VOID,), "this sink alone does not write it: cast the column to the type it is to have"),
+    Limit(
+        ("Spark", "delta-rs"),
+        _DELTA,
+        (VOID,),
+        "this sink alone does not write it: cast the column to the type it is to have",
+    ),
+    Limit(("pyarrow",), ("files_2pc, folder",), (VOID,), "a column without values divides nothing"),
     Limit(("fastavro",), ("kafka_2pc, Avro",), (VOID,), "a schema without type is of no use later: cast it"),
 )
 """What an independent client can store, and why a sink refuses it; whatever else sinks refuse, none of these stores."""
