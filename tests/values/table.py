@@ -303,10 +303,14 @@ LIMITS: Final = (
     Limit(
         ("Spark",),
         ("files_2pc, JSON", "files_2pc, CSV"),
-        _DATES_OF_TEXT,
+        (FAR_DATES, FARTHEST_DATES),
         "it writes `+10000-01-01`, which Python and Arrow do not read",
     ),
-    Limit(("Python",), ("files_2pc, CSV",), (NUL,), "Spark leaves the character out when it reads the file"),
+    Limit(("Spark",), ("files_2pc, JSON",), (ZERO_DATES,), "Python has no year 0"),
+    Limit(("Spark", "pyarrow"), ("files_2pc, CSV",), (ZERO_DATES,), "Python has no year 0"),
+    Limit(("pyarrow",), ("files_2pc, CSV",), (ZERO_INSTANTS, ZERO_LOCAL), "Python has no year 0"),
+    Limit(("pyarrow",), ("files_2pc, CSV",), (BINARY,), "CSV has no other bytes than UTF-8"),
+    Limit(("pyarrow", "Python"), ("files_2pc, CSV",), (NUL,), "Spark leaves the character out when it reads the file"),
     Limit(
         ("Spark", "pyarrow"),
         _FILES,

@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
+from pyarrow import csv as arrow_csv
 from pyarrow import dataset
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
@@ -93,11 +94,22 @@ def by_pyarrow(path: Path, rows: pa.Table) -> pa.Table:
     return dataset.dataset(path, partitioning=hive).to_table()
 
 
+def as_csv(path: Path, rows: pa.Table) -> pa.Table:
+    arrow_csv.write_csv(rows, path)
+    convert = arrow_csv.ConvertOptions(column_types=rows.schema, quoted_strings_can_be_null=False)
+    lines = arrow_csv.ParseOptions(newlines_in_values=True)
+    return arrow_csv.read_csv(path, parse_options=lines, convert_options=convert)
+
+
 @pytest.mark.parametrize(
     ("client", "name", "put"),
-    [("delta-rs", "delta_2pc, partition", by_delta_rs), ("pyarrow", "files_2pc, folder", by_pyarrow)],
+    [
+        ("delta-rs", "delta_2pc, partition", by_delta_rs),
+        ("pyarrow", "files_2pc, folder", by_pyarrow),
+        ("pyarrow", "files_2pc, CSV", as_csv),
+    ],
 )
-def test_what_a_client_stores_as_a_partition_is_among_the_limits(
+def test_what_a_client_stores_of_refused_values_is_among_the_limits(
     tmp_path: Path, client: str, name: str, put: Callable[[Path, pa.Table], pa.Table]
 ) -> None:
     """By the first example of each row; neither of them knows a collation."""
