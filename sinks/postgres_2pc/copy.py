@@ -224,14 +224,14 @@ _UUID = r"^(_|\{_\})$".replace("_", "([0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}")
 """The server's forms."""
 
 
-def _refuse(wrong: pa.Array, column: Column, reason: str) -> None:
+def _raise_misfit(wrong: pa.Array, column: Column, reason: str) -> None:
     """Refuse a value; null: it is not wrong."""
     if pc.any(wrong).as_py():
         raise ValueMisfit(pc.index(wrong, True).as_py(), column.name, reason)
 
 
 def _uuid(array: pa.Array, column: Column) -> Bytes:
-    _refuse(pc.invert(pc.match_substring_regex(array, _UUID)), column, "it is not a UUID")
+    _raise_misfit(pc.invert(pc.match_substring_regex(array, _UUID)), column, "it is not a UUID")
     plain = pc.replace_substring_regex(pc.utf8_lower(array), "[-{}]", "")
     text = "".join(plain.fill_null("0" * 32).to_pylist())
     return np.frombuffer(bytes.fromhex(text), np.uint8).reshape(len(array), 16)
@@ -255,13 +255,13 @@ def _payload(array: pa.Array, column: Column) -> pa.Array:
         # The server refuses a longer text itself, unless it can cut off blanks.
         fits = pc.less_equal(pc.utf8_length(pc.utf8_rtrim(array, " ")), length)
         wrong = pc.and_(fits, pc.greater(pc.utf8_length(array), length))
-        _refuse(wrong, column, f"value too long for type character varying({length})")
+        _raise_misfit(wrong, column, f"value too long for type character varying({length})")
     if column.kind == "xml":
         # The server would convert the text, which is UTF-8, once more.
         declared = pc.match_substring_regex(array, r"^<\?xml\s[^>]*encoding")
         other = pc.invert(pc.match_substring_regex(array, r"""^<[^>]*encoding\s*=\s*["'](?i:utf-?8)["']"""))
         wrong = pc.and_(pc.and_(declared, other), pc.invert(pc.string_is_ascii(array)))
-        _refuse(wrong, column, "its XML declares another encoding than UTF-8")
+        _raise_misfit(wrong, column, "its XML declares another encoding than UTF-8")
     return array.cast(pa.binary())
 
 
