@@ -222,7 +222,7 @@ def _refuse_changed(given: Any, made: Any) -> None:
         # Of a map Arrow has pairs.
         pairs = made if isinstance(made, dict) else dict(zip(given, (one for _, one in made), strict=True))
         if unknown := [name for name in given if name not in pairs]:
-            raise ValueError(f"there is no '{unknown[0]}'")
+            raise ValueError(f"unknown field '{unknown[0]}'")
         for name in given:
             _refuse_changed(given[name], pairs[name])
     elif isinstance(made, (dict, list)) and isinstance(given, (tuple, list)):

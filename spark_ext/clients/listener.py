@@ -30,7 +30,7 @@ class Listener(socket.socket):
         self._open: list[socket.socket] = []
         self._exhausted_at = float("-inf")
         self.busy: set[int] = set()
-        """Descriptors of connections with an admitted request under way; kept by whoever serves them."""
+        """Descriptors of connections that are serving an admitted request; the server maintains it."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection.

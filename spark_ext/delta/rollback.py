@@ -47,8 +47,8 @@ class RollBack:
         """Where the table is, or was, after an epoch of the sink.
 
         Returns:
-            The version, the table's id, and the application and number of the last epoch that the version holds; None
-            when there is no table.
+            The version, the table's id, and the application and number of the last epoch that the version holds. None
+            if the table does not exist.
 
         Raises:
             StateError: the log does not reach back far enough.

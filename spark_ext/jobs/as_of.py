@@ -61,7 +61,7 @@ class AsOf:
         return reader.load(self.paths[sink])
 
     def _check_table(self, sink: str, position: Mapping[str, Any]) -> None:
-        """Refuse a table that was made anew, or put back, in the place of the one that the checkpoint knows."""
+        """Refuse a table that has replaced the one in the checkpoint, or was restored from a backup and written on."""
         version, wanted, (name, epoch) = position["version"], position.get("table"), position.get("epoch", ("", None))
         location = Location.of(self.paths[sink], self._stores.get(sink, {}))
         held = epoch

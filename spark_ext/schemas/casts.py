@@ -35,7 +35,7 @@ def cast(values: Values, kind: pa.DataType) -> Values:
     if values.type == kind:
         return values
     if _has_views(values.type):
-        raise pa.ArrowNotImplementedError(f"lists of the type {values.type}, of which Arrow's cast loses some")
+        raise pa.ArrowNotImplementedError(f"cannot cast {values.type}: Arrow's cast would lose lists")
     if types.is_dictionary(values.type):
         return cast(values.cast(values.type.value_type), kind)
     wide = widened(kind)

@@ -27,7 +27,7 @@ def undecodable(batch: pa.RecordBatch) -> str | None:
 
 
 def null_in(batch: pa.RecordBatch) -> str | None:
-    """The full name of a column or field that is declared as not nullable and has a null; None: there is none."""
+    """The full name of the first column or field that is declared as not nullable but has a null, or None."""
     left: list[tuple[str, pa.Field, pa.Array]] = list(zip(batch.schema.names, batch.schema, batch.columns, strict=True))
     while left:
         path, field, values = left.pop()
