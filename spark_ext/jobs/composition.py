@@ -246,7 +246,7 @@ class Composition:
             ConfigurationError: one is another job's.
         """
         sink = spec.sink
-        if sink is None or sink.format.lower() != SINK:
+        if sink is None or not spec.feeds_exchange:
             return ()
         return (self._exchange_in(sink.options, self._who(spec.uid), sink.uid),)
 
