@@ -108,9 +108,9 @@ def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     fuzzed(tmp_path, 0, 120)
 
 
-@pytest.mark.slow(60, "20,000 damaged files")
+@pytest.mark.slow(15, "4,000 damaged files")
 def test_any_damage_at_length(tmp_path: Path) -> None:
-    fuzzed(tmp_path, 1000, 11_000)
+    fuzzed(tmp_path, 1000, 3_000)
 
 
 def test_a_column_of_which_a_file_has_no_values_is_named() -> None:
