@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
@@ -21,7 +21,7 @@ from spark_ext.sinks.postgres_2pc.copy import ValueMisfit, encode
 from spark_ext.sinks.postgres_2pc.types import Column as PostgresColumn
 from spark_ext.sinks.postgres_2pc.types import new_type, takes
 from spark_ext.testing.sink_driver import Driver
-from tests.servers.postgres import Database
+from tests.servers.postgres import Database, PostgresServer
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
 from tests.values.cells import check_cell
 from tests.values.forms import SIMPLE, Column, batch_of, columns, from_json
@@ -55,12 +55,20 @@ def read(target: PostgresTarget, kind: T.DataType, where: str = "true", column: 
     return [None if row["v"] is None else made(row["v"]) for row in found]
 
 
+@pytest.fixture(scope="module")
+def tables(postgres: PostgresServer) -> Iterator[tuple[Database, Iterator[str]]]:
+    """A database for all cells, and names of tables in it."""
+    made = postgres.database()
+    yield made, map("t{}".format, count())
+    postgres.drop(made)
+
+
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.type} {row.what}") for row in (*VALUES, *TYPES)])
-def test_each_cell_is_what_the_sink_does(database: Database, row: Row) -> None:
-    numbers = count()
+def test_each_cell_is_what_the_sink_does(tables: tuple[Database, Iterator[str]], row: Row) -> None:
+    database, names = tables
 
     def put(kind: T.DataType, values: list[Any]) -> list[Any]:
-        target = PostgresTarget(database, f"t{next(numbers)}", inline_size="1m")
+        target = PostgresTarget(database, next(names), inline_size="1m")
         schema, batch = batch_of(kind, values)
         driver = Driver(target, schema=schema)
         driver.claim()

@@ -216,14 +216,22 @@ WIDER: Final[dict[type[T.DataType], str]] = {T.LongType: "numeric", T.DecimalTyp
 """Types of columns with values that the declared type does not have."""
 
 
+@pytest.fixture(scope="module")
+def tables(postgres: PostgresServer) -> Iterator[tuple[Database, Iterator[str]]]:
+    """A database for all cells, and names of tables in it."""
+    made = postgres.database()
+    yield made, map("t{}".format, count())
+    postgres.drop(made)
+
+
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.type} {row.what}") for row in (*VALUES, *ODD, *TYPES)])
-def test_each_cell_is_what_the_source_does(database: Database, row: Row) -> None:
-    numbers = count()
+def test_each_cell_is_what_the_source_does(tables: tuple[Database, Iterator[str]], row: Row) -> None:
+    database, names = tables
 
     def get(kind: T.DataType, values: list[Any]) -> tuple[dict[int, Any], int]:
         if type(kind) not in KINDS or (isinstance(kind, T.StringType) and kind != T.StringType()):
             raise Unsayable
-        name, (of, made) = f"t{next(numbers)}", KINDS[type(kind)]
+        name, (of, made) = next(names), KINDS[type(kind)]
         of = WIDER.get(type(kind), of) if row in ODD else of
         if isinstance(kind, T.ArrayType):
             of = {"string": "text[]", "double": "float8[]"}[kind.elementType.simpleString()]
