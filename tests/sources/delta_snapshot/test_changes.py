@@ -252,11 +252,10 @@ def history(spark: SparkSession, path: Path, properties: str, partitioned: str) 
 @pytest.mark.parametrize(
     ("properties", "partitioned"),
     [
-        ("delta.enableDeletionVectors = false", "partitioned by (k)"),
-        ("delta.enableDeletionVectors = true", ""),
+        ("delta.enableDeletionVectors = false", ""),
         ("delta.columnMapping.mode = 'name', delta.enableDeletionVectors = true", "partitioned by (k)"),
     ],
-    ids=["files", "vectors", "mapped"],
+    ids=["files", "vectors-mapped"],
 )
 def test_row_for_row_as_spark_reads_it(spark: SparkSession, tmp_path: Path, properties: str, partitioned: str) -> None:
     history(spark, tmp_path / "t", properties, partitioned)
