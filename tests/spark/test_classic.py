@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import spark_ext as sx
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark.classic import refuse_connect_requests, require_classic
+from tests.support import cheap_jvm
 
 
 class _Connect:
@@ -139,7 +140,12 @@ def test_a_real_client_runs_queries_but_no_jobs(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "SPARK_TESTING": "1", "PYSPARK_PYTHON": sys.executable},  # a port that is free
+        env={
+            **os.environ,
+            **cheap_jvm.forking(),
+            "SPARK_TESTING": "1",  # a port that is free
+            "PYSPARK_PYTHON": sys.executable,
+        },
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])

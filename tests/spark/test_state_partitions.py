@@ -34,7 +34,6 @@ def copied(spark: SparkSession, checkpoint: Path, target: Path) -> int:
 @pytest.mark.core_for("[window]")
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - {"aggregation-without-keys", "limit"}))
 def test_r9_state_in_4_then_5_then_3_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    spark.conf.set(PARTITIONS, "4")
     kind, files = KINDS[name], tmp_path / "in"
     usual, current = tmp_path / "usual", tmp_path / "0"
     for phase, partitions in enumerate((4, 5, 3)):
@@ -44,7 +43,10 @@ def test_r9_state_in_4_then_5_then_3_partitions(spark: SparkSession, tmp_path: P
             epoch = copied(spark, tmp_path / str(phase - 1), current)
             assert repartition(spark, str(current), partitions, "q") == epoch + 1
             assert state_partitions(str(current), epoch + 1) == partitions
+        # Each query keeps the number of its first epoch; results are the same in one partition, which is cheaper.
+        spark.conf.set(PARTITIONS, "1")
         expected = run(spark, kind.build(spark, files), kind.mode, usual)
+        spark.conf.set(PARTITIONS, "4")
         found = run(spark, kind.build(spark, files), kind.mode, current)
         assert list(found.values()) == list(expected.values())
         assert min(found) == min(expected) + phase
