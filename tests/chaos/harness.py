@@ -134,7 +134,9 @@ class Round:
         self.report.starts += 1
         self._began = time.monotonic()
         log = self.out.with_name(f"{self.out.name}-{self.starts}.log")
-        run = Tree(self.scenario.command(self.out), log, {**self._env, **env})
+        # Names of their own: processes of the last start may still answer to those of that one.
+        forks = {} if self.cluster else cheap_jvm.forking(ROOT)
+        run = Tree(self.scenario.command(self.out), log, {**self._env, **forks, **env})
         self._runs.append(self._trees.enter_context(run))
         return run
 
@@ -355,9 +357,7 @@ def kills_at_steps(
     report = Report(f"{len(steps)} named steps")
     once = folder / "acted"
     once.mkdir(parents=True)
-    # Random kills find workers by their command; here nobody looks for them.
-    forks = {} if cluster else cheap_jvm.forking(ROOT)
-    points = {**forks, VARIABLE: ";".join(f"{point}={action}" for point, action in steps.items()), ONCE_DIR: str(once)}
+    points = {VARIABLE: ";".join(f"{point}={action}" for point, action in steps.items()), ONCE_DIR: str(once)}
     known: set[str] = set()
     with timed(report), Round(reference, folder / "steps", env, report, cluster, say) as round_:
         failed_starts = 0

@@ -10,10 +10,8 @@ from spark_ext.failpoints import FailPoint
 from tests.chaos import compact, follow, history, scenario
 from tests.chaos.harness import Known, Reference, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
-from tests.chaos.scenario import ROOT
 from tests.chaos.sinks import known, server_at_steps
 from tests.chaos.verify import Content
-from tests.support import cheap_jvm
 from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -42,7 +40,7 @@ def test_a_kill_at_some_named_steps_changes_no_row(reference: Reference, tmp_pat
 def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) -> None:
     with OUTLETS["http_2pc"](tmp_path) as outlet:
         # Each step is met in the first epoch that has it.
-        env = {**LOCAL, **cheap_jvm.forking(ROOT), "CHAOS_EPOCH_ROWS": "1000"}
+        env = {**LOCAL, "CHAOS_EPOCH_ROWS": "1000"}
         report = server_at_steps(known(outlet), tmp_path / "server", outlet, print, env)
     assert report.problems == []
     assert len(report.kills) == 3 + len(outlet.commits)

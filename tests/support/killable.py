@@ -130,11 +130,7 @@ def kill(driver: Tree) -> None:
 
 def main(job: str, folder: str) -> None:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
-    if job == followed.__name__:  # whose planners are killed: they are found by their command
-        spark = sx.session("killable", master="local[2]", conf=conf)
-    else:
-        spark = cheap_jvm.session("killable", conf)
-    JOBS[job](JobHarness(spark, Path(folder))).run(progress=False)
+    JOBS[job](JobHarness(cheap_jvm.session("killable", conf), Path(folder))).run(progress=False)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,15 @@ class Member:
     @property
     def is_python_worker(self) -> bool:
         """Whether it is one of Spark's Python processes, and not pyspark's shell script that starts the JVM."""
-        return " -m pyspark." in self.command and not self.is_jvm
+        return (" -m pyspark." in self.command or self._is_forked) and not self.is_jvm
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether it is one of Spark's Python processes that `tests.support.forks` or `daemon` has forked."""
+        with suppress(psutil.NoSuchProcess):
+            parent = self.process.parent() if " -m tests.support." in self.command else None
+            return parent is not None and " ".join(parent.cmdline()) == self.command
+        return False
 
     def kill(self) -> bool:
         """Send SIGKILL; returns whether the process still existed."""
