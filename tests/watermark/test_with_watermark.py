@@ -133,7 +133,7 @@ def test_all_is_emitted_and_state_is_empty_available_now_without_no_data_batches
 
 
 @pytest.mark.core_for("[session]")
-@pytest.mark.parametrize("name", ["session", "left", "chained", "distinct_by_time", "distinct_within", "full", "semi"])
+@pytest.mark.parametrize("name", ["session", "chained", "distinct_by_time", "distinct_within", "full"])
 def test_all_is_emitted_and_state_is_empty_trigger_zero_with_no_data_batches(streams: Streams, name: str) -> None:
     """On Spark's default state store."""
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
