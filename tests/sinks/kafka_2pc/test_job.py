@@ -11,6 +11,7 @@ import pytest
 
 import spark_ext as sx
 from tests.servers.kafka import Broker
+from tests.support import cheap_jvm
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
     from spark_ext.jobs.job import Job
 
-ROWS, PARTITIONS = 1500, 3
+ROWS, PARTITIONS = 600, 3
 
 
 def copy(spark: SparkSession, folder: Path, bootstrap: str, source: str, target: str, interval: str = "0 s") -> Job:
-    """All of a topic into another one, in 30 epochs or so."""
+    """All of a topic into another one, in 12 epochs or so."""
     rows = spark.readStream.format("kafka_range").options(uid="in", bootstrap_servers=bootstrap, topics=source)
-    rows = rows.option("max_rows_per_epoch", str(ROWS * PARTITIONS // 30))
+    rows = rows.option("max_rows_per_epoch", str(ROWS * PARTITIONS // 12))
     job = sx.Job(spark, "copy", state=folder / "state", interval=interval)
     writer = rows.load().select("key", "value").writeStream.format("kafka_2pc")
     job.add("copy", writer.options(uid="out", bootstrap_servers=bootstrap, topic=target))
@@ -73,7 +74,7 @@ def test_broker_and_driver_killed_and_each_message_is_there_once(
 
 
 def main(folder: str, bootstrap: str, source: str, target: str) -> None:
-    spark = sx.session("kafka-copy", master="local[2]", conf={"spark.driver.memory": "512m"})
+    spark = cheap_jvm.session("kafka-copy", {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "1"})
     # Slowly, so that it is not at its end when the broker is there again.
     copy(spark, Path(folder), bootstrap, source, target, interval="1 s").run(progress=False)
 

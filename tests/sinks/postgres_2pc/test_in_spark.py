@@ -16,7 +16,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS = 3000
+ROWS = 1500
 
 
 @pytest.mark.slow(20, "a server dies and comes back in the middle of a job")
@@ -40,7 +40,7 @@ def test_a_job_whose_server_is_killed_under_it_writes_each_row_once(
     def job() -> Job:
         rows = spark.readStream.format("postgres").options(uid="orders", dsn=database.dsn, table="orders")
         stream = rows.options(rows_per_channel=1000, max_rows_per_epoch=100).load().writeStream.format("postgres_2pc")
-        made = sx.Job(spark, "copy", state=tmp_path / "state", restart_attempts=8)
+        made = sx.Job(spark, "copy", state=tmp_path / "state", restart_attempts=20, restart_backoff=20)
         made.add("copy", stream.options(uid="copy-out", dsn=database.dsn, table="copy", **options))
         return made
 
