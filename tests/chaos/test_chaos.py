@@ -80,7 +80,7 @@ def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_
     assert report.tables == dict.fromkeys(("table", "topic"), sum(history.EVENTS))
 
 
-@pytest.mark.slow(120, "changes a table while the job that follows it is killed")
+@pytest.mark.slow(20, "changes a table while the job that follows it is killed")
 def test_the_changes_of_a_table_that_is_followed_stay_exact(tmp_path: Path) -> None:
     report = follow.chaos(tmp_path, kills=3, seed=3)
     assert report.problems == []

@@ -21,6 +21,7 @@ from spark_ext.errors import ConfigurationError, refused
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.spark import sessions, short_errors
+from tests.support import cheap_jvm
 from tests.support.jobs import numbers, register
 
 if TYPE_CHECKING:
@@ -63,11 +64,10 @@ def test_a_simple_mistake_shows_in_under_twenty_lines(tmp_path: Path) -> None:
     """Formerly: 1/0 in a UDF printed 1,376 lines, a refused option 10 to 20 frames of libraries."""
     script = tmp_path / "mistakes.py"
     script.write_text(SCRIPT)
-    path = os.pathsep.join(sys.path)
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, **cheap_jvm.forking(*map(Path, filter(None, sys.path)))},
         capture_output=True,
         text=True,
         check=False,

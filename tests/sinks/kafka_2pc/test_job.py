@@ -33,7 +33,7 @@ def copy(spark: SparkSession, folder: Path, bootstrap: str, source: str, target:
     return job
 
 
-@pytest.mark.slow(40, "the job is a process that dies; so does its broker")
+@pytest.mark.slow(30, "the job is a process that dies; so does its broker")
 def test_broker_and_driver_killed_and_each_message_is_there_once(
     spark: SparkSession, kafka: Broker, tmp_path: Path
 ) -> None:
