@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +48,21 @@ GERMAN: Final = {
 
 _COPIED: Final = sql.SQL("STRATEGY FILE_COPY")
 """For new databases: by default all of their 7 MB are also written to the log, in twice the time."""
+
+_CATALOGS: Final = (
+    *("pg_class", "pg_type", "pg_proc", "pg_operator", "pg_cast", "pg_collation", "pg_conversion", "pg_extension"),
+    *("pg_language", "pg_event_trigger", "pg_publication", "pg_foreign_server", "pg_foreign_data_wrapper"),
+    *("pg_largeobject_metadata", "pg_default_acl", "pg_ts_config", "pg_opclass", "pg_opfamily"),
+)
+_CONTENT: Final = " UNION ALL ".join(
+    [
+        *(f"SELECT '{name}', count(*)::text FROM {name}" for name in _CATALOGS),
+        "SELECT nspname, concat(nspowner, nspacl) FROM pg_namespace WHERE nspname !~ '^pg_.*temp'",
+        "SELECT 'database', concat(datdba, datacl, datconnlimit, datistemplate, setrole, setconfig) FROM pg_database d"
+        " LEFT JOIN pg_db_role_setting s ON s.setdatabase = d.oid WHERE datname = current_database()",
+    ]
+)
+"""How many objects a database has, and who may use it."""
 
 
 def binaries() -> Path:
@@ -141,6 +156,8 @@ class PostgresServer:
         self._as = _unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count()
+        self._spare: list[Database] = []
+        self._fresh: set[tuple[Any, ...]] = set()
         self.port = 0
 
     @property
@@ -318,12 +335,54 @@ class PostgresServer:
     def drop(self, database: Database) -> None:
         """Drop a database with all that is in it."""
         with self.admin(database.name) as connection:
-            for (gid,) in connection.execute(
-                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-            ).fetchall():
-                connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+            self._roll_back(connection)
         with self.admin() as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database.name)))
+
+    def spare(self) -> Database:
+        """A database as a new one: perhaps an emptied one, which takes a fifth of the time."""
+        if self._spare:
+            return self._spare.pop()
+        made = self.database()
+        with self.admin(made.name) as connection:
+            self._fresh = self._fresh or set(connection.execute(_CONTENT).fetchall())
+        return made
+
+    def take_back(self, database: Database) -> None:
+        """Empty a database for another test, under another name; drop it if something is left in it."""
+        named = Database(self, f"test_{next(self._numbers)}")
+        rename = sql.SQL("ALTER DATABASE {} RENAME TO {}")
+        with suppress(psycopg.Error):
+            if self._emptied(database):
+                with self.admin() as connection:
+                    connection.execute(rename.format(sql.Identifier(database.name), sql.Identifier(named.name)))
+                self._spare.append(named)
+                return
+        self.drop(database)
+
+    def _emptied(self, database: Database) -> bool:
+        with self.admin(database.name) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            self._roll_back(connection)
+            schemas = connection.execute(
+                "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'"
+            ).fetchall()
+            with connection.transaction():
+                for (name,) in schemas:
+                    connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))
+                connection.execute("CREATE SCHEMA public AUTHORIZATION pg_database_owner")
+                connection.execute("GRANT USAGE ON SCHEMA public TO PUBLIC")
+            return set(connection.execute(_CONTENT).fetchall()) == self._fresh
+
+    @staticmethod
+    def _roll_back(connection: psycopg.Connection[Any]) -> None:
+        for (gid,) in connection.execute(
+            "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+        ).fetchall():
+            connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
 
     @contextmanager
     def small_tablespace(self, size: str) -> Iterator[str]:
@@ -362,9 +421,9 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[Database]:
     """A fresh database on it."""
-    made = postgres.database()
+    made = postgres.spare()
     yield made
-    postgres.drop(made)
+    postgres.take_back(made)
 
 
 @pytest.fixture
