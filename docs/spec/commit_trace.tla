@@ -1,22 +1,24 @@
 ---------------------------- MODULE commit_trace ----------------------------
 (***************************************************************************)
-(* Does the model allow what a job has left behind? The job's logs are in  *)
-(* the module TraceData, which tests/spec/traces.py writes. Each has an    *)
-(* order; between them there is none, and no clock is needed: a behaviour  *)
-(* of the model is looked for that leaves the same logs.                   *)
+(* Does the model allow what jobs have left behind? The logs of each job   *)
+(* are a record in the module TraceData, which tests/spec/traces.py        *)
+(* writes. Each log has an order; between them there is none, and no clock *)
+(* is needed: a behaviour of the model is looked for that leaves the same  *)
+(* logs.                                                                   *)
 (*                                                                         *)
-(* A behaviour that is found breaks the invariant NotAllowed. If there is  *)
-(* none, the last line that TLC prints says how far the logs can be        *)
-(* followed.                                                               *)
+(* TLC prints the number of each trace that is allowed. Of the others the  *)
+(* lines that it prints say how far their logs can be followed.            *)
 (***************************************************************************)
 EXTENDS commit, TraceData, TLC
-\* Jobs:    <<[number]>>                               starts, from the ledger
-\* Versions:  <<[version, kind, start, epoch, rows]>>    its log: "claim", "epoch", "other"
-\* Commits: <<[epoch, upto]>>                          Spark's epochs, with the position where they end
-\* Finals:  <<[start, epoch]>>                         final checkpoints, from the ledger
-\* Totals:  <<rows>>                                   rows up to position 0, 1, ...
+VARIABLES
+    trace,                      \* which of Traces is followed
+    followed, finals            \* how much of its Versions and of its Finals
 
-VARIABLES followed, finals      \* how much of Versions and of Finals has been followed
+Jobs     == Traces[trace].jobs      \* <<[number]>>: starts, from the ledger
+Versions == Traces[trace].versions  \* <<[version, kind, start, epoch, rows]>>: its log: "claim", "epoch", "other"
+Commits  == Traces[trace].commits   \* <<[epoch, upto]>>: Spark's epochs, with the position where they end
+Finals   == Traces[trace].finals    \* <<[start, epoch]>>: final checkpoints, from the ledger
+Totals   == Traces[trace].totals    \* <<rows>>: rows up to position 0, 1, ...
 
 Name == defined.query
 Written == followed = Len(Versions)
@@ -73,23 +75,24 @@ TraceFinish(d) ==
     /\ finals' = finals + 1
     /\ UNCHANGED followed
 
-TraceInit == Init /\ followed = 0 /\ finals = 0
+TraceInit == Init /\ followed = 0 /\ finals = 0 /\ trace \in 1..Len(Traces)
 
 TraceNext ==
-    \/ \E d \in Starts : TraceFinish(d)
-    \/ /\ UNCHANGED finals
-       /\ \/ TraceOther
-          \/ \E d \in Starts :
-                \/ TraceTake(d)
-                \/ driver[d].phase = "taken" /\ Written /\ NoClaim(d) /\ UNCHANGED followed
-                \/ /\ Live(d) /\ Actor(d)
-                   /\ \/ Claim(d) /\ Seen("claim", d)
-                      \/ driver[d].phase = "ready" /\ TracePlan(d)
-                      \/ driver[d].phase = "planned" /\ TraceCommit(d)
-                      \/ Written /\ Observe(d) /\ UNCHANGED followed     \* earlier would change nothing that is logged
-                      \/ (Begin(d) \/ Replay(d) \/ SparkCommit(d) \/ Fail(d)) /\ UNCHANGED followed
+    /\ UNCHANGED trace
+    /\ \/ \E d \in Starts : TraceFinish(d)
+       \/ /\ UNCHANGED finals
+          /\ \/ TraceOther
+             \/ \E d \in Starts :
+                   \/ TraceTake(d)
+                   \/ driver[d].phase = "taken" /\ Written /\ NoClaim(d) /\ UNCHANGED followed
+                   \/ /\ Live(d) /\ Actor(d)
+                      /\ \/ Claim(d) /\ Seen("claim", d)
+                         \/ driver[d].phase = "ready" /\ TracePlan(d)
+                         \/ driver[d].phase = "planned" /\ TraceCommit(d)
+                         \/ Written /\ Observe(d) /\ UNCHANGED followed     \* earlier would change nothing that is logged
+                         \/ (Begin(d) \/ Replay(d) \/ SparkCommit(d) \/ Fail(d)) /\ UNCHANGED followed
 
-TraceSpec == TraceInit /\ [][TraceNext]_<<vars, followed, finals>>
+TraceSpec == TraceInit /\ [][TraceNext]_<<vars, trace, followed, finals>>
 
 \* Everything has been followed, and the job has finished.
 Allowed ==
@@ -99,8 +102,11 @@ Allowed ==
     /\ state[1].of[Name].final
     /\ state[1].of[Name].done = Len(Commits)
 
-NotAllowed == ~Allowed
+\* Says how far a trace has come; one that is allowed is followed no further. One worker keeps the numbers of those.
+ASSUME \A t \in 1..Len(Traces) : TLCSet(t, FALSE)
 
-\* Says how far it has come; always true.
-Progress == PrintT(<<"followed", used.starts, followed, state[1].of[Name].done, finals>>)
+Progress ==
+    /\ PrintT(<<"followed", trace, used.starts, followed, state[1].of[Name].done, finals>>)
+    /\ Allowed => PrintT(<<"allowed", trace>>) /\ TLCSet(trace, TRUE)
+    /\ ~TLCGet(trace)
 =============================================================================

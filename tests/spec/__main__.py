@@ -13,7 +13,7 @@ from tests.spec import checkpoint_checks, checks
 from tests.spec.checks import run
 
 DEEP = (*checks.DEEP, *checkpoint_checks.DEEP)
-CHECKS = (*checks.CHECKS, *checks.MUTANTS, *checkpoint_checks.CHECKS, *checkpoint_checks.MUTANTS)
+CHECKS = (*checks.CHECKS, *checks.SLOW, *checks.MUTANTS, *checkpoint_checks.CHECKS, *checkpoint_checks.MUTANTS)
 
 
 def main(wanted: str = "") -> int:
@@ -21,7 +21,7 @@ def main(wanted: str = "") -> int:
     problems = []
     chosen = [check for check in CHECKS if wanted in check.name or wanted == check.module]
     for check in DEEP if wanted == "deep" else chosen:
-        answer, problem = run(check, limit=1700)
+        answer, problem = run(check, limit=1700, minutes=wanted == "deep")
         shown = f"{answer.states:>9,} states {answer.seconds:6.1f} s"
         if problem:
             problems.append(problem)

@@ -117,10 +117,10 @@ def test_without_a_rule_a_checkpoint_or_its_restore_is_wrong(rule: str) -> None:
     assert problem == ""
 
 
-@pytest.mark.slow(60, "goes through 100,000 states and more")
-@pytest.mark.parametrize("check", [*CHECKS, *checkpoint_checks.CHECKS], ids=lambda check: check.name)
+@pytest.mark.slow(20, "goes through up to 150,000 states")
+@pytest.mark.parametrize("check", [*CHECKS, *checkpoint_checks.CHECKS[1:]], ids=lambda check: check.name)
 def test_the_models_hold(check: Check) -> None:
-    """`make spec` also shows that each of their rules is needed."""
+    """The first one of checkpoints does above. `make spec` also shows that each of their rules is needed."""
     _, problem = run(check)
     assert problem == ""
 
@@ -191,33 +191,28 @@ def test_a_trace_that_is_stored_is_the_same() -> None:
     assert len(recorded().jobs) == 5
 
 
-def test_the_model_allows_the_trace_of_a_job_that_was_killed_and_not_without_one_of_its_events() -> None:
+def test_the_model_allows_the_trace_of_a_job_that_was_killed_and_not_without_any_one_event_or_rule() -> None:
     trace = recorded()
-    assert traces.validate(trace) == ""
-    lost = next(place for place, it in enumerate(trace.target) if it.kind == "epoch")
-    assert "the model does not allow this trace" in traces.validate(trace.without("target", lost))
-
-
-@pytest.mark.slow(60, "asks TLC for each event of a trace")
-@pytest.mark.parametrize("part", ["jobs", "target", "commits", "finals"])
-def test_a_trace_without_any_one_event_is_rejected(part: str) -> None:
-    trace = recorded()
-    events = len(getattr(trace, part))
-    # The last start found the job finished, and wrote nothing: without it the trace is that of the moment before.
-    allowed = [part == "jobs" and place == events - 1 for place in range(events)]
-    assert [traces.validate(trace.without(part, place)) == "" for place in range(events)] == allowed
-
-
-@pytest.mark.slow(20, "asks TLC several times")
-def test_a_trace_that_breaks_a_rule_is_rejected() -> None:
-    trace = recorded()
+    shortened = {
+        (part, place): trace.without(part, place)
+        for part in ("jobs", "target", "commits", "finals")
+        for place in range(len(getattr(trace, part)))
+    }
     at, epoch = next((place, it) for place, it in enumerate(trace.target) if it.kind == "epoch" and it.epoch == 3)
 
     def changed(**values: Any) -> Trace:
-        events = list(trace.target)
-        events[at] = replace(epoch, **values)
-        return replace(trace, target=tuple(events))
+        return replace(trace, target=(*trace.target[:at], replace(epoch, **values), *trace.target[at + 1 :]))
 
-    assert traces.validate(changed(rows=epoch.rows + 1)), "a row too many"
-    assert traces.validate(changed(epoch=2)), "an epoch twice"
-    assert traces.validate(changed(start=1)), "an older start, after the claim"
+    broken = {
+        "a row too many": changed(rows=epoch.rows + 1),
+        "an epoch twice": changed(epoch=2),
+        "an older start, after the claim": changed(start=1),
+    }
+    asked: dict[object, Trace] = {"as recorded": trace, **shortened, **broken}
+    problems = dict(zip(asked, traces.validate_all(list(asked.values())), strict=True))
+    # The last start found the job finished, and wrote nothing: without it the trace is that of the moment before.
+    assert [which for which, problem in problems.items() if not problem] == [
+        "as recorded",
+        ("jobs", len(trace.jobs) - 1),
+    ]
+    assert all("the model does not allow this trace: after " in problem for problem in problems.values() if problem)

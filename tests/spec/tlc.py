@@ -90,7 +90,7 @@ def jar() -> Path:
     return found
 
 
-def ask(question: Question, *, limit: float = 300, workers: int = 2, heap: str = "1g") -> Answer:
+def ask(question: Question, *, limit: float = 300, workers: int = 2, heap: str = "1g", minutes: bool = False) -> Answer:
     """Run TLC until it has an answer.
 
     Args:
@@ -98,6 +98,7 @@ def ask(question: Question, *, limit: float = 300, workers: int = 2, heap: str =
         limit: s; after it the answer is unknown.
         workers: threads.
         heap: memory of its JVM.
+        minutes: it takes so long that the JVM's second compiler pays.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="spark-ext-tlc-") as name:
@@ -109,6 +110,7 @@ def ask(question: Question, *, limit: float = 300, workers: int = 2, heap: str =
         (folder / "asked.cfg").write_text(question.configuration)
         # Its standard modules are unpacked to the temporary directory, where two runs must not meet.
         command = [_java(), f"-Xmx{heap}", "-XX:+UseParallelGC", f"-Djava.io.tmpdir={folder}", "-cp", str(jar())]
+        command += [] if minutes else ["-XX:TieredStopAtLevel=1"]
         command += ["tlc2.TLC", "-workers", str(workers), "-metadir", str(folder / "states")]
         command += ["-config", "asked.cfg", question.module]
         try:

@@ -97,23 +97,17 @@ class Trace:
         """The model's positions are the places in this list, so that they are as few as the epochs."""
         return sorted({0, *(commit.total for commit in self.commits)})
 
-    def module(self) -> str:
-        """The trace as a module of TLA+."""
+    def record(self) -> str:
+        """The trace as a record of TLA+."""
         totals = self.totals
-        return "\n".join(
-            [
-                "---- MODULE TraceData ----",
-                "EXTENDS Sequences",
-                f"Jobs == {_sequence({'number': start.number} for start in self.jobs)}",
-                f"Versions == {_sequence(asdict(written) for written in self.target)}",
-                "Commits == "
-                + _sequence({"epoch": it.epoch, "upto": bisect_left(totals, it.total)} for it in self.commits),
-                f"Finals == {_sequence(asdict(final) for final in self.finals)}",
-                f"Totals == <<{', '.join(map(str, totals))}>>",
-                "====",
-                "",
-            ]
-        )
+        logs = {
+            "jobs": _sequence({"number": start.number} for start in self.jobs),
+            "versions": _sequence(asdict(written) for written in self.target),
+            "commits": _sequence({"epoch": it.epoch, "upto": bisect_left(totals, it.total)} for it in self.commits),
+            "finals": _sequence(asdict(final) for final in self.finals),
+            "totals": f"<<{', '.join(map(str, totals))}>>",
+        }
+        return f"[{', '.join(f'{name} |-> {log}' for name, log in logs.items())}]"
 
 
 def _sequence(records: Iterable[Mapping[str, Any]]) -> str:
@@ -129,11 +123,32 @@ def validate(trace: Trace, *, limit: float = 120) -> str:
     Returns:
         Why not; "" if it does.
     """
-    positions = max(len(trace.totals) - 1, 1)
+    return validate_all([trace], limit=limit)[0]
+
+
+def validate_all(traces: Sequence[Trace], *, limit: float = 120) -> list[str]:
+    """Ask about several traces: TLC runs once for those with equally many positions.
+
+    Returns:
+        As `validate`, for each trace.
+    """
+    alike: dict[int, list[Trace]] = {}
+    for trace in traces:
+        alike.setdefault(max(len(trace.totals) - 1, 1), []).append(trace)
+    found = {
+        id(trace): verdict(number, trace, answer)
+        for positions, group in alike.items()
+        for answer in [_asked(group, positions, limit)]
+        for number, trace in enumerate(group, 1)
+    }
+    return [found[id(trace)] for trace in traces]
+
+
+def _asked(traces: Sequence[Trace], positions: int, limit: float) -> Answer:
     constants: dict[str, Constant] = {
         "Rows": positions,
         "Batch": positions,
-        "MaxStarts": max(len(trace.jobs), 1),
+        "MaxStarts": max(1, *(len(trace.jobs) for trace in traces)),
         "Calm": False,
         "Copies": 0,
         "Queries": frozenset({"a"}),
@@ -142,24 +157,25 @@ def validate(trace: Trace, *, limit: float = 120) -> str:
         "MaxResets": 0,
         "LeftOut": frozenset[str](),
     }
+    records = ",\n".join(trace.record() for trace in traces)
+    module = f"---- MODULE TraceData ----\nEXTENDS Sequences\nTraces == <<\n{records}\n>>\n====\n"
     question = Question(
         constants,
         module="commit_trace",
         specification="TraceSpec",
-        invariants=("NotAllowed",),
         constraints=("Progress",),
-        extra={"TraceData.tla": trace.module()},
+        extra={"TraceData.tla": module},
     )
-    return verdict(trace, ask(question, limit=limit, workers=1))
+    return ask(question, limit=limit, workers=1)
 
 
-def verdict(trace: Trace, answer: Answer) -> str:
-    """What TLC's answer says of a trace; "" if the model allows it."""
-    if answer.verdict == "refuted" and answer.broken == "NotAllowed":
-        return ""
+def verdict(number: int, trace: Trace, answer: Answer) -> str:
+    """What TLC's answer says of the trace with this number; "" if the model allows it."""
     if answer.verdict != "holds":
         return f"TLC has no answer: {answer.output[-2000:]}"
-    furthest = max(_progress(answer.output), default=(0, 0, 0, 0))
+    if f'<<"allowed", {number}>>' in answer.output:
+        return ""
+    furthest = max(_progress(number, answer.output), default=(0, 0, 0, 0))
     starts, written, epochs, finals = furthest
     following = trace.target[written] if written < len(trace.target) else "the end of the target's log"
     return (
@@ -168,11 +184,11 @@ def verdict(trace: Trace, answer: Answer) -> str:
     )
 
 
-def _progress(output: str) -> list[tuple[int, int, int, int]]:
+def _progress(number: int, output: str) -> list[tuple[int, int, int, int]]:
     found = []
     for line in output.splitlines():
-        if line.startswith('<<"followed", '):
-            starts, written, epochs, finals = map(int, line.strip("<>").split(", ")[1:])
+        if line.startswith(f'<<"followed", {number}, '):
+            _, starts, written, epochs, finals = map(int, line.removeprefix('<<"followed", ').strip(">").split(", "))
             found.append((starts, written, epochs, finals))
     return sorted(found, key=lambda it: (it[1], it[2], it[0], it[3]))
 
