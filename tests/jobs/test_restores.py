@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,26 +16,22 @@ from spark_ext.failpoints import FailPoint
 from spark_ext.jobs import restore
 from spark_ext.spark.epoch_files import state_partitions
 from spark_ext.spark.spark_log import SparkLog
+from spark_ext.testing.children import killed_at
 from spark_ext.testing.exchange_driver import Place
+from tests.support.attached import gateway_of
 from tests.support.jobs import numbers
-from tests.support.processes import Tree
 from tests.support.refusals import delta_numbers
-from tests.support.saved import ALL, Chain, first_rows, of_snapshot
+from tests.support.saved import ALL, Chain, act, first_rows, of_snapshot
 from tests.support.waiting import until
 
 RESTORE = tuple(point for point in FailPoint if point.startswith("restore."))
 RESCALE = tuple(point for point in FailPoint if point.startswith("rescale."))
 SAVEPOINT = tuple(point for point in FailPoint if point.startswith("savepoint."))
-KILLED = (
-    FailPoint.RESTORE_BEGUN,
-    FailPoint.RESTORE_MOVED_ASIDE,
-    FailPoint.RESTORE_COMPLETE,
-    FailPoint.SAVEPOINT_PINNED,
-    FailPoint.SAVEPOINT_BEFORE_MANIFEST,
-    FailPoint.SAVEPOINT_SEALED,
-    FailPoint.RESCALE_COPIED,
-    FailPoint.RESCALE_MOVED_ASIDE,
-)
+KILLED = {
+    "restore": (FailPoint.RESTORE_BEGUN, FailPoint.RESTORE_MOVED_ASIDE, FailPoint.RESTORE_COMPLETE),
+    "savepoint": (FailPoint.SAVEPOINT_PINNED, FailPoint.SAVEPOINT_BEFORE_MANIFEST, FailPoint.SAVEPOINT_SEALED),
+    "rescale": (FailPoint.RESCALE_COPIED, FailPoint.RESCALE_MOVED_ASIDE),
+}
 """After which different things are left behind."""
 
 Break = Callable[..., None]
@@ -180,29 +174,25 @@ def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain, broke
     assert read_savepoint(str(chain.savepoint)) == at_cut
 
 
-@pytest.mark.slow(15, "starts a driver that is killed, and runs the job")
-@pytest.mark.parametrize("point", KILLED)
-def test_killed_at_some_steps_and_continued_by_another_process(chain: Chain, tmp_path: Path, point: FailPoint) -> None:
+@pytest.mark.slow(15, "kills two or three processes, and runs the job")
+@pytest.mark.parametrize("action", KILLED)
+def test_killed_at_some_steps_and_continued_by_another_process(chain: Chain, action: str) -> None:
     """After `kill -9` a restore has to be repeated; after any other kill the job continues at once, and exactly.
 
-    At each of the other steps an exception is raised above.
+    Each process repeats what the one before was killed in. At each of the other steps an exception is raised above.
     """
-    action = point.partition(".")[0]
     if action != "restore":
         chain.job().restore(chain.savepoint)
-    command: list[str | Path] = [sys.executable, "-m", "tests.support.saved", action, chain.folder]
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), failpoints.VARIABLE: f"{point}=kill"}
-    with Tree(command, tmp_path / "log", environment) as killed:
-        assert killed.wait(300) == -signal.SIGKILL, killed.text()
-    if action == "restore" and point is not FailPoint.RESTORE_COMPLETE:
-        with pytest.raises(StateError, match="has begun and is not complete"):
-            chain.job().start()
-        chain.job().restore(chain.savepoint, state_partitions={"unique": 3})
-    elif point in (FailPoint.SAVEPOINT_PINNED, FailPoint.SAVEPOINT_BEFORE_MANIFEST):
-        with pytest.raises(StateError, match="is not complete: it has no manifest"):
-            chain.job().restore(chain.folder / "second")
-        with pytest.raises(ConfigurationError, match="is not empty"):
-            chain.job().savepoint(chain.folder / "second")
-        chain.job().savepoint(chain.folder / "third")
+    for point in KILLED[action]:
+        saved = chain.folder / point
+        killed_at(point, act, gateway_of(chain.spark), chain.folder, action, saved)
+        if action == "restore" and point is not FailPoint.RESTORE_COMPLETE:
+            with pytest.raises(StateError, match="has begun and is not complete"):
+                chain.job().start()
+        elif point in (FailPoint.SAVEPOINT_PINNED, FailPoint.SAVEPOINT_BEFORE_MANIFEST):
+            with pytest.raises(StateError, match="is not complete: it has no manifest"):
+                chain.job().restore(saved)
+            with pytest.raises(ConfigurationError, match="is not empty"):
+                chain.job().savepoint(saved)
     assert chain.job().run(progress=False).finished
     assert chain.written() == ALL

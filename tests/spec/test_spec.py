@@ -193,7 +193,7 @@ def test_a_trace_that_is_stored_is_the_same() -> None:
 
 def test_the_model_allows_the_trace_of_a_job_that_was_killed_and_not_without_any_one_event_or_rule() -> None:
     trace = recorded()
-    shortened = {
+    shortened: dict[object, Trace] = {
         (part, place): trace.without(part, place)
         for part in ("jobs", "target", "commits", "finals")
         for place in range(len(getattr(trace, part)))
@@ -203,12 +203,12 @@ def test_the_model_allows_the_trace_of_a_job_that_was_killed_and_not_without_any
     def changed(**values: Any) -> Trace:
         return replace(trace, target=(*trace.target[:at], replace(epoch, **values), *trace.target[at + 1 :]))
 
-    broken = {
+    broken: dict[object, Trace] = {
         "a row too many": changed(rows=epoch.rows + 1),
         "an epoch twice": changed(epoch=2),
         "an older start, after the claim": changed(start=1),
     }
-    asked: dict[object, Trace] = {"as recorded": trace, **shortened, **broken}
+    asked = {"as recorded": trace, **shortened, **broken}
     problems = dict(zip(asked, traces.validate_all(list(asked.values())), strict=True))
     # The last start found the job finished, and wrote nothing: without it the trace is that of the moment before.
     assert [which for which, problem in problems.items() if not problem] == [

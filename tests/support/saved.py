@@ -3,15 +3,12 @@
 Generated rows -> `rows` -> exchange x -> `unique` (first rows of each key, by state) -> the Delta table `unique`. Of
 the 80 rows of each of two channels, the last 40 have the keys of the first 40: a row too many in the table was not
 known to the state, and one that is missing was known to it too early.
-
-`python -m tests.support.saved ACTION FOLDER` does something to the job, in a process that may be killed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +20,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from tests.support import cheap_jvm
+from tests.support import attached
 from tests.support.folders import folder_snapshot
 from tests.support.jobs import expected, numbers, register
 from tests.support.refusals import delta_numbers
@@ -152,19 +149,14 @@ def chain(prepared: Any, spark: SparkSession) -> Chain:
     return found
 
 
-def main(action: str, folder: str) -> None:
-    """In a process of its own, to be killed at a fail point."""
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
-    spark = cheap_jvm.session("saved", conf)
+def act(gateway: attached.Gateway, folder: Path, action: str, savepoint: Path) -> None:
+    """Restore, rescale or save the job, in a process of its own that is killed at a fail point."""
+    spark = attached.session(gateway)
     register(spark)
-    chain = Chain(spark, Path(folder))
+    chain = Chain(spark, folder)
     if action == "restore":
         chain.job().restore(chain.savepoint, state_partitions={"unique": 3})
     elif action == "rescale":
         chain.job().rescale("unique", 3)
     else:
-        chain.job().savepoint(chain.folder / "second")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        chain.job().savepoint(savepoint)

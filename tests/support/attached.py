@@ -1,0 +1,45 @@
+"""A driver that is killed, in the test's own JVM: a Python process with a session of its own there.
+
+Only for what runs no query when it is killed: the JVM survives, and with it the queries.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, TypeAlias
+
+from spark_ext.spark import jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Gateway: TypeAlias = tuple[int, str]
+"""Port and secret of a JVM's gateway."""
+
+
+def gateway_of(spark: SparkSession) -> Gateway:
+    """What another process needs for a session in this one's JVM."""
+    given = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
+    return given.port, given.auth_token
+
+
+def session(gateway: Gateway) -> SparkSession:
+    """A session in another process's JVM. The ledger takes this process for that JVM, so that both end together.
+
+    Sources and sinks are still to be registered.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(gateway[0]), gateway[1]
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    connected = launch_gateway()
+    java = connected.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
+        connected.jvm.org.apache.spark.SparkContext.getOrCreate()
+    )
+    context = SparkContext(gateway=connected, jsc=java, conf=SparkConf(_jconf=java.getConf()))
+    jvm.jvm_pid = lambda spark: os.getpid()
+    running = connected.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
+    return SparkSession(context, running.newSession())
