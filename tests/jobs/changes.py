@@ -199,6 +199,23 @@ def side_source_in_copy(lab: Lab) -> Job:
     return made.add("side", rows.option("uid", "side-out").option("path", str(lab.folder / "side")))
 
 
+def tuned_renamed_and_moved(lab: Lab) -> Job:
+    """All that continues and is not told of, in one start."""
+    another_setting(lab)
+    another_time_zone(lab)
+    without_registry(lab)
+    shutil.move(lab.folder / "state", lab.folder / "elsewhere")
+    return lab.job(
+        lab.files(max_rows_per_epoch=100, readers=3).union(lab.generated()),
+        query="renamed",
+        state="elsewhere",
+        options={"compression": "zstd", "commit_attempts": "3"},
+        words={"renamed_from": "copy"},
+        last_first=True,
+        checkpoint_interval="1 s",
+    )
+
+
 def twice(lab: Lab) -> list[int]:
     return sorted(set(lab.rows()))
 
@@ -370,6 +387,14 @@ CHANGES: Final = (
     Change("temporary-folders-cleaned", without_registry, "continues", "stays"),
     Change("query-reset", after_reset, "anew", "anew", rows=twice),
     Change("query-reset-and-renamed", freed, "anew", "anew", rows=twice),
+)
+
+TOGETHER: Final = Change("tuned-renamed-moved", tuned_renamed_and_moved, "continues", "stays")
+"""All changes with these two outcomes; each of them alone is tried on the job that was stopped."""
+
+APART: Final = (
+    *(it for it in CHANGES if it.id == "nothing" or (it.stopped, it.finished) != (TOGETHER.stopped, TOGETHER.finished)),
+    TOGETHER,
 )
 
 
