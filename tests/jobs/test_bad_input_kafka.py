@@ -18,8 +18,8 @@ from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.jobs.job import Job
 from tests.servers.kafka import PASSWORD, USER, Broker
 from tests.support.jobs import JobHarness, expected
-from tests.support.refusals import delta_job, failures, first_epoch, refused
-from tests.support.waiting import until
+from tests.support.refusals import add_reader, await_outage, delta_job, failures, refused
+from tests.support.saved import held
 
 MESSAGE = "concat(channel, ' ', n) AS value"
 
@@ -99,58 +99,40 @@ def test_what_the_start_of_a_job_refuses_of_its_source(lab: JobHarness, kafka: B
 # -- refused in an epoch ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("config", "given", "words"),
-    [
-        ({}, {"max_message_bytes": "1k"}, ("a message has", "more than the 1024")),
-        ({"max_message_bytes": 3000}, {}, ("MSG_SIZE_TOO_LARGE", "max.message.bytes")),
-    ],
-    ids=["by the option", "by the topic"],
-)
-def test_a_message_that_is_too_large(
-    lab: JobHarness, kafka: Broker, config: dict[str, Any], given: dict[str, str], words: tuple[str, ...]
-) -> None:
-    """The second epoch fails whole and for good; once repaired, it is there once."""
-    topic = kafka.topic(**config)
+def test_a_message_that_is_too_large(lab: JobHarness, kafka: Broker) -> None:
+    """For the topic. The second epoch fails whole and for good; once repaired, it is there once."""
+    topic = kafka.topic(max_message_bytes=3000)
     rows = lab.source(counts="60", max_rows_per_epoch=20)
     odd = rows.selectExpr("CASE WHEN n = 33 THEN repeat('x', 5000) ELSE concat(channel, ' ', n) END AS value")
-    running = job_into(lab, odd, kafka, topic, given)
-    with refused(DataError, "sink 'q-out'", *words):
+    running = job_into(lab, odd, kafka, topic, {})
+    with refused(DataError, "sink 'q-out'", "MSG_SIZE_TOO_LARGE", "max.message.bytes"):
         running.run(progress=False)
     assert [action for _, action in failures(running)] == ["stopped: FAILED"]
     assert there(kafka, topic) == expected(20)
-    assert job_into(lab, rows.selectExpr(MESSAGE), kafka, topic, given).run(progress=False).finished
+    assert job_into(lab, rows.selectExpr(MESSAGE), kafka, topic, {}).run(progress=False).finished
     assert there(kafka, topic) == expected(60)
 
 
 # -- the brokers fail -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["sink", "source"])
-def test_brokers_that_are_away(lab: JobHarness, kafka: Broker, way: str) -> None:
-    """Longer than the attempts of a commit and the restarts that other failures have; the same run continues, exact."""
-    topic = kafka.topic()
-    settings: dict[str, Any] = {"restart_attempts": 1, "restart_backoff": "10 ms"}
+@pytest.mark.slow(30, "the broker is killed and started again")
+def test_brokers_that_are_away(lab: JobHarness, kafka: Broker) -> None:
+    """Longer than the attempts of a commit and the restarts that other failures have; the same run continues, exact.
+
+    One query writes to a topic, another one reads one.
+    """
+    written, read = kafka.topic(), kafka.topic()
+    kafka.send(read, [str(n) for n in range(60)])
     gate = lab.folder / "gate"
-    if way == "sink":
-        given = {"request_timeout": "1 s", "commit_attempts": "2", "commit_backoff": "10 ms"}
-        frame = messages(lab, counts="60", max_rows_per_epoch=20, gate=gate)
-        running = job_into(lab, frame, kafka, topic, given, **settings).start()
-    else:
-        kafka.send(topic, [f"0 {n}" for n in range(60)])
-        frame = reader(lab, kafka, topic, request_timeout="1 s", max_rows_per_epoch=4, readers=1).load()
-        running = delta_job(lab, frame.selectExpr("CAST(value AS string) AS value"), **settings).start()
-    first_epoch(lab)
-    kafka.crash()
-    gate.touch()
-    until(lambda: len(failures(running)) >= 2, "a restart beyond the attempts")
-    reported = failures(running)
-    assert not running.done and all(action.startswith("restart ") for _, action in reported), reported
-    assert all("[STORAGE]" in what or "[COMMIT]" in what for what, _ in reported), reported
+    given = {"request_timeout": "1 s", "commit_attempts": "2", "commit_backoff": "10 ms"}
+    frame = messages(lab, uid="numbers", counts="60", max_rows_per_epoch=20, gate=gate)
+    running = job_into(lab, frame, kafka, written, given, restart_attempts=1, restart_backoff="10 ms")
+    frame = reader(lab, kafka, read, request_timeout="1 s", max_rows_per_epoch=4, readers=1).load()
+    rows = frame.selectExpr("CAST(CAST(value AS string) AS bigint) AS n")
+    add_reader(lab, running, held(rows, gate, 20))
+    await_outage(lab, running.start(), kafka.crash)
     kafka.start()
     assert running.await_termination(120).finished
-    if way == "sink":
-        assert there(kafka, topic) == expected(60)
-    else:
-        found = DeltaTable(lab.folder / "out").to_pyarrow_table()["value"].to_pylist()
-        assert sorted(int(value.split(" ")[1]) for value in found) == list(range(60))
+    assert there(kafka, written) == expected(60)
+    assert sorted(DeltaTable(lab.folder / "read").to_pyarrow_table()["n"].to_pylist()) == list(range(60))

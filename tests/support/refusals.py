@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,3 +68,29 @@ def delta_job(
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings)
     writer = frame.writeStream.format("delta_2pc").option("uid", "q-out").option("path", str(lab.folder / out))
     return job.add("q", writer.options(**(sink or {})))
+
+
+def add_reader(lab: JobHarness, job: Job, frame: DataFrame) -> None:
+    """A further query `r`, into the Delta table `read`."""
+    writer = frame.writeStream.format("delta_2pc").option("uid", "r-out")
+    job.add("r", writer.option("path", str(lab.folder / "read")))
+
+
+def await_outage(lab: JobHarness, running: Job, away: Callable[[], object]) -> None:
+    """Once `q` and `r` have committed an epoch, take away what they need, and wait until each has restarted twice.
+
+    Then the file `gate` is there.
+    """
+    until(lambda: all(query.rows > 0 for query in running.snapshot().queries), "an epoch of each query")
+    away()
+    (lab.folder / "gate").touch()
+    incidents = Ledger(running.state_directory).table(IncidentRow)
+    reported: list[IncidentRow] = []
+
+    def twice() -> bool:
+        reported[:] = [row for row in incidents.rows() if row.type == "failure"]
+        return min(sum(f"'{query}'" in row.operator for row in reported) for query in ("q", "r")) >= 2
+
+    until(twice, "a restart of each query beyond the attempts")
+    assert not running.done and all(row.action.startswith("restart ") for row in reported), reported
+    assert all("[STORAGE]" in row.what or "[COMMIT]" in row.what for row in reported), reported
