@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.servers.kafka import Broker
 
-MESSAGES = 400
+MESSAGES = 180
 DELTA: dict[str, Any] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
