@@ -39,11 +39,14 @@ _PRELOADED: Final = [
     "pytest",
     "deltalake",
     "pandas",  # imported by Arrow when it converts values, which takes longer than most epochs
+    "pyarrow.pandas_compat",
     "spark_ext.testing.sink_contract",
     # What the package's own sinks import when it is needed; what is not installed is left out.
     "confluent_kafka.admin",
     "httpcore",
     "psycopg",
+    "spark_ext.delta.optimize",
+    "spark_ext.delta.orphans",
     "spark_ext.delta.sink_table",
     "spark_ext.sinks.http_2pc.sink",
     "spark_ext.sinks.kafka_2pc.producer",

@@ -27,7 +27,6 @@ BAD_EVERY = 5
 ASIDE: Mapping[str, str] = {"on_bad_row": "quarantine"}
 
 STEPS = (
-    "sink.written",
     "sink.before_commit",
     "bad_rows.before_kept",
     "bad_rows.kept",

@@ -278,8 +278,8 @@ def beside(target: SinkTarget, mine: int, incarnation: int) -> Driver:
 
 
 def run_job_beside_another(target: SinkTarget, mine: int) -> None:
-    """Run a job with its own uid: 8 epochs, then a new start that repeats two of them, then 4 more."""
-    for incarnation, epochs in ((1, range(8)), (2, range(6, 12))):
+    """Run a job with its own uid: 4 epochs, then a new start that repeats one of them, then 2 more."""
+    for incarnation, epochs in ((1, range(4)), (2, range(3, 6))):
         driver = beside(target, mine, incarnation)
         driver.claim()
         for epoch in epochs:

@@ -102,8 +102,9 @@ class SinkIdentityContract:
         successor.claim()
         assert target.ids() == list(range(10))
 
-    @pytest.mark.parametrize("anew", [False, True], ids=["dropped", "made_anew"])
-    @pytest.mark.parametrize("rows", [5, 0], ids=["rows", "empty"])
+    @pytest.mark.parametrize(
+        ("rows", "anew"), [(5, False), (5, True), (0, False)], ids=["rows-dropped", "rows-made_anew", "empty-dropped"]
+    )
     def test_i7_a_target_that_is_dropped_under_a_running_job_is_an_error(
         self, target: SinkTarget, rows: int, anew: bool
     ) -> None:
