@@ -62,27 +62,58 @@ SINK_BUGS = {
 }
 
 
-@pytest.mark.parametrize("what", SINK_BUGS)
-def test_a_sink_that(what: str, tmp_path: Path) -> None:
-    bug = SINK_BUGS[what]
-    sink, adapter, _ = python_blocks("testing")
-    assert bug.right in sink
-    (tmp_path / "sqlite_sink.py").write_text(sink.replace(bug.right, bug.wrong), encoding="utf-8")
-    if "sqlite.torn" in bug.wrong:
-        adapter = adapter.replace("stages = False", 'points = ("sqlite.torn",)\n    stages = False')
-    (tmp_path / "test_sqlite_sink.py").write_text(adapter, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", " or ".join(bug.noticed_by), "."],
-        cwd=tmp_path,
+LOSSY = """
+from spark_ext.testing.source_contract import SourceContract
+from tests.testing.test_contract_kit import CountersWorld
+import pytest
+
+
+class TestLossy(SourceContract):
+    @pytest.fixture
+    def world(self):
+        return CountersWorld("first row lost")
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What pytest says, in one process, of a file for each sink that is wrong, and of a source that loses a row."""
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "test_lossy.py").write_text(LOSSY, encoding="utf-8")
+    chosen = ["(test_lossy and test_a_planner_that_dies_at_every_step)"]
+    for number, bug in enumerate(SINK_BUGS.values()):
+        sink, adapter, _ = python_blocks("testing")
+        assert bug.right in sink
+        (folder / f"sqlite_sink_{number}.py").write_text(sink.replace(bug.right, bug.wrong), encoding="utf-8")
+        if "sqlite.torn" in bug.wrong:
+            adapter = adapter.replace("stages = False", 'points = ("sqlite.torn",)\n    stages = False')
+        adapter = adapter.replace("from sqlite_sink import", f"from sqlite_sink_{number} import")
+        (folder / f"test_sink_{number}.py").write_text(adapter, encoding="utf-8")
+        chosen.append(f"(test_sink_{number} and ({' or '.join(bug.noticed_by)}))")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", " or ".join(chosen), "."],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
-    )
-    failed = re.findall(r"^FAILED \S+::test_(\w+)", done.stdout, re.MULTILINE)
-    for line in bug.noticed_by:
-        assert any(name.startswith(line) for name in failed), f"{line} has not noticed: {done.stdout[-2000:]}"
+    ).stdout
+
+
+@pytest.mark.parametrize("what", SINK_BUGS)
+def test_a_sink_that(what: str, said: str) -> None:
+    number = list(SINK_BUGS).index(what)
+    failed = re.findall(rf"^FAILED test_sink_{number}\.py::\w+::test_(\w+)", said, re.MULTILINE)
+    for line in SINK_BUGS[what].noticed_by:
+        assert any(name.startswith(line) for name in failed), f"{line} has not noticed: {said[-2000:]}"
+
+
+def test_a_lost_row_is_shown(said: str) -> None:
+    """Formerly: a lost row was a bare AssertionError; pytest loads the plugin by its entry point."""
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert '[project.entry-points.pytest11]\nspark_ext = "spark_ext.testing.pytest_plugin"' in project
+    assert re.search(r"^E +At index 0 diff: .*'n': 1.* != .*'n': 0", said, re.MULTILINE), said
 
 
 class Options(SourceOptions):
@@ -205,36 +236,3 @@ def test_two_jobs_beside_each_other_have_a_query_id_each() -> None:
     ids = [[beside(target, mine, incarnation).query_id for incarnation in (1, 2)] for mine in (0, 1)]
     assert ids[0][0] == ids[0][1] and ids[1][0] == ids[1][1]
     assert ids[0][0] != ids[1][0]
-
-
-LOSSY = """
-from spark_ext.testing.sink_driver import beside
-from spark_ext.testing.source_contract import SourceContract
-from tests.testing.test_contract_kit import CountersWorld
-import pytest
-
-
-class TestLossy(SourceContract):
-    @pytest.fixture
-    def world(self):
-        return CountersWorld("first row lost")
-"""
-
-
-def test_a_lost_row_is_shown(tmp_path: Path) -> None:
-    """Formerly: a lost row was a bare AssertionError; pytest loads the plugin by its entry point."""
-    root = Path(__file__).parents[2]
-    project = (root / "pyproject.toml").read_text()
-    assert '[project.entry-points.pytest11]\nspark_ext = "spark_ext.testing.pytest_plugin"' in project
-    (tmp_path / "test_lossy.py").write_text(LOSSY, encoding="utf-8")
-    chosen = ["-k", "test_a_planner_that_dies_at_every_step"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, "test_lossy.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert re.search(r"^E +At index 0 diff: .*'n': 1.* != .*'n': 0", done.stdout, re.MULTILINE), done.stdout
