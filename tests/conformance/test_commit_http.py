@@ -35,13 +35,10 @@ class HttpTarget(SinkTarget):
         "delta.before_fence",
         "http.fenced",
         "http.decided",
-        "http.before_request",
         "http.answered",
-        "http.acknowledged",
-        "http.before_settle",
         "http.recorded",
     )
-    huge = 200_000
+    huge = 100_000
     secrets = (TOKEN,)
 
     def __init__(self, url: str, folder: Path, outbox: Path) -> None:
@@ -105,19 +102,22 @@ def _value(kind: T.DataType, value: Any) -> Any:
     return value
 
 
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
+    with Receiver(tmp_path_factory.mktemp("receiver"), memory="newest") as there:
+        yield there
+
+
+@pytest.fixture
+def target(there: Receiver, tmp_path: Path) -> SinkTarget:
+    there.forget()
+    return HttpTarget(there.url, there.folder, tmp_path / "outbox")
+
+
 @pytest.mark.core
 class TestHttp2pc(SinkContract):
-    @pytest.fixture
-    def target(self, tmp_path: Path) -> Iterator[SinkTarget]:
-        yield from _target(tmp_path)
+    pass
 
 
 class TestHttp2pcInSpark(SinkQueryContract):
-    @pytest.fixture
-    def target(self, tmp_path: Path) -> Iterator[SinkTarget]:
-        yield from _target(tmp_path)
-
-
-def _target(folder: Path) -> Iterator[SinkTarget]:
-    with Receiver(folder / "receiver", memory="newest") as there:
-        yield HttpTarget(there.url, there.folder, folder / "outbox")
+    pass

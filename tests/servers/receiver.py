@@ -252,6 +252,17 @@ class Receiver:
         """What happens to the next requests, one action each; one with `always` stays."""
         behave(self.url, *actions)
 
+    def forget(self) -> None:
+        """Everything, as if it were a new one."""
+        self.behave()
+        database = sqlite3.connect(self.folder / "receiver.sqlite", timeout=30)
+        try:
+            for table in ("keys", "incarnations", "rows", "requests"):
+                database.execute(f"DELETE FROM {table}")
+            database.commit()
+        finally:
+            database.close()
+
     def rows(self) -> list[dict[str, Any]]:
         """All rows that it has taken, in the order of their arrival."""
         return rows(self.folder)
