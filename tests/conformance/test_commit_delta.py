@@ -20,6 +20,7 @@ from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import Driver, Row, SinkTarget, table
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.sinks.delta_2pc import delta_kit
+from tests.support.contracts import SAME_IN_ALL_MODES, without
 from tests.support.folders import folder_snapshot
 
 
@@ -74,6 +75,8 @@ class TestDelta2pc(SinkContract):
 class UpsertTarget(DeltaTarget):
     """Rows that replace those of the same key."""
 
+    huge = 200_000
+
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
         return super().sink(uid, **{"mode": "upsert", "key": "id", **options})
 
@@ -85,7 +88,8 @@ class UpsertTarget(DeltaTarget):
         return {name for name in super().leftovers() if owner_of(name) is not None}
 
 
-@pytest.mark.slow(0.1, "each of 33 tests merges into a Delta table several times")
+@without(*SAME_IN_ALL_MODES)
+@pytest.mark.slow(0.1, "each test merges into a Delta table several times")
 class TestDelta2pcUpsert(SinkContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:

@@ -10,6 +10,7 @@ from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.sinks.files_2pc.files_target import FilesTarget
+from tests.support.contracts import SAME_IN_ALL_MODES, without
 
 
 @pytest.mark.core
@@ -25,6 +26,7 @@ class TestFiles2pcInSpark(SinkQueryContract):
         return FilesTarget(tmp_path / "t", "parquet")
 
 
+@without(*SAME_IN_ALL_MODES)
 class TestFiles2pcText(SinkContract):
     @pytest.fixture(params=["csv", "json"])
     def target(self, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:

@@ -12,6 +12,7 @@ from spark_ext.testing.sink_driver import Driver, SinkTarget, table
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.support.contracts import SAME_IN_ALL_MODES, without
 
 
 @pytest.mark.core
@@ -27,6 +28,7 @@ class PreparedTarget(PostgresTarget):
     points = (*PostgresTarget.points, "postgres.part_committed")
 
 
+@without(*SAME_IN_ALL_MODES)
 class TestPostgres2pcPrepared(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
@@ -39,6 +41,7 @@ class InlineTarget(PostgresTarget):
     stages = False
 
 
+@without(*SAME_IN_ALL_MODES)
 class TestPostgres2pcInline(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
@@ -51,6 +54,7 @@ class StatementsTarget(PostgresTarget):
     points = (*PostgresTarget.points, "postgres.ready")
 
 
+@without(*SAME_IN_ALL_MODES)
 class TestPostgres2pcWithStatements(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
@@ -81,6 +85,7 @@ class TestPostgres2pcGerman:
         return PostgresTarget(german_database)
 
 
+@without(*SAME_IN_ALL_MODES)
 class TestPostgres2pcUpsert(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:

@@ -17,6 +17,7 @@ from tests.servers.object_store import Bucket
 from tests.servers.receiver import Receiver
 from tests.sinks.kafka_2pc.kafka_kit import KafkaTarget
 from tests.sinks.store_targets import FilesInStore
+from tests.support.contracts import SAME_IN_ALL_MODES, without
 
 FOLDER = "t"
 """Of what is kept, in the bucket; that of `FilesInStore`."""
@@ -70,17 +71,21 @@ def in_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return bucket
 
 
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
+    with Receiver(tmp_path_factory.mktemp("receiver"), memory="newest") as there:
+        yield there
+
+
+@without(*SAME_IN_ALL_MODES, "_c8_", "_c10_two_jobs_", "_bad_rows_crash_at_every_step_")
 class TestHttp2pcFromStore(SinkContract):
-    # Half a minute each; the other tests do the same with the store.
-    test_c10_two_jobs_write_the_same_target_without_harm = None  # type: ignore[assignment]
-    test_bad_rows_crash_at_every_step_and_each_row_is_there_once = None  # type: ignore[assignment]
-
     @pytest.fixture
-    def target(self, in_store: Bucket, tmp_path: Path) -> Iterator[SinkTarget]:
-        with Receiver(tmp_path / "receiver", memory="newest") as there:
-            yield HttpFromStore(there.url, there.folder, in_store)
+    def target(self, in_store: Bucket, there: Receiver) -> SinkTarget:
+        there.forget()
+        return HttpFromStore(there.url, there.folder, in_store)
 
 
+@without(*SAME_IN_ALL_MODES, "_c8_", "_c10_two_jobs_", "_i7_", "_bad_rows_crash_at_every_step_")
 class TestKafka2pcFromStore(SinkContract):
     @pytest.fixture
     def target(self, in_store: Bucket, kafka: Broker, tmp_path: Path) -> Any:
