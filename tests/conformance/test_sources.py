@@ -152,19 +152,44 @@ class TestFilesInSpark(SourceQueryContract):
         return FilesWorld(tmp_path / "in", "parquet")
 
 
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
+    return SnapshotWorld(tmp_path_factory.mktemp("snapshot"))
+
+
+@pytest.fixture(scope="module", params=[FollowWorld, VersionsWorld, ChangesWorld])
+def followed(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> SourceWorld:
+    world: SourceWorld = request.param(tmp_path_factory.mktemp("followed"))
+    return world
+
+
+@pytest.fixture(scope="module")
+def exchange(tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
+    return ExchangeWorld(tmp_path_factory.mktemp("exchange") / "in")
+
+
+@pytest.fixture(scope="module")
+def exchange_of_delta(tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
+    return ExchangeWorld(tmp_path_factory.mktemp("exchange") / "in", kind="delta")
+
+
+@pytest.fixture(scope="module", params=["arrow", "delta"])
+def put_back(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> SourceWorld:
+    return PutBackWorld(tmp_path_factory.mktemp("exchange") / "in", kind=request.param)
+
+
 @pytest.mark.core
 class TestDeltaSnapshot(SourceContract):
     @pytest.fixture
-    def world(self, tmp_path: Path) -> SourceWorld:
-        return SnapshotWorld(tmp_path / "in")
+    def world(self, snapshot: SourceWorld) -> SourceWorld:
+        return snapshot
 
 
-@pytest.mark.slow(0.3, "each test commits several versions of a Delta table, and there are 57")
+@pytest.mark.slow(0.2, "each test reads versions of a Delta table, and there are 57")
 class TestDeltaSnapshotFollowed(SourceContract):
-    @pytest.fixture(params=[FollowWorld, VersionsWorld, ChangesWorld])
-    def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:
-        world: SourceWorld = request.param(tmp_path / "in")
-        return world
+    @pytest.fixture
+    def world(self, followed: SourceWorld) -> SourceWorld:
+        return followed
 
 
 @pytest.mark.core
@@ -179,21 +204,21 @@ class TestExchange(SourceContract):
     """Its channels advance together, to the same entry; they end by the seal."""
 
     @pytest.fixture
-    def world(self, tmp_path: Path) -> SourceWorld:
-        return ExchangeWorld(tmp_path / "in")
+    def world(self, exchange: SourceWorld) -> SourceWorld:
+        return exchange
 
 
-@pytest.mark.slow(0.2, "each of 19 tests commits many times to a Delta log")
+@pytest.mark.slow(0.1, "each of 19 tests reads a Delta log")
 class TestExchangeOfDelta(SourceContract):
     @pytest.fixture
-    def world(self, tmp_path: Path) -> SourceWorld:
-        return ExchangeWorld(tmp_path / "in", kind="delta")
+    def world(self, exchange_of_delta: SourceWorld) -> SourceWorld:
+        return exchange_of_delta
 
 
 class TestExchangePutBack(SourceContract):
-    @pytest.fixture(params=["arrow", "delta"])
-    def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:
-        return PutBackWorld(tmp_path / "in", kind=request.param)
+    @pytest.fixture
+    def world(self, put_back: SourceWorld) -> SourceWorld:
+        return put_back
 
 
 class TestExchangeInSpark(SourceQueryContract):
