@@ -16,11 +16,14 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def core() -> set[tuple[str, str]]:
+def core(request: pytest.FixtureRequest) -> set[tuple[str, str]]:
     """File and name of each test of the page's files that is in the core."""
-    files = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::", SHOWN)))
+    files = set(re.findall(r"`(tests/[\w/]+\.py)::", SHOWN))
+    items = request.session.items
+    if not request.config.option.keyword and files <= {item.nodeid.partition("::")[0] for item in items}:
+        return _names("\n".join(item.nodeid for item in items if item.get_closest_marker("core")))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-m", "core", *files],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-m", "core", *sorted(files)],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         capture_output=True,
@@ -29,10 +32,14 @@ def core() -> set[tuple[str, str]]:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return set(re.findall(r"^(tests/[\w/]+\.py)::(?:\w+::)?(\w+)", done.stdout, re.MULTILINE))
+    return _names(done.stdout)
 
 
-@pytest.mark.slow(12, "collects the tests of the page in a process of its own")
+def _names(collected: str) -> set[tuple[str, str]]:
+    return set(re.findall(r"^(tests/[\w/]+\.py)::(?:\w+::)?(\w+)", collected, re.MULTILINE))
+
+
+@pytest.mark.slow(12, "alone, it collects the tests of the page in a process of its own")
 def test_each_line_is_shown_by_the_core(core: set[tuple[str, str]]) -> None:
     names = {name for _, name in core}
     for line, cell in ROWS.items():
