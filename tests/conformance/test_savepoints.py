@@ -190,12 +190,11 @@ def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarne
     assert lab.numbers() == expected(40, 40)
 
 
-@pytest.mark.core_for("[20]")
-@pytest.mark.parametrize("epochs", [20, 110])
-def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(lab: JobHarness, epochs: int) -> None:
+@pytest.mark.core
+def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(lab: JobHarness) -> None:
     """In place; the rows and the state of the epochs since are taken back."""
-    lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2" if epochs < 100 else "100")
-    count = 5 * epochs + 50
+    lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    epochs, count = 12, 110
 
     def job(limit: int) -> Job:
         rows = numbers(lab.spark, "in", counts=f"{count},{count}", max_rows_per_epoch=limit)
