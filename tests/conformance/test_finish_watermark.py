@@ -222,22 +222,20 @@ def test_f17_a_bounded_and_a_live_source_lose_no_live_row(streams: Streams, form
     assert streams.rows() == [(hour(0), 111)]
 
 
-@pytest.mark.core_for("[false]")
-@pytest.mark.parametrize("no_data", ["true", "false"])
-def test_f18_available_now_does_not_end_before_the_marker(streams: Streams, no_data: str) -> None:
-    """1,000 rows in windows of ten: all of them, in one run."""
-    streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", no_data)
+@pytest.mark.core
+def test_f18_available_now_does_not_end_before_the_marker(streams: Streams) -> None:
+    """1,000 rows in windows of ten: all of them, in one run, also if Spark makes no epoch without rows."""
+    streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     streams.put("a", *[[(n / 10, "x", 1) for n in range(part, 1000, 2)] for part in range(2)])
     streams.run(hourly(with_watermark(streams.read("a", max_rows_per_epoch=400), "ts", "10 hours")), NOW)
     assert streams.rows() == [(hour(h), 10) for h in range(100)]
     assert streams.markers("a~end")[-1] == (1, True)
 
 
-@pytest.mark.core_for("[false]")
-@pytest.mark.parametrize("no_data", ["true", "false"])
-def test_f18_a_query_stopped_half_way_is_not_finished(streams: Streams, no_data: str) -> None:
+@pytest.mark.core
+def test_f18_a_query_stopped_half_way_is_not_finished(streams: Streams) -> None:
     """No marker, no last window; the next run continues to the end."""
-    streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", no_data)
+    streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     first = [(h + 0.5, "x", h) for h in range(6)]
     streams.put("a", first)
     # A live source stands for a bounded one that is half read: stopped while there is more to come.
