@@ -209,7 +209,7 @@ def test_e7_a_replaced_worker_and_a_query_restarted_alone_have_what_is_in_force(
 # -- an event makes an epoch ------------------------------------------------------------------------------------------
 
 
-BOUNDED = 10_000
+BOUNDED = 4_000
 
 
 def unmoved(spark: SparkSession, folder: Path, how: str) -> Job:

@@ -35,6 +35,8 @@ spark = (
     .config("spark.local.dir", "spark-scratch")
     .config("spark.sql.warehouse.dir", "spark-scratch/warehouse")
     .config("spark.sql.shuffle.partitions", "1")
+    .config("spark.sql.codegen.wholeStage", "false")
+    .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     .getOrCreate()
 )
 def looked():

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 OPTIONS: Final = f"{SHORT_LIVED} -Dspark.databricks.delta.snapshotPartitions=1"
 """Options of every JVM that lives for seconds or minutes. Delta otherwise reads each log in 50 tasks."""
 
+SHORT: Final = {
+    "spark.ui.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings of a driver that is killed after a few epochs: it compiles no code, and serves no pages."""
+
 _ROOT: Final = Path(__file__).parents[2]
 
 

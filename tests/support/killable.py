@@ -129,7 +129,7 @@ def kill(driver: Tree) -> None:
 
 
 def main(job: str, folder: str) -> None:
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", **cheap_jvm.SHORT}
     JOBS[job](JobHarness(cheap_jvm.session("killable", conf), Path(folder))).run(progress=False)
 
 

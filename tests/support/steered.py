@@ -103,6 +103,7 @@ def driver(folder: Path, **env: str) -> Iterator[Tree]:
 
 def main(folder: str) -> None:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
+    conf |= cheap_jvm.SHORT
     master = os.environ.get("SPARK_MASTER")
     spark = sx.session("steered", master=master, conf=conf) if master else cheap_jvm.session("steered", conf)
     steered(spark, Path(folder)).run(progress=False)
