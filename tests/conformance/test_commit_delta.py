@@ -114,6 +114,29 @@ class TestDelta2pcUpsert(SinkContract):
         assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
 
 
+class ApartTarget(UpsertTarget):
+    """Upserts into a table with a partition whose folder delta-rs could not name: the sink writes all files itself."""
+
+    def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
+        return super().sink(uid, partition_by="name", **options)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for row in super().rows() if row["id"] >= 0]
+
+
+class TestDelta2pcMergedApart:
+    states_of_its_own = SinkContract._states_of_its_own
+    test_c2 = SinkContract.test_c2_crash_at_every_step_and_each_epoch_is_there_once
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SinkTarget:
+        target = ApartTarget(tmp_path / "t")
+        seed = Driver(target, uid="seed")
+        seed.claim()
+        seed.run(0, [{"id": -1, "name": "x" * 300}])
+        return target
+
+
 @pytest.mark.core
 class TestDelta2pcInSpark(SinkQueryContract):
     @pytest.fixture
