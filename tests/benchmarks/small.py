@@ -1,24 +1,38 @@
-"""The process in which benchmarks run with small sizes: all in one Spark session, and with one Kafka broker."""
+"""The process in which benchmarks run with small sizes: all in one Spark session, with one server of each kind.
+
+Their drivers, servers of control events and clients are threads of it: each process would need a JVM, or imports.
+"""
 
 from __future__ import annotations
 
+import io
+import multiprocessing.dummy
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import cache
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import spark_ext as sx
-from benchmarks import _flink, _operators, _spark
+from benchmarks import _control, _control_clients, _flink, _operators, _spark
 from benchmarks._figures import Figure
 from benchmarks._measure import measure
+from examples import flights
+from spark_ext.spark import jvm
 from spark_ext.spark.jars import session_jars
-from tests.servers import kafka
+from tests.servers import kafka, postgres
 from tests.servers.spark_kafka import spark_kafka_jars
 from tests.support import cheap_jvm
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import SparkSession
 
 _JDBC: Final = "org.postgresql:postgresql:42.7.8"
@@ -31,9 +45,18 @@ def prepare() -> None:
     _spark.UNCOUNTED = 0
     _spark.session = _session
     kafka.Broker = _broker  # type: ignore[assignment, misc]
+    postgres.PostgresServer = _server  # type: ignore[assignment, misc]
+    _control.multiprocessing = SimpleNamespace(get_context=lambda how: multiprocessing.dummy)  # type: ignore
+    _control_clients.ProcessPoolExecutor = lambda size, mp_context: ThreadPoolExecutor(size)  # type: ignore
+    for table in ("package_flights", "package_weather"):
+        setattr(flights, table, partial(_two_days, getattr(flights, table)))
     os.environ.update(cheap_jvm.forking())
     # It needs Maven, and is downloaded.
     _flink.once = lambda name, arguments: {"emitRowsPerSec": 1000.0, "endToEndMedianMs": 10.0}
+    for name in ("control_change", "recovery", "short_lived"):
+        import_module(f"benchmarks.{name}").subprocess = SimpleNamespace(  # type: ignore[attr-defined]
+            Popen=_Driver, run=_ran, PIPE=None
+        )
 
 
 def measured(name: str, sizes: Mapping[str, Any]) -> list[Figure]:
@@ -71,6 +94,11 @@ def _spark_of_process() -> SparkSession:
         "spark.jars": ",".join(map(str, jars)),
         "spark.driver.extraJavaOptions": "-Xss64m",
         "spark.python.daemon.module": "tests.support.daemon",
+        jvm.FILE_MANAGER: jvm.LOCAL_FILES,
+        "spark.sql.shuffle.partitions": "1",
+        # Each plan runs for a few epochs of a few rows: to compile it would take longer.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     spark = sx.session("benchmarks", master="local[2]", conf=conf)
     _OPEN.callback(spark.stop)
@@ -91,3 +119,71 @@ _RealBroker: Final = kafka.Broker
 @contextmanager
 def _broker(folder: Path) -> Iterator[kafka.Broker]:
     yield _running()
+
+
+@cache
+def _database_server() -> postgres.PostgresServer:
+    server = _RealServer()
+    _OPEN.callback(server.close)
+    return server.create()
+
+
+_RealServer: Final = postgres.PostgresServer
+
+
+def _server(settings: Mapping[str, str] | None = None) -> SimpleNamespace:
+    """The one server, which is closed at the end."""
+    return SimpleNamespace(create=_database_server, close=lambda: None)
+
+
+def _two_days(whole: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    table = whole()
+    return table[(table["month"] == 1) & (table["day"] <= 2)]
+
+
+def _main(command: Sequence[str], env: Mapping[str, str] | None) -> None:
+    """What `python -m` would do in a process of its own."""
+    os.environ.update(env or {})
+    _, _, module, *arguments = command
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__")
+
+
+def _ran(command: Sequence[str], env: Mapping[str, str], **_: Any) -> SimpleNamespace:
+    with redirect_stdout(io.StringIO()) as said:
+        _main(command, env)
+    return SimpleNamespace(stdout=said.getvalue())
+
+
+class _Driver:
+    """A driver, as `Popen` starts it, whose job and queries are stopped in place of being killed."""
+
+    pid = 2**31 - 1
+    """Of no process."""
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, **_: Any) -> None:
+        self._code: int | None = None
+        self._folder = Path(command[-1])
+        self._thread = Thread(target=self._run, args=(command, env), daemon=True)
+        self._thread.start()
+
+    def _run(self, command: Sequence[str], env: Mapping[str, str] | None) -> None:
+        self._code = 1
+        _main(command, env)
+        self._code = 0
+
+    def poll(self) -> int | None:
+        return None if self._thread.is_alive() else self._code
+
+    def wait(self, timeout: float = 60) -> int | None:
+        self._thread.join(timeout)
+        return self.poll()
+
+    def kill(self) -> None:
+        for state in (self._folder / "state", self._folder / "job" / "state"):
+            if state.exists() and self._thread.is_alive():
+                sx.Control(state).stop(wait=60)
+        for query in _spark_of_process().streams.active:
+            query.stop()
+
+    terminate = kill

@@ -32,8 +32,8 @@ def named(benchmark: str, *further: str) -> tuple[str, ...]:
     return tuple(f"{benchmark}_{name}" for name in further)
 
 
-SOURCES = ("datagen", "kafka_range")
-"""Of `control_rates`: the others differ from them in what they read only."""
+SOURCES = ("kafka_range",)
+"""Of `control_rates`: the others differ in what they read only."""
 
 EACH = {
     "bad_rows": Each(
@@ -106,7 +106,7 @@ EACH = {
     "restore_cost": Each(named("restore", "time", "savepoint", "bytes"), {"ROWS": 1_000}),
     "short_lived": Each(named("short_lived", "start", "whole"), {"PREPARE": False, "MONTHS": 1}),
     "sustained": Each(
-        named("sustained", *TARGETS), {"SECONDS": 1, "ROWS": 20, "INTERVAL": "200 ms", "WARM": 0}
+        named("sustained", *TARGETS), {"SECONDS": 1, "ROWS": 4, "INTERVAL": "500 ms", "WARM": 0}
     ),
     "target_epoch": Each(("target_epoch",), {"TARGET_S": 0.3, "SETTLING": 1, "MEASURED": 2}),
     "upsert": Each(("upsert",), {"ROWS": 20, "TABLE": 100, "EPOCHS": 1, "WARM": 0}),
