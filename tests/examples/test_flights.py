@@ -1,10 +1,7 @@
-"""The flights example: its preparation of the data, and the whole of it, run on two weeks of its data."""
+"""The flights example: its preparation of the data, and the whole of it."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +13,10 @@ import pytest
 from rich.console import Console
 
 from spark_ext.script import load_function
-from tests.support import cheap_jvm
+from spark_ext.views.status import read_status
 from tests.support.scripts import scripts_undone
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "examples" / "flights.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "flights.py"
 pytestmark = pytest.mark.slow(0.5, "reads all flights of a year")
 
 FLIGHTS, WITHOUT_WEATHER = 336_776, 1_556
@@ -121,45 +117,20 @@ def test_a_difference_of_one_row_or_value_is_seen(example: ModuleType) -> None:
     assert not example.check(example.Outcome(expected.daily, expected.hourly, twice), expected, console)
 
 
-def run(folder: Path, data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--out", str(folder / "out"), "--data", str(data), *arguments]
-    env = {**os.environ, **cheap_jvm.forking(), "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env)
-
-
-@pytest.mark.slow(20, "runs the three queries of the example, one of them a join")
-@pytest.mark.usefixtures("spark", "two_weeks")
-def test_two_weeks_and_then_nothing(
-    example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow(50, "336,776 rows through three queries")
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("spark")
+def test_the_whole_year_and_then_nothing(
+    example: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`main` in this process, whose session it finds."""
     out = tmp_path / "out"
-    monkeypatch.setattr(sys, "argv", ["flights.py", "--out", str(out), "--data", str(tmp_path / "data")])
+    monkeypatch.setattr(sys, "argv", ["flights.py", "--out", str(out), "--data", str(data)])
     assert example.main() == 0
     said = capsys.readouterr().out
     assert "job 'flights' FINISHED" in said
     assert said.count("equal to pandas, row by row") == 3 and "NOT equal" not in said
-    assert (out / "delays.png").read_bytes().startswith(b"\x89PNG")
-    before = tables(out)
-    assert example.main() == 0
-    said = capsys.readouterr().out
-    assert "job 'flights' FINISHED: 0 rows in 0 epochs" in said
-    assert "finished: the job had ended before, 0 rows read" in said
-    assert tables(out) == before
-    example.delete_outputs(out)
-    assert not list(out.iterdir())
-
-
-@pytest.mark.slow(80, "336,776 rows through three queries")
-@pytest.mark.timeout(1800)
-def test_the_whole_year(example: ModuleType, data: Path, tmp_path: Path) -> None:
-    first = run(tmp_path, data)
-    assert first.returncode == 0, first.stderr[-4000:]
-    assert "job 'flights' FINISHED" in first.stdout
-    outcome = example.Outcome.read(tmp_path / "out")
-    expected = example.Outcome.by_pandas()
-    for name, keys in example.KEYS.items():
-        assert example.same(getattr(outcome, name), getattr(expected, name), keys), name
+    outcome = example.Outcome.read(out)
     assert outcome.counts() == {
         "flights in daily windows": FLIGHTS,
         "flights in hourly windows": FLIGHTS,
@@ -170,16 +141,9 @@ def test_the_whole_year(example: ModuleType, data: Path, tmp_path: Path) -> None
     }
     assert list(outcome.daily.columns) == ["day", "carrier", "flights", "mean_dep_delay"]
     assert list(outcome.hourly.columns) == ["hour", "carrier", "flights", "mean_dep_delay"]
-    assert (tmp_path / "out" / "delays.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "delays.png").read_bytes().startswith(b"\x89PNG")
 
-    status = json.loads(
-        subprocess.run(
-            [sys.executable, "-m", "spark_ext", "status", str(tmp_path / "out" / "state"), "--json"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    )
+    status = read_status(str(out / "state")).to_json()
     # On a busy machine three queries may wait for two slots long enough to be reported.
     incidents = [one for one in status["incidents"] if one["type"] != "scheduling"]
     assert (status["state"], status["incarnation"], incidents) == ("FINISHED", 1, [])
@@ -187,8 +151,14 @@ def test_the_whole_year(example: ModuleType, data: Path, tmp_path: Path) -> None
     channels = {uid: count for query in status["queries"] for uid, count in query["channels_finished"].items()}
     assert channels == dict.fromkeys(("flights-daily", "flights-hourly", "flights-with_weather", "weather"), 12)
 
-    example.delete_outputs(tmp_path / "out")
-    assert not list((tmp_path / "out").iterdir())
+    before = tables(out)
+    assert example.main() == 0
+    said = capsys.readouterr().out
+    assert "job 'flights' FINISHED: 0 rows in 0 epochs" in said
+    assert "finished: the job had ended before, 0 rows read" in said
+    assert tables(out) == before
+    example.delete_outputs(out)
+    assert not list(out.iterdir())
 
 
 def tables(out: Path) -> dict[str, int]:
