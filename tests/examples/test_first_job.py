@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import notebook
+from tests.support import cheap_jvm, notebook
 
 PATH = Path(__file__).parents[2] / "examples" / "first_job.ipynb"
 READ = r"FINISHED[:,] 60,000 rows in \d+ epochs"
@@ -23,7 +23,9 @@ def outputs(found: Any, source: str) -> list[dict[str, Any]]:
 
 @pytest.mark.process
 @pytest.mark.slow(40, "starts a kernel, which starts a JVM, and runs a job")
-def test_the_notebook_runs_and_shows_what_is_kept_in_it(tmp_path: Path) -> None:
+def test_the_notebook_runs_and_shows_what_is_kept_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in cheap_jvm.environment().items():
+        monkeypatch.setenv(name, value)
     before, found = notebook.read(PATH), notebook.executed(PATH, tmp_path)
     (value,) = notebook.widgets(found).values()
     assert ">FINISHED<" in value and "60,000 rows" in value and "4 of 4" in value

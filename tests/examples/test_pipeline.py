@@ -27,7 +27,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             for module in (found, sys.modules["flights"]):
                 monkeypatch.setattr(module, f"package_{name}", lambda part=part: part)
         monkeypatch.setattr(found, "HALF", 1)
-        monkeypatch.setattr(found, "load_flights", partial(found.load_flights, rows_per_epoch=3000))
+        monkeypatch.setattr(found, "load_flights", partial(found.load_flights, rows_per_epoch=3500))
         yield found
 
 

@@ -20,6 +20,7 @@ from uuid import uuid4
 import pytest
 
 import spark_ext as sx
+from spark_ext.spark import jvm
 from spark_ext.spark.class_archive import SHORT_LIVED
 from spark_ext.spark.class_archive import VARIABLE as VARIABLE
 from spark_ext.spark.jars import delta_jars, package_jars
@@ -79,6 +80,12 @@ def forking(*folders: Path) -> dict[str, str]:
         "SPARK_EXT_TESTS_FORKS": f"spark-ext-tests-{uuid4()}",
         "PYTHONPATH": os.pathsep.join(filter(None, map(str, path))),
     }
+
+
+def environment() -> dict[str, str]:
+    """The environment of a process that starts a driver: it forks planners, and starts no process for each file."""
+    options = f"{os.environ.get(VARIABLE, '')} -D{jvm.FILE_MANAGER}={jvm.LOCAL_FILES}"
+    return {**os.environ, **forking(_ROOT), VARIABLE: options}
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -46,7 +45,7 @@ def run(folder: Path, code: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, script.name],
         cwd=folder,
-        env={**os.environ, **cheap_jvm.forking(), **env},
+        env={**cheap_jvm.environment(), **env},
         capture_output=True,
         text=True,
         timeout=500,
@@ -121,7 +120,7 @@ class Runner:
             self._process = subprocess.Popen(
                 [sys.executable, str(folder / "each.py")],
                 cwd=folder / "work",
-                env={**os.environ, **cheap_jvm.forking()},
+                env=cheap_jvm.environment(),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
