@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from deltalake import DeltaTable
 from spark_ext import cli
 from spark_ext.errors import JobFailedError
 from spark_ext.script import load_function, make_job
+from tests.support import cheap_jvm
 from tests.support.scripts import scripts_undone
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def spark_ext(*arguments: str | Path, cwd: Path, **environment: str) -> subproce
         capture_output=True,
         text=True,
         cwd=cwd,
-        env={**os.environ, "COLUMNS": "160", **environment},
+        env={**cheap_jvm.environment(), "COLUMNS": "160", **environment},
         check=False,
     )
 
@@ -83,6 +83,10 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
+    return written(tmp_path)
+
+
+def written(tmp_path: Path) -> Path:
     (tmp_path / "my-job.py").write_text(SCRIPT)
     (tmp_path / "neighbour.py").write_text("OUT = 'out'\n")
     for folder in ("data", "broken"):
@@ -98,9 +102,16 @@ def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return spark_ext("run", script.name, *arguments, "--master", "local[1]", cwd=script.parent)
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A file whose job has run to its end, and what was said."""
+    script = written(tmp_path_factory.mktemp("first"))
+    return script, run(script, "--json")
+
+
 @pytest.mark.core
-def test_run_to_the_end(script: Path) -> None:
-    done = run(script, "--json")
+def test_run_to_the_end(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    script, done = first
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert (result["state"], result["finished"], result["rows"]) == ("FINISHED", True, 10)
@@ -108,8 +119,8 @@ def test_run_to_the_end(script: Path) -> None:
     assert sorted(table["n"].to_pylist()) == [10, 12, 14, 16, 18]
 
 
-def test_run_again_without_json(script: Path) -> None:
-    assert run(script).returncode == 0
+def test_run_again_without_json(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    script, _ = first
     second = run(script)
     assert second.returncode == 0, second.stderr
     assert "job 'script' FINISHED: 0 rows in 0 epochs" in second.stdout

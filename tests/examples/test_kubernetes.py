@@ -5,7 +5,6 @@ No cluster is there to apply them to; `docs/kubernetes.md` says how they were ch
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from examples import orders_per_day
 from spark_ext.commands.output import REFUSED, RUNNING
 from spark_ext.spark import object_stores
 from tests.servers.object_store import Bucket
+from tests.support import cheap_jvm
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "kubernetes"
@@ -73,7 +73,6 @@ def test_the_names_of_the_manifests_belong_together(parts: dict[str, dict[str, A
 def test_the_command_of_the_manifest_runs_with_its_state_in_a_store(
     parts: dict[str, dict[str, Any]], bucket: Bucket, tmp_path: Path
 ) -> None:
-    """Formerly: it was refused, because its session had no file system for S3."""
     (driver,) = parts["Job"]["spec"]["template"]["spec"]["containers"]
     orders_per_day.make_input(tmp_path / "input", days=2, orders=10)
     program = str(ROOT / "examples" / "orders_per_day.py")
@@ -81,7 +80,7 @@ def test_the_command_of_the_manifest_runs_with_its_state_in_a_store(
     places = {"INPUT": str(tmp_path / "input"), "OUTPUT": f"{bucket.uri}/per_day", "STATE": f"{bucket.uri}/state"}
     done = subprocess.run(
         [sys.executable, "-m", "spark_ext", *command[1:]],
-        env={**os.environ, **bucket.environment, **places, "PYTHONPATH": str(ROOT), "SPARK_MASTER": "local[2]"},
+        env={**cheap_jvm.environment(), **bucket.environment, **places, "SPARK_MASTER": "local[1]"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
