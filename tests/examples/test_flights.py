@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,7 +124,7 @@ def test_a_difference_of_one_row_or_value_is_seen(example: ModuleType) -> None:
 def test_the_whole_year_and_then_nothing(
     example: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`main` in this process, whose session it finds."""
+    """`main` in this process, whose session it finds, and at last as a script, with one of its own."""
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["flights.py", "--out", str(out), "--data", str(data)])
     assert example.main() == 0
@@ -157,6 +158,9 @@ def test_the_whole_year_and_then_nothing(
     assert "job 'flights' FINISHED: 0 rows in 0 epochs" in said
     assert "finished: the job had ended before, 0 rows read" in said
     assert tables(out) == before
+    command = [sys.executable, str(SCRIPT), "--out", str(out), "--data", str(data)]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert "finished: the job had ended before, 0 rows read" in ran.stdout
     example.delete_outputs(out)
     assert not list(out.iterdir())
 
