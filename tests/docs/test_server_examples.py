@@ -1,6 +1,6 @@
 """The examples of the pages whose connectors need a server run as printed, all in one process.
 
-So does a program of the gallery.
+So do programs of the gallery. The first one makes the session, with the jars of S3.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from functools import partial
 import pytest
 from deltalake import DeltaTable
 
+from spark_ext.stores.options import KEYS
 from tests.servers.kafka import Broker
+from tests.servers.object_store import KEY, SECRET, Bucket, ObjectStore
 from tests.servers.postgres import Database, PostgresServer
 from tests.servers.receiver import Receiver
 from tests.servers.receiver import rows as rows_at
@@ -48,6 +50,12 @@ def registry() -> Iterator[SchemaRegistry]:
 
 
 @pytest.fixture(scope="module")
+def bucket(object_store: ObjectStore) -> Bucket:
+    """One for all of them, as their session can have the options of one store."""
+    return object_store.bucket()
+
+
+@pytest.fixture(scope="module")
 def ran(
     kafka_of_process: Broker,
     shop: Database,
@@ -74,7 +82,31 @@ def made(kafka: Broker, topic: str, text: str, count: int) -> None:
         kafka.send(topic, [text.format(partition, number) for number in range(count)], partition=partition)
 
 
-@pytest.mark.slow(10, "starts a JVM for all of them")
+@pytest.mark.slow(30, "starts a JVM for all of them, with the jars of S3")
+def test_the_example_of_object_stores_runs_as_printed(ran: Callable[..., Ran], bucket: Bucket) -> None:
+    (example,) = pages.python_blocks("object-stores")
+    store = {"BUCKET": bucket.uri, "STORE_KEY": KEY, "STORE_SECRET": SECRET, "STORE_URL": bucket.endpoint}
+    assert ran("object-stores", example, **store).well()
+    assert bucket.keys("state/ledger/") and bucket.keys("copy/_delta_log/")
+
+
+def test_the_table_of_object_stores_has_every_option() -> None:
+    table = pages.read("object-stores").partition("## Options")[2].partition("## What works")[0]
+    assert [key for key in KEYS if f"`{key}`" not in table] == []
+
+
+@pytest.mark.slow(20, "starts four jobs in a store")
+def test_object_store_keeps_everything_in_the_store(ran: Callable[..., Ran], bucket: Bucket) -> None:
+    """A program of the gallery."""
+    code = (pages.GALLERY / "object_store.py").read_text(encoding="utf-8")
+    done = ran("object_store", code, **{**bucket.environment, "BUCKET": f"{bucket.uri}/gallery"}).well()
+    assert "Monday 2 rows, Tuesday 2; the trial read 2" in done.said
+    for table, rows in (("main/orders", 4), ("trial/orders", 2), ("main/state/bad_rows/table", 1)):
+        assert f"{table} {rows}\n" in done.said
+    assert not list(done.folder.iterdir()), "something was written to the disk"
+    assert bucket.keys("gallery/savepoints/monday/")
+
+
 def test_the_example_of_kafka_as_a_sink_runs_as_printed(ran: Callable[..., Ran], kafka_of_process: Broker) -> None:
     kafka_of_process.make("orders", 3)
     kafka_of_process.make("avro-orders", 2)
