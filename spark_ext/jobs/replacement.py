@@ -13,6 +13,7 @@ from spark_ext.queries.builder import refuse_change
 from spark_ext.queries.definition import definition_of
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.spark import jvm
+from spark_ext.spark.epoch_files import unrecorded_settings
 from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ def _settings_in(checkpoint: str) -> dict[str, str]:
     log = SparkLog(checkpoint)
     newest = log.newest_offsets()
     logged = None if newest is None else log.offsets(newest)
-    return {} if logged is None else {str(key): str(value) for key, value in logged.metadata.get("conf", {}).items()}
+    if logged is None:
+        return {}
+    held = {str(key): str(value) for key, value in logged.metadata.get("conf", {}).items()}
+    return {**held, **unrecorded_settings(checkpoint)}
 
 
 def prepared(run: QueryRun, after: QuerySpec | None, context: JobContext) -> Callable[[], None] | None:

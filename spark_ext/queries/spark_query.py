@@ -14,6 +14,7 @@ from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.spark import attendance, jvm, of_jobs, worker_times
 from spark_ext.spark.checkpoint_directory import clear_drafts, clear_unfinished
 from spark_ext.spark.checkpoint_files import cheap_files
+from spark_ext.spark.epoch_files import unrecorded_settings
 from spark_ext.spark.own_end import OwnEnd, own_end
 from spark_ext.spark.query_events import Hint, hints_of
 from spark_ext.spark.session_settings import with_settings
@@ -214,7 +215,7 @@ class SparkQuery:
             and jvm.stateful_operators(jvm.writer_frame(self._spec.writer))
         ):
             settings.setdefault(_MAINTENANCE, _MAINTENANCE_OF_SHORT_RUNS)
-        return settings
+        return {**settings, **unrecorded_settings(self._checkpoint)}
 
     def _local_properties(self) -> dict[str, str]:
         """What functions of the user's need to find the epoch in which they run."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_UNFINISHED: Final = "spark.sql.streaming.checkUnfinishedRepartitionOnRestart"
 _CODEC: Final = "spark.sql.streaming.stateStore.compression.codec"
 
 STAMPS: Final = "control"
@@ -87,16 +88,40 @@ def is_stateful(checkpoint: str, epoch: int) -> bool:
 
 
 def state_partitions(checkpoint: str, epoch: int) -> int:
-    """The number of partitions that the state of a query has at an epoch.
+    """The number of partitions that the state of a query has at an epoch; 0 if it has none and the log does not say.
 
     Args:
         checkpoint: the checkpoint directory.
-        epoch: a planned epoch.
+        epoch: a committed epoch.
 
     Raises:
-        FileNotFoundError: there is no such epoch (any more).
+        FileNotFoundError: the checkpoint does not have this epoch, or not any more.
     """
-    return int(_conf(SparkLog(checkpoint), epoch)[_PARTITIONS])
+    log = SparkLog(checkpoint)
+    recorded = _conf(log, epoch).get(_PARTITIONS)
+    if recorded is not None:
+        return int(recorded)
+    ids = (log.commit(epoch) or {}).get("stateUniqueIds")
+    if ids:
+        return max(map(len, ids.values()))
+    return max((len(log.numbers(f"state/{operator}")) for operator in log.numbers("state")), default=0)
+
+
+def unrecorded_settings(checkpoint: str) -> dict[str, str]:
+    """Settings of the session with which a query has to continue, because its offset log does not hold them.
+
+    Format 2 of the log does not have the number of partitions. Spark 4.2 then takes that of the session, whatever the
+    state has, and fails when it looks whether an epoch that was planned and not committed is one of a repartition.
+    """
+    log = SparkLog(checkpoint)
+    committed, planned = log.newest_commit(), log.newest_offsets()
+    if committed is None or planned is None:
+        return {}
+    logged = [log.offsets(epoch) for epoch in {committed, planned}]
+    if all(one is None or _PARTITIONS in one.metadata.get("conf", {}) for one in logged):
+        return {}
+    partitions = state_partitions(checkpoint, committed)
+    return {_UNFINISHED: "false", **({_PARTITIONS: str(partitions)} if partitions else {})}
 
 
 def _conf(log: SparkLog, epoch: int) -> dict[str, str]:
