@@ -198,3 +198,12 @@ def test_a_row_with_bytes_that_are_no_text_is_put_aside(
     assert bad["reason"] == "column 'v.element' has a text that is not UTF-8"
     assert json.loads(bad["position"]) == {"partition": 0, "row": 1}
     assert json.loads(bad["raw"]) == {"id": 1, "v": ["b", repr(b"M\xf6hre")]}
+
+
+@pytest.mark.parametrize("kind", [T.StringType(), T.ArrayType(T.StringType())])
+def test_a_key_that_is_not_utf8_is_refused_before_the_merge(tmp_path: Path, kind: T.DataType) -> None:
+    """Two keys of other bytes would be one text for delta-rs."""
+    text = isinstance(kind, T.StringType)
+    schema, batch = batch_of(kind, [value if text else [value] for value in (b"a", b"M\xf6hre", b"M\xfchre")])
+    with pytest.raises(DataError, match="UTF-8"):
+        committed(DeltaTarget(tmp_path / "t"), schema, batch, mode="upsert", key="v" if text else "id")
