@@ -91,12 +91,12 @@ class LinesFormat(ABC):
 
     def text(self, file: InputFile) -> pa.NativeFile:
         """A file from its beginning, unpacked and in UTF-8."""
-        return self._encoding.stream(pa.input_stream(file.open(), file.compression))
+        return self._encoding.stream(file.unpacked())
 
     def _check_mark(self, file: InputFile) -> None:
         """Refuse a file with the mark of another encoding."""
         if not self._encoding.is_utf8:
-            with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+            with file.faults(), file.unpacked() as raw:
                 self._encoding.check(bytes(raw.read(MARK)))
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:

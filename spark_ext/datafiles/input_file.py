@@ -7,6 +7,7 @@ modification time are therefore stored with the channel and compared before each
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,9 @@ KEPT = "no row of this epoch was committed; all earlier epochs and positions are
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 """Suffixes of compressed text files, with their codecs."""
+
+_PIECE = 1 << 20
+"""Bytes that are read of a padded gzip file at once, and unpacked of it at once."""
 
 _FAULTS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
 """What Arrow and the storage raise; of a damaged footer also what pyarrow makes of its names and numbers."""
@@ -159,6 +163,16 @@ class InputFile:
         with self.faults():
             return self.filesystem.open_input_file(self.path)
 
+    def unpacked(self) -> pa.NativeFile:
+        """Open a text file for reading from its beginning, without its compression.
+
+        A gzip file may be padded with zeros, as tapes and some uploads do it; Arrow takes them for damage.
+        """
+        raw = self.open()
+        if self.compression == "gzip":
+            raw = raw.get_stream(0, _end_of_gzip(raw, self.size))
+        return pa.input_stream(raw, self.compression)
+
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
         """Convert errors of Arrow and of the storage.
@@ -190,3 +204,37 @@ class InputFile:
             "replace it with an undamaged copy and start again with the option changed_files=accept, or correct the "
             "schema",
         )
+
+
+def _end_of_gzip(raw: pa.NativeFile, size: int) -> int:
+    """Where the last member ends, if only zeros follow it; otherwise the size of the file, which Arrow then judges."""
+    # A member ends with the length of its content: two zeros are padding, or the content is small.
+    if size < 2 or any(raw.read_at(2, size - 2)):
+        return size
+    at = 0
+    with contextlib.suppress(zlib.error):
+        while at < size:
+            at = _end_of_member(raw, at)
+            if _is_padding(raw, at):
+                return at
+    return size
+
+
+def _end_of_member(raw: pa.NativeFile, at: int) -> int:
+    member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    while piece := raw.read_at(_PIECE, at):
+        at += len(piece)
+        while piece and not member.eof:
+            member.decompress(piece, _PIECE)
+            piece = member.unconsumed_tail
+        if member.eof:
+            return at - len(member.unused_data)
+    raise zlib.error("the file ends within a member")
+
+
+def _is_padding(raw: pa.NativeFile, at: int) -> bool:
+    while piece := raw.read_at(_PIECE, at):
+        if piece.strip(b"\0"):
+            return False
+        at += len(piece)
+    return True

@@ -97,6 +97,33 @@ def test_compressed_lines_are_one_step(tmp_path: Path) -> None:
     assert [row["id"] for row in read_all(made)] == [1, 2]
 
 
+def test_gzip_may_have_members_and_be_padded_with_zeros(tmp_path: Path) -> None:
+    member = gzip.compress(b"".join(b"%d\n" % n for n in range(20_000)))
+    file = tmp_path / "x.csv.gz"
+    for content, times in {
+        member: 1,
+        member + bytes(1): 1,
+        member + bytes(3_000_000): 1,
+        member * 2 + bytes(512): 2,
+        gzip.compress(b"") + member: 1,
+        member + gzip.compress(b""): 1,
+        b"": 0,
+    }.items():
+        file.write_bytes(content)
+        assert [row["id"] for row in read_all(source(tmp_path, "id int"))] == list(range(20_000)) * times
+    for damaged in (
+        member + bytes(512) + member,
+        member[:-1],
+        member[:-9] + bytes(9),
+        member + b"x",
+        bytes(512),
+        bytes(4) + member,
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"x\.csv\.gz': it is damaged"):
+            read_all(source(tmp_path, "id int"))
+
+
 def test_json_over_lines_and_nested(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"id":\n 1, "tags": ["a"], "on": "2024-02-03"}\n\n{"id": 2}')
     rows = read_all(source(tmp_path, "id int, tags array<string>, on date", multiline="true"))
