@@ -362,6 +362,7 @@ def test_u8_an_input_that_ends_has_delivered_the_barrier(lab: JobHarness) -> Non
     assert taken and not first.snapshot().query("p2").finished
     saved = read_savepoint(str(place))
     assert saved.about.mode == "aligned" and saved.about.rows_in_flight == 0
+    assert saved.metadata.exchanges["x0"].sealed and not saved.metadata.exchanges["x2"].sealed
     (lab.folder / "gate-2").touch()
     assert first.await_termination(300).finished
     assert lab.numbers() == sorted((str(number), n) for number in range(4) for n in range(100))
