@@ -103,30 +103,32 @@ class SinkIdentityContract:
         assert target.ids() == list(range(10))
 
     @pytest.mark.parametrize(
-        ("rows", "anew"), [(5, False), (5, True), (0, False)], ids=["rows-dropped", "rows-made_anew", "empty-dropped"]
+        ("rows", "recreated"),
+        [(5, False), (5, True), (0, False)],
+        ids=["rows-dropped", "rows-recreated", "empty-dropped"],
     )
     def test_i7_a_target_that_is_dropped_under_a_running_job_is_an_error(
-        self, target: SinkTarget, rows: int, anew: bool
+        self, target: SinkTarget, rows: int, recreated: bool
     ) -> None:
         """Formerly: the next commit made it anew, without what it had held. Also in an epoch without rows."""
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))
-        self._drop(target, anew)
+        self._drop(target, recreated)
         left = target.ids()
         with pytest.raises(StateError, match="not the target that was claimed"):
             driver.run(1, numbered(5, 5 + rows))
         assert target.ids() == left, "nothing was written"
 
-    @pytest.mark.parametrize("anew", [False, True], ids=["dropped", "made_anew"])
+    @pytest.mark.parametrize("recreated", [False, True], ids=["dropped", "recreated"])
     def test_i7_a_target_that_is_dropped_while_the_job_is_stopped_is_an_error(
-        self, target: SinkTarget, anew: bool
+        self, target: SinkTarget, recreated: bool
     ) -> None:
         """Formerly: the next start made it anew."""
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))
-        self._drop(target, anew)
+        self._drop(target, recreated)
         left = target.ids()
         with pytest.raises((StateError, ConfigurationError), match=r"not the target that was claimed|there is no"):
             Driver(target, incarnation=2).claim()
@@ -150,10 +152,10 @@ class SinkIdentityContract:
             Driver(target, incarnation=2).claim()
         assert target.ids() == left, "nothing was written"
 
-    def _drop(self, target: SinkTarget, anew: bool) -> None:
+    def _drop(self, target: SinkTarget, recreated: bool) -> None:
         try:
             target.drop()
         except NotImplementedError:
             pytest.skip("the target has no `drop`")
-        if anew:
+        if recreated:
             target.make_anew()

@@ -100,7 +100,7 @@ def test_declared_columns_that_are_not_the_tables(lab: JobHarness, database: Dat
 
 
 def test_a_value_that_does_not_fit(lab: JobHarness, database: Database) -> None:
-    """The second epoch fails whole and for good, its value told as is asked for; repaired, each row is written once."""
+    """The second epoch fails for good, and `redact` hides the value; once it is repaired, each row is there once."""
     database.run("CREATE TABLE out (channel varchar(9), n bigint)")
     source = numbers(lab, counts="60", max_rows_per_epoch=20)
     odd = source.selectExpr("CASE WHEN n = 33 THEN 'far too long' ELSE channel END AS channel", "n")
