@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import spark_ext as sx
 from spark_ext.ledger import Ledger
+from spark_ext.ledger.heartbeat import last_beat
 from spark_ext.ledger.schema import EpochRow, IncidentChangeRow, IncidentRow, JobRow
 from spark_ext.listeners import Observer
 from spark_ext.spark import jvm
@@ -41,7 +41,7 @@ def drive(folder: Path, how: str) -> None:
     until(lambda: len(recorded(state)) >= len(before) + 3, "epochs are written", 60)
     assert query.isActive
     if how == "kill":
-        time.sleep(1)  # alive for longer than the last row says
+        until(lambda: outlives_rows(state), "it is alive for longer than the last row says", 60)
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "jvm":
         os.kill(jvm.jvm_pid(spark), signal.SIGKILL)
@@ -53,6 +53,14 @@ def drive(folder: Path, how: str) -> None:
 
 def recorded(state: Path) -> set[int]:
     return {row.epoch for row in Ledger(str(state)).table(EpochRow).rows()}
+
+
+def outlives_rows(state: Path) -> bool:
+    """Whether the first driver's heartbeat is later than its last row."""
+    ledger = Ledger(str(state))
+    (mine,) = ledger.jobs()
+    beat = last_beat(ledger.uri, mine.incarnation, mine.start_id)
+    return beat is not None and beat > max(row.committed_at for row in ledger.table(EpochRow).rows())
 
 
 @pytest.mark.slow(30, "four drivers, three JVMs")
