@@ -9,6 +9,7 @@ as it is by a claim at the start.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,12 +30,23 @@ def await_claim(mine: Registration | None, place: Path | None = None) -> bool:
     Args:
         mine: of an operator of the query, as its planner has found it; None: outside a job.
         place: the registry's folder; None: that of this process.
+
+    Raises:
+        TransientError: the driver has ended, and with it the parent of this process.
     """
     place = place or registry.folder()
     if mine is None or mine.claims_after is None or place is None or _is_claimed(mine, place):
         return False
     registry.write_private(place / claim_note(mine.uid), mine.start)
+    parent = os.getppid()
     while not _is_claimed(mine, place):
+        if os.getppid() != parent:
+            raise TransientError(
+                "the driver ended before it had claimed the target",
+                operator=f"job '{mine.job}', query '{mine.query}'",
+                kept="nothing was planned",
+                do="start the job again",
+            )
         time.sleep(LOOK_S)
     return True
 
@@ -43,7 +55,8 @@ def before_planning(mine: Registration | None, place: Path | None = None) -> Non
     """To be called before an epoch is planned: see `await_claim`.
 
     Raises:
-        TransientError: an older driver has planned an epoch before it was fenced off, which this query does not know.
+        TransientError: an older driver has planned an epoch before it was fenced off, which this query does not know;
+            or the driver has ended.
     """
     if not await_claim(mine, place):
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +19,7 @@ from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.sources.runtime.reader import ChannelReader
 from spark_ext.spark import late_claim, registry
 from spark_ext.spark.registry import Registration
+from spark_ext.testing.children import Child
 from tests.sources.memory import Store, memory, registration
 from tests.support.waiting import until
 
@@ -74,6 +77,25 @@ def test_an_epoch_that_an_older_driver_planned_before_the_claim_is_completed_fir
     with pytest.raises(TransientError, match="an older driver of the job planned epoch 2"):
         late_claim.before_planning(mine)
     driver.join()
+
+
+def killed_while_its_planner_waits(mine: Registration, folder: Path) -> None:
+    if os.fork():
+        until(lambda: late_claim.is_asked([mine.uid], mine.start, place(folder)), "a planner asks")
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.alarm(60)  # also if it waits on
+    try:
+        late_claim.await_claim(mine, place(folder))
+    except TransientError as problem:
+        (folder / "planner").write_text(str(problem))
+    os._exit(0)
+
+
+def test_a_planner_whose_driver_is_killed_waits_no_longer(mine: Registration, tmp_path: Path) -> None:
+    with Child(killed_while_its_planner_waits, mine, tmp_path) as driver:
+        until(lambda: driver.poll() is not None, "the driver's end")
+        until((tmp_path / "planner").exists, "the planner's end")
+    assert "the driver ended before it had claimed the target" in (tmp_path / "planner").read_text()
 
 
 def test_what_a_planner_of_another_start_asks_for_does_not_count(mine: Registration, tmp_path: Path) -> None:
