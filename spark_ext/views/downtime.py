@@ -23,12 +23,16 @@ from spark_ext.views.timeline import DOWN, JOB, STOPPED, Interval, Span, Timelin
 UP: Final = frozenset({"RUNNING", "PAUSED", "FINISHING", "FINISHED", "SUSPENDED", "CANCELED", STOPPED})
 """States of a job that are no downtime without an incident: it ran, had ended, or was paused or stopped on request."""
 
+CREATED: Final = "CREATED"
+
 SCHEDULING: Final = "SCHEDULING"
 
-STARTING: Final = frozenset({"CREATED", SCHEDULING, "DEPLOYING", "RESTORING"})
+STARTING: Final = frozenset({CREATED, SCHEDULING, "DEPLOYING", "RESTORING"})
 """States of a start, which are downtime only if it was not asked for, or something holds it up."""
 
-BEGIN: Final = frozenset({"failure", "driver_lost", "stop_blocked"})
+DRIVER_LOST: Final = "driver_lost"
+
+BEGIN: Final = frozenset({"failure", DRIVER_LOST, "stop_blocked"})
 """Types of incidents that begin downtime, or take it over, by the time at which they began."""
 
 LATE: Final = timedelta(seconds=2)
@@ -131,7 +135,7 @@ def _job(span: Span, now: datetime) -> list[Piece]:
     """The states of the job while one driver ran, from its start to its end."""
     end = span.until or now
     own: list[Interval] = [part for part in span.of(JOB) if part.since < end]
-    states = [(span.since, "CREATED", UNKNOWN), *((part.since, part.state, part.incident or UNKNOWN) for part in own)]
+    states = [(span.since, CREATED, UNKNOWN), *((part.since, part.state, part.incident or UNKNOWN) for part in own)]
     bounds = [*(since for since, _, _ in states), end]
     return [
         Piece(JOB, state, since, until, incident)
@@ -161,8 +165,10 @@ def blamed(pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]], befor
         before: the incident that is to blame for what came before the pieces, if that was downtime.
     """
     found: list[Piece] = []
-    to_blame = before
+    to_blame, started = before, None
     for piece in pieces:
+        if piece.state == CREATED:
+            started = piece.since
         # Waiting for a slot during a recovery is part of that, as starting executors and reading state are.
         recorded = piece.incident != UNKNOWN and not (piece.state == SCHEDULING and to_blame != UNKNOWN)
         if not recorded and piece.state in UP:
@@ -170,6 +176,8 @@ def blamed(pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]], befor
             found.append(piece)
             continue
         begins = [row for row in failures if piece.since - LATE <= _began(row) < piece.until]
+        # A failure of a former start that the job has recovered from does not hold up this one.
+        begins = [row for row in begins if started is None or row["type"] == DRIVER_LOST or _began(row) >= started]
         earlier = [row for row in begins if _began(row) <= piece.since + LATE and row["type"] != "stop_blocked"]
         if recorded:
             to_blame = piece.incident
@@ -190,7 +198,7 @@ def _began(row: Mapping[str, Any]) -> datetime:
     """When what an incident is about began: a driver that was lost is found by the next start."""
     evidence = row.get("evidence") or {}
     for name in ("last_seen", "since"):
-        if name in evidence and row["type"] in ("driver_lost", "stop_blocked"):
+        if name in evidence and row["type"] in (DRIVER_LOST, "stop_blocked"):
             return datetime.fromisoformat(evidence[name])
     at: datetime = row["at"]
     return at

@@ -109,6 +109,22 @@ def test_a_stop_on_request_is_no_downtime() -> None:
     assert found.availability(at(0), at(620)) == 1.0
 
 
+def test_a_start_right_after_a_recovery_is_not_held_up_by_the_former_failure() -> None:
+    found = of(
+        [
+            *(state("", name, 10 + second / 2) for second, name in enumerate(["RUNNING", "RESTARTING", "RUNNING"])),
+            state("", "FINISHED", 11.2),
+            state("", "DEPLOYING", 11.8, 2),
+            state("", "RUNNING", 12.2, 2),
+        ],
+        [job("started", 0), job("ended", 11.3, 1, "FINISHED"), job("started", 11.5, 2)],
+        [incident("a", 10.4)],
+        20,
+        alive=frozenset({2}),
+    )
+    assert found.by_incident() == {"a": {"RESTARTING": 0.5}}
+
+
 def test_a_start_that_is_refused_leaves_the_job_down_or_stopped_as_it_was() -> None:
     def gaps(outcome: str) -> list[str]:
         found = timeline(
