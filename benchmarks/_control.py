@@ -19,7 +19,7 @@ from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Rol
 from spark_ext.server.limits import Limits
 from spark_ext.server.server import ControlServer
 from spark_ext.server.tokens import create
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 import spark_ext as sx
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
-from spark_ext.spark.worker_process import begin_task, tune
+from spark_ext.spark.watching.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
 from benchmarks._spark import committed_at, session, until, warm_up, workplace
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

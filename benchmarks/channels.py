@@ -15,7 +15,7 @@ from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
 from benchmarks._spark import session, until, workplace
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ import spark_ext as sx
 from benchmarks._control import JOB, checkpoint_of, first_planned
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import committed_at, session, until, workplace
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.steering.control import Control

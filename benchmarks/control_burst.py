@@ -30,7 +30,7 @@ from benchmarks._spark import session, until, workplace
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.server.limits import Limits
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,7 +23,7 @@ from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import committed_at, until, workplace
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 ROUNDS = 5
 EVENT, BUILT, SESSION, DRIVER = "set_config", "built anew", "stop and start", "new driver"

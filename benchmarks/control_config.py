@@ -19,7 +19,7 @@ import spark_ext as sx
 from benchmarks._control import JOB, checkpoint_of
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import session, until, workplace
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

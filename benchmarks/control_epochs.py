@@ -22,8 +22,8 @@ from benchmarks import _control_clients
 from benchmarks._control import JOB, checkpoint_of, in_pairs, period, recorded, with_epochs
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import session, until, workplace
-from spark_ext.jobs import controller
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.jobs.controlling import controller
+from spark_ext.spark.logs.spark_log import SparkLog
 
 ROUNDS = 8
 WINDOW_S = 8.0

@@ -17,7 +17,7 @@ from benchmarks._control_inputs import INPUTS
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import session, workplace
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import LIMIT, counted, session, start, until, workplace
 from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

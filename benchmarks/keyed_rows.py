@@ -14,7 +14,7 @@ import spark_ext as sx
 from benchmarks import _flink
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import counted, session, workplace
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

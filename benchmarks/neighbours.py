@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import committed_at, session, until, workplace
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     import pandas as pd

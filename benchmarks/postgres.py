@@ -26,7 +26,7 @@ import pyarrow as pa
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import run_epochs, session, workplace
 from benchmarks._targets import durable_server
-from spark_ext.spark.jars import session_jars
+from spark_ext.spark.session.jars import session_jars
 from tests.servers.postgres import Database, PostgresServer
 
 if TYPE_CHECKING:

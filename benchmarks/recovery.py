@@ -30,8 +30,8 @@ from benchmarks import _recovery_driver
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
 from benchmarks._spark import session, until, workplace
-from spark_ext.spark.jars import delta_jars
-from spark_ext.spark.sessions import defaults
+from spark_ext.spark.session.jars import delta_jars
+from spark_ext.spark.session.sessions import defaults
 
 if TYPE_CHECKING:
     import pandas as pd

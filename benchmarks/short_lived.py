@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import counted, workplace
 from examples.flights import prepare
-from spark_ext.spark.class_archive import VARIABLE
+from spark_ext.spark.session.class_archive import VARIABLE
 
 ROUNDS = 5
 PREPARE = True

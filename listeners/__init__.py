@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.listeners.job_listener import JobListener
-from spark_ext.spark.query_events import Hint
+from spark_ext.spark.watching.query_events import Hint
 
 if TYPE_CHECKING:
     from spark_ext.listeners.observer import Observer as Observer

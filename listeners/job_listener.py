@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_ext.masking import logger
 from spark_ext.spark import jvm
-from spark_ext.spark.query_events import Hint, hint_of
+from spark_ext.spark.watching.query_events import Hint, hint_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

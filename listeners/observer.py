@@ -27,7 +27,7 @@ from spark_ext.observing.settings import observer_settings
 from spark_ext.options import UID
 from spark_ext.spark import jvm
 from spark_ext.spark.classic import require_classic
-from spark_ext.spark.spark_log import local_path
+from spark_ext.spark.logs.spark_log import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

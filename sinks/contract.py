@@ -101,7 +101,7 @@ from spark_ext.model.commits import Epoch as Epoch
 from spark_ext.model.commits import FenceMark as FenceMark
 from spark_ext.model.commits import Task as Task
 from spark_ext.options import Milliseconds
-from spark_ext.spark.connector import Connector
+from spark_ext.spark.session.connector import Connector
 
 if TYPE_CHECKING:
     import pyarrow as pa

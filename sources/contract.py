@@ -71,7 +71,7 @@ from spark_ext.bad_rows.row import BadRow as BadRow
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.model.offsets import Json, Position, SourceOffset
 from spark_ext.options import Bytes, Milliseconds
-from spark_ext.spark.connector import Connector
+from spark_ext.spark.session.connector import Connector
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -39,12 +39,12 @@ from spark_ext.model.control_kinds import kinds
 from spark_ext.model.offsets import Json, Position
 from spark_ext.options import Names
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
-from spark_ext.spark import registry
-from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.session import registry
 
 if TYPE_CHECKING:
     from spark_ext.ledger.schema import ControlEventRow
-    from spark_ext.spark.registry import Registration
+    from spark_ext.spark.session.registry import Registration
 
 CHANNEL: Final = "events"
 """The only channel."""

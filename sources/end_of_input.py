@@ -22,9 +22,10 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.options import Names, Options
-from spark_ext.spark import registry, watermarks
-from spark_ext.spark.late_claim import before_planning
-from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.logs import watermarks
+from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.late_claim import before_planning
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from spark_ext.control.with_control import with_control as with_control
     from spark_ext.jobs.job import Job as Job
     from spark_ext.jobs.result import JobResult as JobResult
-    from spark_ext.spark.catalogue import table_path as table_path
-    from spark_ext.spark.classified import classify as classify
-    from spark_ext.spark.sessions import register as register
-    from spark_ext.spark.sessions import session as session
+    from spark_ext.spark.session.catalogue import table_path as table_path
+    from spark_ext.spark.session.sessions import register as register
+    from spark_ext.spark.session.sessions import session as session
+    from spark_ext.spark.watching.classified import classify as classify
     from spark_ext.steering.control import Control as Control
     from spark_ext.watermark import with_watermark as with_watermark
 
@@ -38,14 +38,14 @@ _PLACES = {
     "Job": "spark_ext.jobs.job:Job",
     "JobResult": "spark_ext.jobs.result:JobResult",
     "async_map": "spark_ext.asynchronous:async_map",
-    "classify": "spark_ext.spark.classified:classify",
+    "classify": "spark_ext.spark.watching.classified:classify",
     "control": "spark_ext.control",
     "errors": "spark_ext.errors",
     "failures": "spark_ext.failures",
     "listeners": "spark_ext.listeners",
-    "register": "spark_ext.spark.sessions:register",
-    "session": "spark_ext.spark.sessions:session",
-    "table_path": "spark_ext.spark.catalogue:table_path",
+    "register": "spark_ext.spark.session.sessions:register",
+    "session": "spark_ext.spark.session.sessions:session",
+    "table_path": "spark_ext.spark.session.catalogue:table_path",
     "with_control": "spark_ext.control.with_control:with_control",
     "with_watermark": "spark_ext.watermark:with_watermark",
 }
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = import_module(module)
     except ImportError as problem:
-        from spark_ext.spark.environment import explained
+        from spark_ext.spark.session.environment import explained
 
         raise explained(problem) from problem
     found = getattr(value, attribute) if attribute else value

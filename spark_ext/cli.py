@@ -104,8 +104,8 @@ def main() -> None:
         print_error(problem)
         raise SystemExit(_code(problem)) from None
     except Exception as problem:
-        from spark_ext.spark.environment import explained
-        from spark_ext.spark.short_errors import is_library, ours
+        from spark_ext.spark.session.environment import explained
+        from spark_ext.spark.session.short_errors import is_library, ours
 
         found = ours(explained(problem) if isinstance(problem, ImportError) else problem)
         if found is not None:
@@ -339,7 +339,7 @@ def _job(file: Path, function: str, master: str | None, storage: list[str] | Non
     """The job that a file defines, in a session of its own."""
     from spark_ext.script import check_file, load_function, make_job
     from spark_ext.spark.jvm import silence
-    from spark_ext.spark.sessions import session
+    from spark_ext.spark.session.sessions import session
 
     check_file(file)
     stores = session_storage(storage)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark.class_archive import VARIABLE
+from spark_ext.spark.session.class_archive import VARIABLE
 
 SESSION = """
 import sys

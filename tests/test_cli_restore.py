@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from spark_ext import cli
 from spark_ext.script import load_function, make_job
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.scripts import scripts_undone
 from tests.support.waiting import until
 

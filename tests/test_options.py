@@ -15,7 +15,7 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.options import UID, Bytes, CommaSeparated, Milliseconds, Names, Options, Pairs, byte_count, milliseconds
 from spark_ext.queries import operators
 from spark_ext.sources.contract import SourceOptions
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 from tests.sources.memory import Memory
 
 

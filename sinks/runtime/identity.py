@@ -8,7 +8,7 @@ import pyarrow.fs as pafs
 
 from spark_ext.errors import StateError
 from spark_ext.model.identity import ONLY_JOBS, Identity, state_of
-from spark_ext.spark.spark_log import local_path
+from spark_ext.spark.logs.spark_log import local_path
 from spark_ext.stores import filesystem_of
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog, local_path
 from spark_ext.stores import filesystem_of
 
 if TYPE_CHECKING:

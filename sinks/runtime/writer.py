@@ -25,9 +25,9 @@ from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.sinks.runtime.identity import identity_of
 from spark_ext.sinks.runtime.position import Position, remember, remembered
 from spark_ext.sinks.runtime.retry import attempts
-from spark_ext.spark.attendance import attend
-from spark_ext.spark.spark_log import SparkLog
-from spark_ext.spark.worker_process import begin_task, tune
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.watching.attendance import attend
+from spark_ext.spark.watching.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     import pyarrow as pa

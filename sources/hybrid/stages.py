@@ -17,7 +17,7 @@ from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import ChannelSource, SourceOptions
 from spark_ext.sources.hybrid.cutover import check_columns, is_time
 from spark_ext.sources.staged import StagedSource
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from spark_ext.ledger.view import SourceView
 from spark_ext.model.barriers import Checkpoints
 from spark_ext.model.control import Event
-from spark_ext.spark.registry import Registration
+from spark_ext.spark.session.registry import Registration
 
 
 class PlannerView:

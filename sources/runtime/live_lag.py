@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_ext.model.offsets import SourceOffset
-from spark_ext.spark import lag_notes
+from spark_ext.spark.session import lag_notes
 
 SHARE: Final = 0.05
 """Of the time, the source is asked for at most this share: Spark's next call waits for an answer that is under way."""

@@ -26,7 +26,7 @@ from spark_ext.sources.runtime.planned import planned_sources
 if TYPE_CHECKING:
     from spark_ext.model.offsets import Json, Position, SourceOffset
     from spark_ext.sources.contract import ChannelSource
-    from spark_ext.spark.registry import Registration
+    from spark_ext.spark.session.registry import Registration
 
 MOST_BROADCASTS: Final = 1_000
 """Events of the user's in one stamp; what comes after them waits for the next epoch."""

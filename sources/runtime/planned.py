@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 
 def planned_sources(checkpoint: str) -> dict[str, SourceOffset]:

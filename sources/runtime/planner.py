@@ -29,7 +29,7 @@ from spark_ext.sources.runtime.targets import Targets
 from spark_ext.sources.runtime.throttle import Throttle
 from spark_ext.sources.runtime.view import LedgerView as LedgerView
 from spark_ext.sources.runtime.view import NoLedger as NoLedger
-from spark_ext.spark.registry import PARALLELISM, Registration
+from spark_ext.spark.session.registry import PARALLELISM, Registration
 
 HOLD_S: Final = 0.05
 """How often an AvailableNow run that stands still for a restart looks whether it may go on, s."""

@@ -33,10 +33,10 @@ from spark_ext.sources.runtime.idle import Idle
 from spark_ext.sources.runtime.live_lag import LiveLag
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
 from spark_ext.sources.runtime.sample import keeps_bad_row, sampled, shares_of
-from spark_ext.spark import registry
-from spark_ext.spark.attendance import attend
-from spark_ext.spark.late_claim import await_claim, before_planning
-from spark_ext.spark.worker_process import begin_task, tune
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.late_claim import await_claim, before_planning
+from spark_ext.spark.watching.attendance import attend
+from spark_ext.spark.watching.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from spark_ext.model.offsets import Json, Position
-from spark_ext.spark import registry
-from spark_ext.spark.registry import Registration, targets_note
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.registry import Registration, targets_note
 
 
 class Targets:

@@ -15,7 +15,7 @@ from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Range
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 NOTHING: Final = "everything up to the previous epoch; no row of this one was committed"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from spark_ext.spark.spark_log import local_path
+from spark_ext.spark.logs.spark_log import local_path
 from spark_ext.stores import filesystem_of
 
 _DRAFT = ".draft-"

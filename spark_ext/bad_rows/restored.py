@@ -11,7 +11,7 @@ from spark_ext.bad_rows.names import FOLDER, EpochName, default_table, sinks_fol
 from spark_ext.bad_rows.settle import Settler
 from spark_ext.bad_rows.table import BadRowsTable, Owner, Role
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from spark_ext.bad_rows.table import BadRowsTable, Owner, Role
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from spark_ext.datafiles.location import Location
 from spark_ext.errors import CheckpointError, ConfigurationError, StorageError
 from spark_ext.exchange.pinned import pin as pin_exchange
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.spark.epoch_files import files_of_epoch
+from spark_ext.spark.logs.epoch_files import files_of_epoch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,8 +30,8 @@ def prepare(
     Writes into the user's cache ($XDG_CACHE_HOME or ~/.cache) and needs up to a minute. Without it the first session
     fetches the jars, and each one loads its classes from them.
     """
-    from spark_ext.spark import class_archive, environment
-    from spark_ext.spark.jars import delta_jars, installed_home
+    from spark_ext.spark.session import class_archive, environment
+    from spark_ext.spark.session.jars import delta_jars, installed_home
 
     environment.require_pyspark()
     environment.require_java()
@@ -40,7 +40,7 @@ def prepare(
     archives = [class_archive.place(installed_home(), jars)]
     commands = [[sys.executable, "-m", "spark_ext.commands.warm_up"]]
     if storage is not None:
-        from spark_ext.spark.object_stores import s3_jars
+        from spark_ext.spark.session.object_stores import s3_jars
 
         more = s3_jars({})
         print_text(f"jars for S3: {len(more)}, below {more[0].parent}")

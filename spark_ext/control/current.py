@@ -25,8 +25,8 @@ from spark_ext.errors import StateError
 from spark_ext.model.configuration import Configuration, Stamp
 from spark_ext.model.offsets import Json
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark import attendance
-from spark_ext.spark.spark_log import SparkLog, parse_offsets
+from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets
+from spark_ext.spark.watching import attendance
 
 CHECKPOINT: Final = "spark_ext.checkpoint"
 """Local property: path or URI of the query's checkpoint directory."""

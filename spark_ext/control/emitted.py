@@ -25,7 +25,7 @@ from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.model.control import JOB
 from spark_ext.model.control_kinds import BadValue, checked, kinds
 from spark_ext.model.offsets import Json
-from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog, local_path
 
 FOLDER: Final = "emitted"
 """The folder in the checkpoint directory."""

@@ -12,7 +12,7 @@ from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.options import UID
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger

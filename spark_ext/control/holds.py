@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from spark_ext.control.stamps import FOLDER, put
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 _PREFIXES = ("held-", "released-")
 

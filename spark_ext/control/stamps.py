@@ -19,8 +19,8 @@ from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.configuration import Configuration, Stamp, name_of
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.epoch_files import STAMPS
-from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.epoch_files import STAMPS
+from spark_ext.spark.logs.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
     from spark_ext.model.offsets import SourceOffset

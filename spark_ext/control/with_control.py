@@ -13,8 +13,9 @@ from pyspark.sql import types as T
 
 from spark_ext.errors import refused
 from spark_ext.options import UID
-from spark_ext.spark import formats, jvm
+from spark_ext.spark import jvm
 from spark_ext.spark.classic import require_classic
+from spark_ext.spark.session import formats
 from spark_ext.watermark import zero
 
 if TYPE_CHECKING:

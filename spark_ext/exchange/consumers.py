@@ -14,7 +14,7 @@ from spark_ext.errors import StateError
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeLog

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError
 from spark_ext.exchange.contract import Parts
-from spark_ext.spark.spark_log import local_path
+from spark_ext.spark.logs.spark_log import local_path
 
 Kind: TypeAlias = Literal["arrow", "delta"]
 """`arrow`: files in a folder that driver and executors share; `delta`: a Delta table, also in an object store."""

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.control import levels as python_levels
 from spark_ext.datafiles.location import Location
-from spark_ext.jobs.controller import Controller
-from spark_ext.jobs.driver_orders import DriverOrders
-from spark_ext.jobs.rebuild import Rebuilds
-from spark_ext.jobs.taking import check_folder, check_root
+from spark_ext.jobs.checkpointing.savepoint_requests import check_folder, check_root
+from spark_ext.jobs.controlling.controller import Controller
+from spark_ext.jobs.controlling.driver_directives import DriverOrders
+from spark_ext.jobs.controlling.rebuild import Rebuilds
 from spark_ext.observing.dumps import PATIENCE
-from spark_ext.spark import jvm_logging
+from spark_ext.spark.watching import jvm_logging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.control.log import ControlLog
-    from spark_ext.jobs.checkpoint_request import Request
+    from spark_ext.jobs.checkpointing.checkpoint_request import Request
+    from spark_ext.jobs.checkpointing.savepoint_requests import SavepointRequest
     from spark_ext.jobs.coordinator import Coordinator
-    from spark_ext.jobs.taking import SavepointRequest
     from spark_ext.ledger import Ledger
     from spark_ext.model.configuration import Configuration
     from spark_ext.model.control import Event

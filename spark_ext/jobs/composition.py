@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spark_ext.control.log import ControlLog
 from spark_ext.errors import ConfigurationError
+from spark_ext.jobs.change_declarations import Wishes
 from spark_ext.jobs.exchange import Exchange
 from spark_ext.jobs.renamed_targets import with_renames
-from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.schema import ControlEventRow

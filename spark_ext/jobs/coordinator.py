@@ -19,26 +19,26 @@ from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.checkpoints.unaligned import QueryLook, Taken
 from spark_ext.control.job_events import in_force
 from spark_ext.errors import FencedError, SparkExtError, placed
-from spark_ext.jobs.barriers import AlignedCheckpoints, look_at
-from spark_ext.jobs.checkpoint_request import Request
+from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints, look_at
+from spark_ext.jobs.checkpointing.checkpoint_request import Request
+from spark_ext.jobs.checkpointing.finishing import Finishing
+from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
+from spark_ext.jobs.checkpointing.savepoint_requests import SavepointRequest, Savepoints
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
 from spark_ext.jobs.execution import JobExecution
-from spark_ext.jobs.finishing import Finishing
-from spark_ext.jobs.periodic import PeriodicCheckpoints
-from spark_ext.jobs.taking import SavepointRequest, Savepoints
 from spark_ext.masking import logger
 from spark_ext.model.dag import JobGraph, QueryNode
 from spark_ext.model.execution import Shown, current
 from spark_ext.model.lifecycle import State, job_state
 from spark_ext.model.until import Stands, Upstream, upstream_of
 from spark_ext.observing.upkeep import Upkeep
-from spark_ext.spark.query_events import Hint
+from spark_ext.spark.watching.query_events import Hint
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.controller import Controller
-    from spark_ext.jobs.exchanges import Exchanges
-    from spark_ext.jobs.gates import Gates
+    from spark_ext.jobs.controlling.controller import Controller
     from spark_ext.jobs.latency import LatencyMeter
+    from spark_ext.jobs.linking.exchanges import Exchanges
+    from spark_ext.jobs.linking.gates import Gates
     from spark_ext.ledger import Ledger
     from spark_ext.observing.dumps import Dumps
     from spark_ext.queries.context import JobContext

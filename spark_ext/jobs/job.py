@@ -17,15 +17,15 @@ from spark_ext.control.job_events import request
 from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.failures.classifier import load
+from spark_ext.jobs.checkpointing.savepoint_requests import check_folder
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.measuring import follow
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.run_options import IfRunning, RunOptions, Until
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
-from spark_ext.jobs.start import start_job
+from spark_ext.jobs.starting.start import start_job
 from spark_ext.jobs.stores import use_stores
-from spark_ext.jobs.taking import check_folder
 from spark_ext.jobs.viewable import Viewable
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.masking import logger
@@ -39,7 +39,7 @@ from spark_ext.queries.run import QueryRun
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.settings import JobSettings
 from spark_ext.spark.classic import require_classic
-from spark_ext.spark.spark_log import local_path
+from spark_ext.spark.logs.spark_log import local_path
 from spark_ext.views.display import job_html
 from spark_ext.views.snapshot import JobSnapshot
 

@@ -23,7 +23,7 @@ from spark_ext.views.snapshot import LatencySnapshot
 
 if TYPE_CHECKING:
     from spark_ext.exchange.view import ExchangeView
-    from spark_ext.jobs.exchanges import Exchanges
+    from spark_ext.jobs.linking.exchanges import Exchanges
     from spark_ext.model.dag import JobGraph
     from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spark_ext.jobs.snapshot import job_snapshot
 from spark_ext.ledger import Ledger
 from spark_ext.metrics.gauges import Live, QueryFacts
-from spark_ext.spark.source_reports import known_lags, lags_at
+from spark_ext.spark.watching.source_reports import known_lags, lags_at
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator

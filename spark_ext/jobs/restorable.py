@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import RESET, JobFailedError, SparkExtError
-from spark_ext.jobs.as_of import AsOf, as_of
 from spark_ext.jobs.buildable import Buildable
-from spark_ext.jobs.changing import forget, reset
-from spark_ext.jobs.checkpoint_request import wait_for
-from spark_ext.jobs.damage import is_damaged, remedy
-from spark_ext.jobs.offline import savepoint_of_stopped
-from spark_ext.jobs.rescale import rescale
-from spark_ext.jobs.restore import Restore
-from spark_ext.jobs.retained import retained
-from spark_ext.jobs.taking import check_folder
+from spark_ext.jobs.checkpointing.checkpoint_request import wait_for
+from spark_ext.jobs.checkpointing.retained import retained
+from spark_ext.jobs.checkpointing.savepoint_requests import check_folder
+from spark_ext.jobs.restoring.as_of import AsOf, as_of
+from spark_ext.jobs.restoring.damage import is_damaged, remedy
+from spark_ext.jobs.restoring.offline import savepoint_of_stopped
+from spark_ext.jobs.restoring.rescale import rescale
+from spark_ext.jobs.restoring.restore import Restore
+from spark_ext.jobs.starting.changing import forget, reset
 from spark_ext.masking import logger
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spark_ext.jobs.result import QueryResult, SourceResult
 from spark_ext.model.lifecycle import State
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.query_events import event_time
+from spark_ext.spark.watching.query_events import event_time
 from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot, QuerySnapshot
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.ledger.kinds import CheckpointKind, CheckpointMode
 from spark_ext.model.epoch_parts import PARTS
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.query_events import STAGES
+from spark_ext.spark.watching.query_events import STAGES
 
 OTHER: Final = "_other"
 """The value of a label once there are too many."""

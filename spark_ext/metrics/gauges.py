@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from spark_ext.metrics import catalogue as m
 from spark_ext.metrics.book import Sample
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.query_events import event_time
+from spark_ext.spark.watching.query_events import event_time
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 
 

@@ -23,7 +23,7 @@ from spark_ext.masking import logger, mask
 from spark_ext.model.dumps import Section, document, is_dumped, seen
 from spark_ext.observing.dump_folder import HEAP, STACKS, UNFINISHED, DumpFolder, refuse_heap
 from spark_ext.observing.processes import WITHIN, all_stacks
-from spark_ext.spark.heap_dump import heap_used, write_heap
+from spark_ext.spark.watching.heap_dump import heap_used, write_heap
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.masking import logger
 from spark_ext.queries.history import EpochHistory
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
-    from spark_ext.spark.query_events import Hint
+    from spark_ext.spark.watching.query_events import Hint
 
 log = logger("spark_ext.observing")
 

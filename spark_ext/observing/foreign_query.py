@@ -17,15 +17,15 @@ from spark_ext.model.lifecycle import State
 from spark_ext.observing.epochs import ObservedEpochs
 from spark_ext.queries.describe_failure import SparkFailure, diagnosed
 from spark_ext.queries.watched import WatchedQuery
-from spark_ext.spark import foreign
-from spark_ext.spark.query_events import hints_of
+from spark_ext.spark.watching import foreign_queries as foreign
+from spark_ext.spark.watching.query_events import hints_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_ext.queries.context import WatchContext
     from spark_ext.queries.history import Figures
-    from spark_ext.spark.query_events import Hint
+    from spark_ext.spark.watching.query_events import Hint
 
 ASK_EVERY: Final = 1.0
 """How often Spark is asked for reports where nothing else says what a query has committed, s."""

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
 from spark_ext.observing.foreign_query import Run
-from spark_ext.spark import attendance, foreign, jvm, of_jobs, worker_times
+from spark_ext.spark import jvm
+from spark_ext.spark.logs import queries_of_jobs as of_jobs
+from spark_ext.spark.watching import attendance, worker_times
+from spark_ext.spark.watching import foreign_queries as foreign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

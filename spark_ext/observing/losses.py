@@ -12,7 +12,7 @@ from spark_ext.failures.text import evidence_of_text
 if TYPE_CHECKING:
     from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
-    from spark_ext.spark.activity import Activity, ActivityReader, Executor, FailedTasks
+    from spark_ext.spark.watching.activity import Activity, ActivityReader, Executor, FailedTasks
 
 EVERY: Final = 5.0
 """How often the executors are looked at, s."""

@@ -16,14 +16,14 @@ from spark_ext.masking import logger
 from spark_ext.model.execution import Phase
 from spark_ext.observing.losses import Losses
 from spark_ext.observing.stalls import Stalls
-from spark_ext.spark.activity import ActivityReader, look_at
+from spark_ext.spark.watching.activity import ActivityReader, look_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
-    from spark_ext.spark.activity import Activity
+    from spark_ext.spark.watching.activity import Activity
 
 log = logger("spark_ext.job")
 

@@ -39,8 +39,9 @@ from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.context import WatchContext
 from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.queries.vitals import vitals
-from spark_ext.spark import foreign, jvm
-from spark_ext.spark.query_events import hint_of
+from spark_ext.spark import jvm
+from spark_ext.spark.watching import foreign_queries as foreign
+from spark_ext.spark.watching.query_events import hint_of
 
 if TYPE_CHECKING:
     from typing import Any

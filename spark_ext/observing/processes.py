@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.model.dumps import Section, stacks
 from spark_ext.queries.samples import Samples
-from spark_ext.spark.activity import ActivityReader
-from spark_ext.spark.thread_dumps import DRIVER, ThreadDumps, python_threads
+from spark_ext.spark.watching.activity import ActivityReader
+from spark_ext.spark.watching.thread_dumps import DRIVER, ThreadDumps, python_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

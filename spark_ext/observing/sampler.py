@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
 from spark_ext.model.epoch_parts import Sample, attributed
-from spark_ext.spark.epoch_times import EpochTimes, JobTime, newest_epochs
+from spark_ext.spark.watching.epoch_times import EpochTimes, JobTime, newest_epochs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,11 +22,11 @@ from spark_ext.model.stacks import Sample, WorkerSample, certain, unmoved
 from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 from spark_ext.queries.samples import Samples
 from spark_ext.queries.watched import Stall
-from spark_ext.spark.attendance import attending
 from spark_ext.spark.jvm import checkpoint_location
-from spark_ext.spark.local_workers import LocalWorkers
-from spark_ext.spark.spark_log import SparkLog
-from spark_ext.spark.thread_dumps import DRIVER, ThreadDumps, called_from_java, query_thread, tasks_of
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.watching.attendance import attending
+from spark_ext.spark.watching.local_workers import LocalWorkers
+from spark_ext.spark.watching.thread_dumps import DRIVER, ThreadDumps, called_from_java, query_thread, tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
-    from spark_ext.spark.activity import Activity, ActivityReader
+    from spark_ext.spark.watching.activity import Activity, ActivityReader
 
 log = logger("spark_ext.job")
 

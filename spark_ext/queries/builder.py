@@ -17,7 +17,7 @@ from spark_ext.model.holds import ALL, SETTINGS
 from spark_ext.queries.spec import Built, QuerySpec, query_spec
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.spark import jvm
-from spark_ext.spark.session_settings import with_settings
+from spark_ext.spark.session.session_settings import with_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import Action, AvailableNowRun
 from spark_ext.model.until import Upstream
 from spark_ext.queries.stoppable import StoppableQuery
-from spark_ext.spark.late_claim import is_asked
+from spark_ext.spark.session.late_claim import is_asked
 
 if TYPE_CHECKING:
     from spark_ext.model.logged_offsets import LoggedOffsets

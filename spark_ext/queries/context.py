@@ -88,3 +88,8 @@ class JobContext(WatchContext):
             samples=self.settings.monitor_interval > 0,
             parts=self.settings.epoch_parts,
         )
+
+
+def checkpoint_of(state: str, query: str) -> str:
+    """Spark's checkpoint directory of a query."""
+    return f"{state.rstrip('/')}/queries/{query}/checkpoint"

@@ -12,8 +12,8 @@ from typing import Any
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample, divided
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.spark.query_events import Hint
-from spark_ext.spark.source_reports import Lag, SourceReport, newest, total_at, total_lag
+from spark_ext.spark.watching.query_events import Hint
+from spark_ext.spark.watching.source_reports import Lag, SourceReport, newest, total_at, total_lag
 
 RECENT = 256
 """Of so many epochs it is remembered how long their execution took."""

@@ -12,7 +12,7 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.queries import operators
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.spark import jvm
-from spark_ext.spark.catalogue import resolve
+from spark_ext.spark.session.catalogue import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter

@@ -14,8 +14,8 @@ from spark_ext.queries.outage import Outage
 from spark_ext.queries.records import query_metadata
 from spark_ext.queries.restarts import Restarts
 from spark_ext.queries.watched import WatchedQuery
-from spark_ext.spark.spark_log import SparkLog
-from spark_ext.spark.watermarks import EventTimes
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.logs.watermarks import EventTimes
 
 if TYPE_CHECKING:
     from spark_ext.errors import SparkExtError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.history import Figures
     from spark_ext.queries.spec import QuerySpec
-    from spark_ext.spark.query_events import Hint
+    from spark_ext.spark.watching.query_events import Hint
 
 
 class ObservedQuery:

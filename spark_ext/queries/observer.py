@@ -15,11 +15,11 @@ from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.restarts import AvailableNowRun
 from spark_ext.queries.history import EpochHistory
 from spark_ext.queries.records import channel_flags, final_flags
-from spark_ext.spark import checkpoint_directory
+from spark_ext.spark.logs import checkpoint_directory
 
 if TYPE_CHECKING:
     from spark_ext.queries.spec import QuerySpec
-    from spark_ext.spark.spark_log import SparkLog
+    from spark_ext.spark.logs.spark_log import SparkLog
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Operators by format name: builds a source or sink from its options, in the driver, without a query.
 
 The coordinator needs this for what Spark never calls: the acknowledgement of the last epoch, life-cycle hooks, and
-the claim of a target. Formats are looked up in the registry of this process, `spark_ext.spark.formats`.
+the claim of a target. Formats are looked up in the registry of this process, `spark_ext.spark.session.formats`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_ext.options import Options
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import ChannelSource
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 
 _CONTRACTS = (ChannelSource, TwoPhaseCommitSink)
 

@@ -12,7 +12,7 @@ from spark_ext.model.checkpoint_metadata import Finish, QueryMetadata, SinkMetad
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished
 from spark_ext.queries.spec import QuerySpec
-from spark_ext.spark.registry import Registration
+from spark_ext.spark.session.registry import Registration
 
 if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spark_ext.errors import StateError
-from spark_ext.spark import registry
-from spark_ext.spark.registry import Registration
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.registry import Registration
 
 
 class Registered:

@@ -11,8 +11,8 @@ from spark_ext.bad_rows.restored import BadRowsOfJob
 from spark_ext.datafiles.copies import put_copy
 from spark_ext.datafiles.location import Location
 from spark_ext.ledger import LedgerWriter, start_incarnation
-from spark_ext.spark.rescaled import discard
-from spark_ext.spark.spark_log import local_path
+from spark_ext.spark.logs.rescaled import discard
+from spark_ext.spark.logs.spark_log import local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger

@@ -22,8 +22,8 @@ from spark_ext.queries.records import registrations
 from spark_ext.queries.registered import Registered
 from spark_ext.queries.spark_query import Launch, RunnableQuery, SparkQuery
 from spark_ext.queries.worker import Commands, Outcome, Worker
-from spark_ext.spark import watermarks
-from spark_ext.spark.lag_notes import LagNotes
+from spark_ext.spark.logs import watermarks
+from spark_ext.spark.session.lag_notes import LagNotes
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.spec import QuerySpec
-    from spark_ext.spark.registry import Registration
+    from spark_ext.spark.session.registry import Registration
 
 
 class RestartableQuery(ObservedQuery):

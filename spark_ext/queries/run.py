@@ -25,7 +25,7 @@ from spark_ext.queries.worker import Commands, Outcome
 if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.spec import QuerySpec
-    from spark_ext.spark.query_events import Hint
+    from spark_ext.spark.watching.query_events import Hint
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import child
 from spark_ext.masking import mask
 from spark_ext.model.stacks import WorkerSample, threads_of
-from spark_ext.spark.attendance import attended
+from spark_ext.spark.watching.attendance import attended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_ext.control import current, emitted
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.lost_spark import lost_spark
-from spark_ext.spark import attendance, jvm, of_jobs, worker_times
-from spark_ext.spark.checkpoint_directory import clear_drafts, clear_unfinished
-from spark_ext.spark.checkpoint_files import cheap_files
-from spark_ext.spark.epoch_files import unrecorded_settings
+from spark_ext.spark import jvm
+from spark_ext.spark.logs import queries_of_jobs as of_jobs
+from spark_ext.spark.logs.checkpoint_directory import clear_drafts, clear_unfinished
+from spark_ext.spark.logs.checkpoint_files import cheap_files
+from spark_ext.spark.logs.epoch_files import unrecorded_settings
+from spark_ext.spark.logs.state_stores import settle
 from spark_ext.spark.own_end import OwnEnd, own_end
-from spark_ext.spark.query_events import Hint, hints_of
-from spark_ext.spark.session_settings import with_settings
-from spark_ext.spark.state_stores import settle
+from spark_ext.spark.session.session_settings import with_settings
+from spark_ext.spark.watching import attendance, worker_times
+from spark_ext.spark.watching.query_events import Hint, hints_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

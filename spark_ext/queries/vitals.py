@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.spark.query_events import event_time
+from spark_ext.spark.watching.query_events import event_time
 
 if TYPE_CHECKING:
     from spark_ext.queries.history import Figures

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 import spark_ext as sx
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.sources.contract import Committed
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.testing.source_contract import SourceWorld, as_rows
 
 if TYPE_CHECKING:

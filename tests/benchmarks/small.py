@@ -26,7 +26,7 @@ from benchmarks._figures import Figure
 from benchmarks._measure import measure
 from examples import flights
 from spark_ext.spark import jvm
-from spark_ext.spark.jars import session_jars
+from spark_ext.spark.session.jars import session_jars
 from tests.servers import kafka, postgres
 from tests.servers.spark_kafka import spark_kafka_jars
 from tests.support import cheap_jvm

@@ -28,7 +28,7 @@ from spark_ext.control.client import LocalClient
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.server import tokens
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.chaos.control_clients import Client, Sent
 from tests.chaos.control_job import EMITS
 from tests.chaos.scenario import ROOT

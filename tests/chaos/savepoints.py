@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 
 from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.failpoints import VARIABLE, FailPoint
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.chaos import diamond
 from tests.chaos.scenario import ROOT, Scenario
 from tests.chaos.scenario import diamond as scenario

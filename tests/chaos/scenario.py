@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_ext.failpoints import FailPoint
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.chaos.verify import Content, leftovers
 
 ROOT = Path(__file__).parents[2]

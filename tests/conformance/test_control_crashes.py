@@ -21,11 +21,11 @@ import pytest
 from spark_ext.control.event_state import EventState
 from spark_ext.control.requests import ControlRefused, Refusal
 from spark_ext.failpoints import VARIABLE, FailPoint
-from spark_ext.jobs.driver_orders import LOST
+from spark_ext.jobs.controlling.driver_directives import LOST
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.steered import RATE, Steering, driver, steered
 from tests.support.waiting import until
 

@@ -18,7 +18,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.operator_hooks import OperatorHooks
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.cheap_jvm import forking
 from tests.support.jobs import JobHarness, expected
 from tests.support.killable import mixed, running

@@ -17,8 +17,8 @@ import spark_ext as sx
 from spark_ext.errors import StorageError
 from spark_ext.exchange.consumers import CommittedFront, Consumer
 from spark_ext.exchange.kinds import KINDS, parts
-from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
+from spark_ext.queries.context import checkpoint_of
 from spark_ext.sinks.exchange_2pc import ExchangeSink
 from spark_ext.testing.exchange_contract import ExchangeContract
 from spark_ext.testing.exchange_driver import ROWS, Place, Reader, numbered

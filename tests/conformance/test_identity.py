@@ -20,7 +20,7 @@ from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lineages import LineageEvent, counted
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_ext.spark.spark_home import home_without_zip
+from spark_ext.spark.session.spark_home import home_without_zip
 
 BARE_IMPORT = """
 import json, sys, threading
@@ -48,7 +48,7 @@ def looked():
 
 before = looked()
 import spark_ext as sx
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 sx.register(spark, require_delta=False)
 registered = looked()
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.job import Job
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
 from tests.support.killable import kill, mixed, running
 from tests.support.waiting import until

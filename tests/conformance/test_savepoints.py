@@ -19,8 +19,8 @@ from spark_ext.jobs.job import Job
 from spark_ext.ledger.schema import CheckpointRow, FinishedRow
 from spark_ext.model.checkpoint_metadata import VERSION, CheckpointMetadata
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.epoch_files import state_partitions
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.epoch_files import state_partitions
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.killable import kill, recovered, running

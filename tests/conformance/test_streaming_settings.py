@@ -17,8 +17,8 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError
 from spark_ext.jobs.job import Job
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.epoch_files import unrecorded_settings
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.epoch_files import unrecorded_settings
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness
 from tests.support.refusals import first_epoch
 from tests.support.waiting import until

@@ -15,7 +15,7 @@ import pytest
 
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.sinks.runtime.position import remembered
-from spark_ext.spark import registry
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.session import registry
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 

@@ -9,7 +9,7 @@ from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.ledger import Ledger
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.waiting import until
 
 

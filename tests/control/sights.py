@@ -19,7 +19,7 @@ from spark_ext.control import stamps
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task
 from spark_ext.sources.contract import Advance, Channel, Committed, Limit
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.control import sights
 from tests.support import operators
 

@@ -16,9 +16,9 @@ from spark_ext.ledger import Ledger
 from spark_ext.sources import control_events
 from spark_ext.sources.contract import Channel, Committed, Limit
 from spark_ext.sources.control_events import CHANNEL, FOLDER, ControlEvents, EventRows
-from spark_ext.spark import registry
-from spark_ext.spark.registry import Registration
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.registry import Registration
 from tests.control.sent import Sent
 from tests.control.states import State
 from tests.control.tasks import Epochs

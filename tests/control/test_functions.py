@@ -13,7 +13,7 @@ import pytest
 
 import spark_ext as sx
 from spark_ext.errors import StateError
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.control import sights
 from tests.control.sent import Sent
 from tests.support import operators

@@ -16,7 +16,7 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.result import JobResult
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.control.sent import Sent
 from tests.support import operators
 from tests.support.jobs import JobHarness

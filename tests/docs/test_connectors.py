@@ -14,7 +14,7 @@ from spark_ext.options import Options
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource, SourceOptions
 from spark_ext.sources.hybrid.stages import OWN
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 from tests.support import pages
 
 SHIPPED: dict[str, type[Options]] = {

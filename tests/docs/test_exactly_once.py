@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_ext.sinks.contract import TwoPhaseCommitSink
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 from tests.chaos.outlets import OUTLETS
 from tests.support import pages
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ import yaml
 
 from examples import orders_per_day
 from spark_ext.commands.output import REFUSED, RUNNING
-from spark_ext.spark import object_stores
+from spark_ext.spark.session import object_stores
 from tests.servers.object_store import Bucket
 from tests.support import cheap_jvm
 

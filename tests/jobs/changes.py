@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
 from spark_ext.jobs.job import Job
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from spark_ext.errors import ConfigurationError, JobFailedError
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import BadRowsRow, IncidentRow
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 

@@ -12,9 +12,9 @@ import pytest
 
 from spark_ext.checkpoints.unaligned import Taken
 from spark_ext.errors import CheckpointError, ConfigurationError
-from spark_ext.jobs.checkpoint_request import Request, wait_for
+from spark_ext.jobs.checkpointing.checkpoint_request import Request, wait_for
+from spark_ext.jobs.checkpointing.savepoint_requests import Verdict
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.jobs.taking import Verdict
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow, IncidentRow
 from spark_ext.model.cut import Cut, CutPoint

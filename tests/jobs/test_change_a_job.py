@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
 from spark_ext.jobs.job import Job
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.jobs.changes import ALL, APART, CHANGES, NEVER, Change, Lab, twice, write_files
 from tests.support.pages import read
 from tests.support.waiting import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ext.jobs.control_looks import look_pace
+from spark_ext.jobs.controlling.control_poll import look_pace
 
 
 @pytest.mark.parametrize(("took", "every"), [(0.0, 0.0), (0.02, 0.2), (0.1, 1.0), (30.0, 1.0)], ids=str)

@@ -21,7 +21,7 @@ from spark_ext.jobs.renamed_targets import addressed_to_nobody
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlTransitionRow
 from spark_ext.model.configuration import Configuration
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, numbers
 from tests.support.waiting import until
 

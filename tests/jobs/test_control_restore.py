@@ -18,7 +18,7 @@ from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.waiting import until
 

@@ -16,10 +16,10 @@ from spark_ext.control import stamps
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import CheckpointError, ConfigurationError
-from spark_ext.jobs.checkpoint_request import Request as Checkpoint
-from spark_ext.jobs.controller import Controller
-from spark_ext.jobs.driver_orders import LOST, DriverOrders
-from spark_ext.jobs.taking import SavepointRequest
+from spark_ext.jobs.checkpointing.checkpoint_request import Request as Checkpoint
+from spark_ext.jobs.checkpointing.savepoint_requests import SavepointRequest
+from spark_ext.jobs.controlling.controller import Controller
+from spark_ext.jobs.controlling.driver_directives import LOST, DriverOrders
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, DefinitionRow

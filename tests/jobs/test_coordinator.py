@@ -13,8 +13,8 @@ import pytest
 
 from spark_ext.control.job_events import request
 from spark_ext.errors import DataError, FencedError, StorageError
-from spark_ext.jobs.begin import in_all
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.starting.begin import in_all
 from spark_ext.ledger.schema import CheckpointRow, ControlTransitionRow, ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.operator_hooks import OperatorHooks

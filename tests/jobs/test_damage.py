@@ -12,10 +12,10 @@ import spark_ext as sx
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
-from spark_ext.jobs.damage import remedy
-from spark_ext.jobs.memory import check_past
-from spark_ext.jobs.retained import complete
-from spark_ext.jobs.wishes import Wishes
+from spark_ext.jobs.change_declarations import Wishes
+from spark_ext.jobs.checkpointing.retained import complete
+from spark_ext.jobs.restoring.damage import remedy
+from spark_ext.jobs.starting.recorded_past import check_past
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import ControlEventRow, IncidentRow

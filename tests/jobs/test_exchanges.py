@@ -12,11 +12,11 @@ from spark_ext.checkpoints.unaligned import QueryLook, Taken
 from spark_ext.errors import CheckpointError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.positions import Front, advance
-from spark_ext.jobs import changing
+from spark_ext.jobs.checkpointing.savepoints import Cutting, Member, describe
 from spark_ext.jobs.composition import Composition, Gate
-from spark_ext.jobs.exchanges import Exchanges, Link
-from spark_ext.jobs.flow import anew
-from spark_ext.jobs.savepoints import Cutting, Member, describe
+from spark_ext.jobs.linking.exchanges import Exchanges, Link
+from spark_ext.jobs.starting import changing
+from spark_ext.jobs.starting.flow import anew
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory

@@ -34,7 +34,7 @@ import spark_ext as sx
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.activity import ActivityReader
+from spark_ext.spark.watching.activity import ActivityReader
 from tests.stalls import operators
 from tests.support.jobs import register
 from tests.support.waiting import until

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.jobs.change_declarations import Wishes
 from spark_ext.jobs.composition import Composition, Gate
-from spark_ext.jobs.flow import check_followers, opened
-from spark_ext.jobs.wishes import Wishes
+from spark_ext.jobs.starting.flow import check_followers, opened
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.dag import JobGraph, QueryNode, Reader

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
 from spark_ext.jobs.job import Job
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.jobs.changes import NEVER
 from tests.support.waiting import until
 

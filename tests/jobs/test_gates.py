@@ -13,7 +13,7 @@ import pytest
 from spark_ext.errors import DataError, TransientError
 from spark_ext.jobs.composition import Gate
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.jobs.gates import Gates
+from spark_ext.jobs.linking.gates import Gates
 from spark_ext.ledger.schema import ExecutionStateRow
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import State

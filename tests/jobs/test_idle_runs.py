@@ -17,8 +17,8 @@ from spark_ext.model.identity import OPTION, Identity
 from spark_ext.model.lifecycle import State
 from spark_ext.sinks.files_2pc import folder
 from spark_ext.sinks.postgres_2pc import record
-from spark_ext.spark import registry
-from spark_ext.spark.registry import Registration
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.registry import Registration
 from tests.support.jobs import JobHarness
 
 if TYPE_CHECKING:

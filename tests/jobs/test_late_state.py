@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext.jobs.memory import _move
+from spark_ext.jobs.starting.recorded_past import _move
 from spark_ext.model.lineages import LineageEvent, Lineages
 from spark_ext.spark import jvm
-from spark_ext.spark.state_stores import StateStores, settle
+from spark_ext.spark.logs.state_stores import StateStores, settle
 from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.saved import ALL, Chain, first_rows, held

@@ -17,7 +17,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.offsets import Position
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
-from spark_ext.spark.registry import folder_of
+from spark_ext.spark.session.registry import folder_of
 from spark_ext.views.page.document import page
 from spark_ext.views.page.facts import FactsReader
 from tests.support.waiting import until

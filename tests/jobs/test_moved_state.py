@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from spark_ext.jobs.job import Job
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.jobs.changes import NEVER, Lab
 from tests.support import validators
 from tests.support.waiting import until

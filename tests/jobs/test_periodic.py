@@ -8,7 +8,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from spark_ext.jobs.periodic import PeriodicCheckpoints
+from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.worker import Outcome
 from spark_ext.settings import JobSettings

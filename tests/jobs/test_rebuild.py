@@ -22,7 +22,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlTransitionRow, ExecutionStateRow
 from spark_ext.model.control import Event
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
 from tests.support.killable import kill, rebuilding, rebuilt, running
 from tests.support.waiting import until

@@ -19,9 +19,9 @@ from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import incarnation
 from spark_ext.queries.operator_hooks import OperatorHooks
-from spark_ext.spark.epoch_files import state_partitions
-from spark_ext.spark.spark_log import SparkLog
-from spark_ext.spark.state_partitions import repartition
+from spark_ext.spark.logs.epoch_files import state_partitions
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.logs.state_partitions import repartition
 from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.refusals import delta_numbers
@@ -162,7 +162,7 @@ def test_an_older_driver_commits_nothing_once_the_copy_is_made(
         return repartition(*given)
 
     monkeypatch.setattr(incarnation, "_refuse_running", lambda *_: None)  # of other hosts nothing is known
-    monkeypatch.setattr("spark_ext.jobs.rescale.repartition", while_the_copy_is_made)
+    monkeypatch.setattr("spark_ext.jobs.restoring.rescale.repartition", while_the_copy_is_made)
     linked_job().rescale("q", 3)
     if linked:
         held = parts("arrow", str(lab.folder / "state" / "exchanges" / "x"), "x").master.log.look().mark

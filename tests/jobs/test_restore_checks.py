@@ -10,8 +10,8 @@ import pytest
 
 from spark_ext.checkpoints.savepoint import About, Savepoint
 from spark_ext.errors import StateError
-from spark_ext.jobs.restore_checks import Comparison
-from spark_ext.jobs.wishes import Wishes
+from spark_ext.jobs.change_declarations import Wishes
+from spark_ext.jobs.restoring.restore_checks import Comparison
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata, SinkMetadata
 from spark_ext.model.dag import JobGraph
 from spark_ext.model.definitions import QueryDefinition

@@ -150,7 +150,7 @@ def test_a_target_that_cannot_be_put_back_is_ahead_of_the_state(
         assert job().run(progress=False).finished
         return start_incarnation(*args, **options)
 
-    monkeypatch.setattr("spark_ext.jobs.restore.start_incarnation", meanwhile)
+    monkeypatch.setattr("spark_ext.jobs.restoring.restore.start_incarnation", meanwhile)
     with refused(StateError, "sink 'q-out'", "the target is ahead of this state"):
         job().restore(place)
     monkeypatch.undo()

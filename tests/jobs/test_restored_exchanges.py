@@ -8,7 +8,7 @@ import pytest
 
 from spark_ext.exchange.kinds import KINDS
 from spark_ext.exchange.pinned import UNFINISHED, pin, put_back
-from spark_ext.jobs.restored_exchanges import claim_exchanges, exchanges_in
+from spark_ext.jobs.restoring.restored_exchanges import claim_exchanges, exchanges_in
 from spark_ext.model.commits import FenceMark
 from spark_ext.testing.exchange_driver import WHO, Place, Producer
 

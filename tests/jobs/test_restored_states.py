@@ -11,11 +11,11 @@ import pytest
 
 from spark_ext.datafiles import copies
 from spark_ext.datafiles.location import Location
-from spark_ext.jobs import restored_states
-from spark_ext.jobs.restored_states import RestoredStates, clear_away
+from spark_ext.jobs.restoring import restored_states
+from spark_ext.jobs.restoring.restored_states import RestoredStates, clear_away
 from spark_ext.model.checkpoint_metadata import QueryMetadata
 from spark_ext.model.lineages import LineageEvent, Lineages
-from spark_ext.spark.epoch_files import STAMPS
+from spark_ext.spark.logs.epoch_files import STAMPS
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from spark_ext import failpoints
 from spark_ext.checkpoints.savepoint import read_savepoint
 from spark_ext.errors import ConfigurationError, StateError, StorageError
 from spark_ext.failpoints import FailPoint
-from spark_ext.jobs import restore
-from spark_ext.spark.epoch_files import state_partitions
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.jobs.restoring import restore
+from spark_ext.spark.logs.epoch_files import state_partitions
+from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.testing.children import killed_at
 from spark_ext.testing.exchange_driver import Place
 from tests.support.attached import gateway_of

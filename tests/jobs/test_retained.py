@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.errors import StateError
-from spark_ext.jobs.retained import release_old, retained, retained_folder, unused_number
+from spark_ext.jobs.checkpointing.retained import release_old, retained, retained_folder, unused_number
 from spark_ext.ledger import Incarnation
 from spark_ext.ledger.schema import CheckpointRow
 from tests.support.refusals import refused

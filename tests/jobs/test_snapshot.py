@@ -14,7 +14,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished, Running, SourceOffset
 from spark_ext.queries.history import Figures
-from spark_ext.spark.source_reports import SourceReport
+from spark_ext.spark.watching.source_reports import SourceReport
 from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot
 from tests.support.snapshots import T0
 

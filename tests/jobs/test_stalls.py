@@ -20,7 +20,7 @@ import spark_ext as sx
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.attendance import folder_of
+from spark_ext.spark.watching.attendance import folder_of
 from spark_ext.views.downtime import downtime
 from spark_ext.views.timeline import timeline
 from tests.stalls import operators

@@ -15,14 +15,15 @@ import pytest
 
 from spark_ext.errors import SparkExtError, StorageError
 from spark_ext.jobs import job as job_module
-from spark_ext.jobs.begin import stop_older
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.job import Job
-from spark_ext.jobs.start import start_job
+from spark_ext.jobs.starting.begin import stop_older
+from spark_ext.jobs.starting.start import start_job
 from spark_ext.ledger import Ledger, start_incarnation
 from spark_ext.model.lifecycle import State
 from spark_ext.settings import JobSettings
-from spark_ext.spark import jvm, registry
+from spark_ext.spark import jvm
+from spark_ext.spark.session import registry
 from tests.jobs.test_coordinator import FakeJob
 from tests.queries.fakes import Bench
 

@@ -15,8 +15,8 @@ from spark_ext.checkpoints.pinning import ToPin
 from spark_ext.checkpoints.savepoint import MANIFEST, About
 from spark_ext.checkpoints.unaligned import Taken
 from spark_ext.errors import CheckpointError, ConfigurationError
-from spark_ext.jobs import taking
-from spark_ext.jobs.taking import Savepoints, Verdict
+from spark_ext.jobs.checkpointing import savepoint_requests as taking
+from spark_ext.jobs.checkpointing.savepoint_requests import Savepoints, Verdict
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import CheckpointRow

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from spark_ext.errors import FencedError, JobRunningError, StateError
-from spark_ext.jobs.restore_targets import interrupted_restores
+from spark_ext.jobs.restoring.restore_targets import interrupted_restores
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger import incarnation as module
 from spark_ext.ledger.heartbeat import Heartbeat

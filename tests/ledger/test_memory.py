@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.jobs.identity import renames
-from spark_ext.jobs.wishes import Wishes
+from spark_ext.jobs.change_declarations import Wishes
+from spark_ext.jobs.starting.identity import renames
 from spark_ext.ledger import FinalSteps, Ledger, LedgerWriter
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.memory import JobMemory

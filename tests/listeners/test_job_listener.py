@@ -10,7 +10,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from spark_ext.listeners import Hint, JobListener
 from spark_ext.spark import jvm
-from spark_ext.spark.query_events import hint_of
+from spark_ext.spark.watching.query_events import hint_of
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

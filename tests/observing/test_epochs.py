@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_ext.observing.epochs import ObservedEpochs, missed, newest
 from spark_ext.queries.history import FIGURES_WITHIN
-from spark_ext.spark.query_events import Hint
+from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import Clock
 
 SHARED = {"query": "q", "query_id": "id", "lineage": 1, "incarnation": 1}

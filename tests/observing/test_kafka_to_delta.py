@@ -16,7 +16,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentChangeRow, IncidentRow
 from spark_ext.listeners import Observer
 from spark_ext.server.page_view import PageView
-from spark_ext.spark.jars import delta_jars
+from spark_ext.spark.session.jars import delta_jars
 from spark_ext.testing.children import Child
 from spark_ext.testing.waiting import until
 from tests.servers.ports import free_ports

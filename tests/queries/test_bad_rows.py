@@ -19,7 +19,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import Range, SourceOffset
 from spark_ext.queries.operators import is_source
 from spark_ext.queries.spec import OperatorSpec
-from spark_ext.spark.query_events import Hint
+from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import QUERY_ID, Bench, position
 
 

@@ -11,7 +11,7 @@ from spark_ext.control import holds
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, Phase
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from tests.queries.fakes import TASK_LOST, Bench, java_failure, position
 
 

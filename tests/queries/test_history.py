@@ -12,7 +12,7 @@ from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample
 from spark_ext.queries import history as module
 from spark_ext.queries.history import CommittedEpoch, EpochHistory
-from spark_ext.spark.query_events import Hint
+from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import Clock
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until

@@ -13,7 +13,8 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.until import UntilNow
 from spark_ext.queries import operators
 from spark_ext.queries.spec import OperatorSpec
-from spark_ext.spark import jvm, registry
+from spark_ext.spark import jvm
+from spark_ext.spark.session import registry
 from tests.queries.fakes import QUERY_ID, Bench, position
 from tests.queries.test_claim import Target
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.queries.reset import reset_queries
-from spark_ext.spark.rescaled import complete
+from spark_ext.spark.logs.rescaled import complete
 from tests.servers.object_store import Bucket
 
 

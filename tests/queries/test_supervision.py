@@ -10,15 +10,15 @@ from typing import Any, NoReturn
 import pytest
 
 from spark_ext.errors import DataError, SparkExtError, StateError, StorageError
-from spark_ext.jobs.start import needs_spark
+from spark_ext.jobs.starting.start import needs_spark
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, FinishedRow, IncidentChangeRow, IncidentRow
 from spark_ext.model.lifecycle import IllegalTransition, State
 from spark_ext.queries.history import ASK_AFTER
 from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.sources.runtime.ledger_view import PlannerView
-from spark_ext.spark import registry
 from spark_ext.spark.own_end import OwnEnd
-from spark_ext.spark.query_events import Hint
+from spark_ext.spark.session import registry
+from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, java_failure, position
 
 PASSING = TASK_LOST

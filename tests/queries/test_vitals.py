@@ -6,7 +6,7 @@ import json
 
 from spark_ext.queries.history import Figures
 from spark_ext.queries.vitals import vitals
-from spark_ext.spark.source_reports import SourceReport
+from spark_ext.spark.watching.source_reports import SourceReport
 
 
 def test_each_query_says_what_is_known_of_it() -> None:

@@ -33,7 +33,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from spark_ext.spark.jars import package_jars
+from spark_ext.spark.session.jars import package_jars
 from tests.servers.kafka_log import settled, states
 from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, QUICK, messages
 from tests.servers.ports import free_ports

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark.jars import session_jars
+from spark_ext.spark.session.jars import session_jars
 
 PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 TOKENS: Final = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"

@@ -18,7 +18,7 @@ from spark_ext.model.offsets import Json, Position, Range, SourceOffset, ranges
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
 from spark_ext.sources.positions import number_in
 from spark_ext.sources.runtime.planner import Planner
-from spark_ext.spark.registry import Registration
+from spark_ext.spark.session.registry import Registration
 
 
 @dataclass

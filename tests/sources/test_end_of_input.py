@@ -27,9 +27,10 @@ from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import VERSION, SourceOffset
 from spark_ext.options import UID
 from spark_ext.sources.end_of_input import CommittedEpochs, EndOfInput, EndOfInputReader
-from spark_ext.spark import registry, watermarks
-from spark_ext.spark.query_events import Hint, hint_of
-from spark_ext.spark.registry import Registration
+from spark_ext.spark.logs import watermarks
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.registry import Registration
+from spark_ext.spark.watching.query_events import Hint, hint_of
 
 START = EndOffset("a~end")
 

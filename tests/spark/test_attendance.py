@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from spark_ext.queries.samples import Samples
-from spark_ext.spark.attendance import folder_of
+from spark_ext.spark.watching.attendance import folder_of
 from tests.support.waiting import until
 
 ATTENDS = """
 import sys, threading
-from spark_ext.spark.attendance import attend
+from spark_ext.spark.watching.attendance import attend
 
 def stuck_here():
     threading.Event().wait()

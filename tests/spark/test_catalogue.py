@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.spark.catalogue import details, local, resolve
+from spark_ext.spark.session.catalogue import details, local, resolve
 
 ROWS = (
     ("Location", "string", None),  # a column

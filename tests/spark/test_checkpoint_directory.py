@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark.checkpoint_directory import clear_drafts, clear_unfinished
+from spark_ext.spark.logs.checkpoint_directory import clear_drafts, clear_unfinished
 from tests.support.jobs import JobHarness, expected
 
 UNFINISHED = ".0.9f2b4c1e-5a53-4b3a-8f5e-2a3b4c5d6e7f.tmp"

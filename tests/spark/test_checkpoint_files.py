@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 from spark_ext.spark import jvm
-from spark_ext.spark.checkpoint_files import cheap_files, is_improved
+from spark_ext.spark.logs.checkpoint_files import cheap_files, is_improved
 from tests.support.jobs import JobHarness
 from tests.support.jvm_processes import recorded
 from tests.support.waiting import until

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark import class_archive
-from spark_ext.spark.class_archive import VARIABLE, make, options, place
+from spark_ext.spark.session import class_archive
+from spark_ext.spark.session.class_archive import VARIABLE, make, options, place
 
 HOME = Path("spark")
 JARS = (Path("a.jar"), Path("b.jar"))

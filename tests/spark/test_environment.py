@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark import environment
-from spark_ext.spark.jars import delta_jars
+from spark_ext.spark.session import environment
+from spark_ext.spark.session.jars import delta_jars
 
 # The interpreter that the virtual environment was made from: it has neither pyspark nor spark_ext.
 BARE_PYTHON = str(Path(sys.executable).resolve())

@@ -11,9 +11,9 @@ import pytest
 
 from spark_ext.datafiles.copies import files_below, put_copy
 from spark_ext.errors import StateError
-from spark_ext.spark import watermarks
-from spark_ext.spark.epoch_files import files_of_epoch, is_stateful, state_partitions
-from spark_ext.spark.state_operators import relocate
+from spark_ext.spark.logs import watermarks
+from spark_ext.spark.logs.epoch_files import files_of_epoch, is_stateful, state_partitions
+from spark_ext.spark.logs.state_operators import relocate
 from tests.support.stateful import KINDS, add_files, run, stream
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_ext.model.epoch_parts import PlanTime, StageTime
-from spark_ext.spark.epoch_times import (
+from spark_ext.spark.watching.epoch_times import (
     EpochTimes,
     JobTime,
     job_of,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from spark_ext.spark import foreign, jvm
+from spark_ext.spark import jvm
+from spark_ext.spark.watching import foreign_queries as foreign
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

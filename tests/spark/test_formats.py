@@ -22,7 +22,7 @@ from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.hybrid.source import Hybrid
 from spark_ext.sources.runtime.adapter import SourceAdapter
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 
 SCHEMA = StructType().add("id", "long")
 
@@ -78,7 +78,7 @@ def test_a_shipped_class_is_found_under_its_own_name(name: str, place: str) -> N
 def test_a_shipped_class_is_imported_when_it_is_asked_for_and_no_other() -> None:
     code = """
         import sys
-        from spark_ext.spark import formats
+        from spark_ext.spark.session import formats
         formats.find("files")
         print(sorted(name for name in sys.modules if name.startswith(("spark_ext.sources.", "spark_ext.sinks."))
                      and name.count(".") == 2 and name.rpartition(".")[2] not in
@@ -197,7 +197,7 @@ def test_a_class_of_main_is_sent_by_value_and_works_where_its_main_is_another() 
         import sys
         from pyspark import cloudpickle
         from spark_ext.sources.datagen import DataGen
-        from spark_ext.spark import formats
+        from spark_ext.spark.session import formats
 
         class FromMain(DataGen):
             @classmethod

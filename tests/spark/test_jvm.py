@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from spark_ext.spark import jvm
-from spark_ext.spark.environment import java_major
+from spark_ext.spark.session.environment import java_major
 from tests.support.jobs import JobHarness
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark import lag_notes, registry
-from spark_ext.spark.lag_notes import LagNotes
-from spark_ext.spark.source_reports import SourceReport
+from spark_ext.spark.session import lag_notes, registry
+from spark_ext.spark.session.lag_notes import LagNotes
+from spark_ext.spark.watching.source_reports import SourceReport
 from tests.sources.memory import registration
 
 

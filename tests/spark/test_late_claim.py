@@ -17,8 +17,8 @@ from spark_ext.errors import TransientError
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.sources.runtime.reader import ChannelReader
-from spark_ext.spark import late_claim, registry
-from spark_ext.spark.registry import Registration
+from spark_ext.spark.session import late_claim, registry
+from spark_ext.spark.session.registry import Registration
 from spark_ext.testing.children import Child
 from tests.sources.memory import Store, memory, registration
 from tests.support.waiting import until

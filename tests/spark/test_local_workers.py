@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_ext.spark.local_workers import started_by
+from spark_ext.spark.watching.local_workers import started_by
 from tests.support.waiting import until
 
 DAEMON = """

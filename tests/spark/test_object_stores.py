@@ -11,8 +11,8 @@ import pytest
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, EnvironmentProblem
-from spark_ext.spark import object_stores
-from spark_ext.spark.jars import _note
+from spark_ext.spark.session import object_stores
+from spark_ext.spark.session.jars import _note
 from spark_ext.stores import StoreOptions
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark.placing import put_in_place
+from spark_ext.spark.logs.placing import put_in_place
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark import py_spy
-from spark_ext.spark.py_spy import PySpy, ptrace_refused
+from spark_ext.spark.watching import py_spy
+from spark_ext.spark.watching.py_spy import PySpy, ptrace_refused
 
 HELD = """
 import ctypes
@@ -78,7 +78,7 @@ def test_one_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path, monkeypat
 
 
 def test_without_it_the_reason_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_ext.spark.py_spy.sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("spark_ext.spark.watching.py_spy.sysconfig.get_path", lambda name: str(tmp_path))
     assert PySpy.here() == PySpy("", py_spy.NOT_INSTALLED)
     assert PySpy.here().threads(1) == ((), py_spy.NOT_INSTALLED)
 

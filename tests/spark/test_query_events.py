@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from spark_ext.spark.query_events import hints_of
+from spark_ext.spark.watching.query_events import hints_of
 
 
 def text(epoch: int, **durations: int) -> str:

@@ -12,8 +12,8 @@ import pytest
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError, StateError
 from spark_ext.queries.registered import Registered
-from spark_ext.spark import lag_notes, registry
-from spark_ext.spark.source_reports import SourceReport
+from spark_ext.spark.session import lag_notes, registry
+from spark_ext.spark.watching.source_reports import SourceReport
 from tests.sources.memory import registration
 
 

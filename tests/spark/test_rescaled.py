@@ -11,7 +11,7 @@ import pytest
 
 from spark_ext import failpoints
 from spark_ext.failpoints import FailPoint
-from spark_ext.spark.rescaled import BUILDING, complete, discard, replace, take
+from spark_ext.spark.logs.rescaled import BUILDING, complete, discard, replace, take
 
 AT = datetime(2024, 5, 6, tzinfo=timezone.utc)
 

@@ -18,7 +18,7 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, EnvironmentProblem
 from spark_ext.failpoints import DRIVER_PID
 from spark_ext.sources.datagen import DataGen
-from spark_ext.spark import formats, registry, sessions
+from spark_ext.spark.session import formats, registry, sessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,7 +217,7 @@ def test_a_first_session_is_quiet() -> None:
     done = run(
         """
         import spark_ext as sx
-        from spark_ext.spark import formats
+        from spark_ext.spark.session import formats
         formats.SHIPPED = {}
         spark = sx.session("x", master="local[1]", conf={"spark.driver.memory": "512m"})
         print(spark.range(5).count(), spark.conf.get("spark.sql.shuffle.partitions"))
@@ -235,7 +235,7 @@ def test_a_session_from_elsewhere_without_deltas_jar() -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         from pyspark.sql import SparkSession
         import spark_ext as sx
-        from spark_ext.spark import formats
+        from spark_ext.spark.session import formats
         formats.SHIPPED = {}
         spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", False)
                  .config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())

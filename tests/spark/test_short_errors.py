@@ -20,7 +20,7 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
-from spark_ext.spark import sessions, short_errors
+from spark_ext.spark.session import sessions, short_errors
 from tests.support import cheap_jvm
 from tests.support.jobs import numbers, register
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ext.spark.source_reports import (
+from spark_ext.spark.watching.source_reports import (
     SourceReport,
     known_lags,
     lags_at,

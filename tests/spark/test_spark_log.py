@@ -12,8 +12,8 @@ from hypothesis import given
 
 from spark_ext.errors import StateError
 from spark_ext.queries import plans
-from spark_ext.spark import state_operators, watermarks
-from spark_ext.spark.spark_log import SparkLog, local_path, parse_offsets
+from spark_ext.spark.logs import state_operators, watermarks
+from spark_ext.spark.logs.spark_log import SparkLog, local_path, parse_offsets
 from tests.support.refusals import refused
 
 HEADER = {"batchWatermarkMs": 0, "batchTimestampMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}}

@@ -1,4 +1,4 @@
-"""Facts about Spark's state stores that `spark_ext.spark.state_files` relies on."""
+"""Facts about Spark's state stores that `spark_ext.spark.logs.state_files` relies on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from spark_ext.spark import state_files
-from spark_ext.spark.spark_log import SparkLog
-from spark_ext.spark.state_files import StateFiles, StateVersion
+from spark_ext.spark.logs import state_files
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.logs.state_files import StateFiles, StateVersion
 from tests.support.stateful import KINDS, add_files, run
 
 if TYPE_CHECKING:

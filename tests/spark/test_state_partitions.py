@@ -10,9 +10,9 @@ import pytest
 
 from spark_ext.datafiles.copies import put_copy
 from spark_ext.errors import ConfigurationError, StateError
-from spark_ext.spark.epoch_files import files_of_epoch, state_partitions
-from spark_ext.spark.spark_log import SparkLog
-from spark_ext.spark.state_partitions import repartition
+from spark_ext.spark.logs.epoch_files import files_of_epoch, state_partitions
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.logs.state_partitions import repartition
 from tests.support.stateful import KINDS, add_files, run, stream
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ext.spark.submitted import master_of, submitted_settings
+from spark_ext.spark.session.submitted import master_of, submitted_settings
 
 CLUSTER = "spark://master:7077"
 
@@ -45,7 +45,7 @@ def test_nothing_is_submitted_to_a_program_of_its_own(monkeypatch: pytest.Monkey
 
 
 def test_settings_of_the_command_line_come_before_those_of_sessions_and_behind_the_program_s() -> None:
-    from spark_ext.spark.sessions import _settings
+    from spark_ext.spark.session.sessions import _settings
 
     submitted = {
         "spark.app.name": "job.py",

@@ -11,7 +11,7 @@ import pytest
 
 import spark_ext as sx
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark import environment, jars
+from spark_ext.spark.session import environment, jars
 
 _NO_SPARK = """
 import sys

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark import worker_process
-from spark_ext.spark.worker_process import begin_task, tune
+from spark_ext.spark.watching import worker_process
+from spark_ext.spark.watching.worker_process import begin_task, tune
 
 pytestmark = pytest.mark.slow(0.5, "looks for garbage among all objects of a test process")
 

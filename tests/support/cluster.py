@@ -19,7 +19,7 @@ from types import TracebackType
 
 import pyspark
 
-from spark_ext.spark.spark_home import home_without_zip
+from spark_ext.spark.session.spark_home import home_without_zip
 from tests.support import cheap_jvm
 from tests.support.processes import Member, Tree
 from tests.support.waiting import until

@@ -29,7 +29,7 @@ from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Range, SourceOffset
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.sources.runtime.sample import sampled, shares_of
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

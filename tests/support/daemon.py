@@ -14,8 +14,8 @@ import spark_ext.sinks.runtime.adapter
 import spark_ext.sources.runtime.adapter
 import spark_ext.sources.runtime.reader  # noqa: F401
 from spark_ext.failures.in_worker import install
-from spark_ext.spark import worker_times
-from spark_ext.spark.attendance import attend_all
+from spark_ext.spark.watching import worker_times
+from spark_ext.spark.watching.attendance import attend_all
 
 if __name__ == "__main__":
     install()

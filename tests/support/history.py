@@ -16,7 +16,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow, JobRow, Row
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support import operators
 
 

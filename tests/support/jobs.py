@@ -12,7 +12,8 @@ from pyspark import cloudpickle
 import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.ledger import Ledger
-from spark_ext.spark import formats, jvm
+from spark_ext.spark import jvm
+from spark_ext.spark.session import formats
 from tests.support import operators
 from tests.support.history import History
 

@@ -17,7 +17,7 @@ from spark_ext.errors import JobFailedError, SparkExtError, from_text
 from spark_ext.jobs.job import Job
 from spark_ext.ledger.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 

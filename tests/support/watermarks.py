@@ -15,9 +15,10 @@ from pyspark.errors import StreamingQueryException
 from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
-from spark_ext.spark import jvm, registry
-from spark_ext.spark.registry import Registration
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark import jvm
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.registry import Registration
 from tests.support.jobs import register
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 from tests.support import pages
 from tests.values.page import written
 from tests.values.table import SINKS, SOURCES

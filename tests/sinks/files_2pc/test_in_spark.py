@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.files_2pc.sink import read
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from spark_ext.testing import every_type
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from tests.sinks.files_2pc.files_target import FilesTarget

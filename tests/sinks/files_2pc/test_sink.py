@@ -22,7 +22,7 @@ from spark_ext.sinks.files_2pc.epoch_log import SPAN, EpochLog
 from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit, committed_files
 from spark_ext.sinks.files_2pc.text import hive_folder
 from spark_ext.sources.files.source import Files
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from spark_ext.testing.source_kit import drive
 from tests.sinks.files_2pc.files_target import FilesTarget, links

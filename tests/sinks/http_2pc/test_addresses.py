@@ -21,7 +21,7 @@ from spark_ext.sinks.contract import Claim, Epoch, Task
 from spark_ext.sinks.http_2pc.addresses import Addresses, Allowed, checked, columns_of, hosts
 from spark_ext.sinks.http_2pc.chunks import Cut, Piece, chunks, pieces
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from spark_ext.testing.children import killed_at
 from spark_ext.testing.sink_driver import Driver, numbered
 from tests.conformance.test_commit_http import HttpTarget

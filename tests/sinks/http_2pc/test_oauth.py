@@ -19,7 +19,7 @@ from spark_ext.sinks.http_2pc import oauth, pace
 from spark_ext.sinks.http_2pc.oauth import Grant, Token, reason_of, token_of
 from spark_ext.sinks.http_2pc.pace import Pace
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from tests.conformance.test_commit_http import HttpTarget
 from tests.servers.token_endpoint import CLIENT, SECRET, TokenEndpoint

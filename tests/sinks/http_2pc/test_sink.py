@@ -23,7 +23,7 @@ from spark_ext.delta.transactions import owner_number
 from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, SparkExtError, TransientError
 from spark_ext.sinks.contract import Claim, CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from spark_ext.testing.children import frozen, killed_at, was_fenced
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, run_epoch
 from tests.conformance.test_commit_http import TOKEN, HttpTarget

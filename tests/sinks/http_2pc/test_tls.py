@@ -18,7 +18,7 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.sinks.http_2pc import client, oauth
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
 from spark_ext.sinks.http_2pc.tls import Tls, is_refused_client
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from tests.servers.token_endpoint import CLIENT, SECRET, TokenEndpoint
 from tests.sinks.http_2pc.hostile import close_connections

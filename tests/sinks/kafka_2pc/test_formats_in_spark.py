@@ -10,7 +10,7 @@ import pytest
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.servers.kafka import Broker
 from tests.servers.schema_registry import SchemaRegistry
 from tests.sinks.kafka_2pc.test_formats import decoded

@@ -22,7 +22,7 @@ from spark_ext.sources.datagen import SCHEMA, DataGen
 from spark_ext.sources.hybrid.cutover import extended
 from spark_ext.sources.hybrid.source import Hybrid
 from spark_ext.sources.staged import Cutover
-from spark_ext.spark import formats
+from spark_ext.spark.session import formats
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_kit import SourceRun, drive
 from spark_ext.testing.source_queries import SourceQueryContract

@@ -11,7 +11,7 @@ from spark_ext.model.configuration import Configuration
 from spark_ext.model.control import Delivery, Event
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.sources.runtime.orders import OrderBook, Orders
-from spark_ext.spark.registry import Registration
+from spark_ext.spark.session.registry import Registration
 from tests.queries.fakes import FakeQuery
 from tests.sources.memory import FakeLedger, Store, memory
 

@@ -26,7 +26,7 @@ from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import BadRow, Channel
 from spark_ext.sources.runtime.conform import conform, sifted
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from tests.queries.fakes import FakeQuery
 from tests.sources.memory import Memory, Store, memory, registration
 

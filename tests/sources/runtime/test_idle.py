@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.sources.runtime.idle import PATIENCE, PERIOD, Idle
 from spark_ext.sources.runtime.reader import ChannelReader
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from tests.sources.memory import Store, memory
 
 BETWEEN = 0.01

@@ -9,7 +9,7 @@ import pytest
 
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.sources.runtime.live_lag import LiveLag
-from spark_ext.spark import lag_notes, registry
+from spark_ext.spark.session import lag_notes, registry
 from tests.sources.memory import registration
 from tests.support.waiting import until
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.runtime.planner import NoLedger, Planner
-from spark_ext.spark.registry import PARALLELISM
+from spark_ext.spark.session.registry import PARALLELISM
 from tests.sources.memory import (
     FakeLedger,
     Log,

@@ -23,7 +23,7 @@ from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.files.source import Files
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 from spark_ext.sources.runtime.sample import sampled, shares_of
-from spark_ext.spark import registry
+from spark_ext.spark.session import registry
 from tests.sources.memory import registration
 
 

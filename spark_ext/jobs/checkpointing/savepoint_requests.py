@@ -1,0 +1,405 @@
+"""Savepoints and retained checkpoints of a running job: asked for, pinned by a worker, recorded, and released again.
+
+The cut is taken, and its files are pinned, by the worker that also releases exchanges: so nothing of it is released in
+between, and needs no other hold.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.checkpoints.pinning import not_writable, pin, refuse_used
+from spark_ext.checkpoints.savepoint import Savepoint
+from spark_ext.datafiles.location import Location
+from spark_ext.errors import CheckpointError, ConfigurationError, FencedError, SparkExtError
+from spark_ext.jobs.checkpointing.retained import release_old, retained_folder
+from spark_ext.jobs.checkpointing.savepoints import Cutting, Member, cut_metadata, describe
+from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.schema import CheckpointRow, ExchangeRow, Row
+from spark_ext.masking import logger
+from spark_ext.spark import jvm
+from spark_ext.spark.logs.spark_log import local_path
+
+if TYPE_CHECKING:
+    from spark_ext.checkpoints.unaligned import QueryLook, Taken
+    from spark_ext.exchange.view import ExchangeView
+    from spark_ext.jobs.linking.exchanges import Exchanges
+    from spark_ext.ledger import Ledger
+    from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+    from spark_ext.queries.worker import Outcome
+
+log = logger("spark_ext.job")
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A checkpoint of which everything is recorded."""
+
+    metadata: CheckpointMetadata
+    taken: Taken
+    savepoint: Savepoint | None
+    """None: nothing was asked to be kept."""
+
+
+class Verdict:
+    """Whether a checkpoint that is being recorded is complete or given up: decided once, by who comes first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._completed = False
+        self._given_up = ""
+
+    def complete(self) -> None:
+        """It is complete, for the thread that records it: what follows makes this known.
+
+        Raises:
+            CheckpointError: it has been given up.
+        """
+        with self._lock:
+            self._completed = not self._given_up
+        if self._given_up:
+            raise CheckpointError(
+                f"the checkpoint was given up while it was being recorded: {self._given_up}",
+                operator="the checkpoint",
+                kept="all committed epochs",
+                do="nothing: it was reported to whoever asked for it",
+            )
+
+    def give_up(self, reason: str) -> bool:
+        """Nobody waits for it any longer; returns whether it is given up. If not, it is complete, or about to be."""
+        with self._lock:
+            self._given_up = self._given_up or ("" if self._completed else reason)
+            return bool(self._given_up)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether whoever gave it up has said so in the ledger."""
+        return bool(self._given_up)
+
+
+@dataclass
+class SavepointRequest:
+    """A savepoint that somebody waits for."""
+
+    folder: str
+    done: threading.Event = field(default_factory=threading.Event)
+    number: int | None = None
+    failure: SparkExtError | None = None
+
+
+Then = Callable[["Outcome[Pinned]"], None]
+
+
+class Savepoints:
+    """For the coordinator's thread, but for `request`.
+
+    Args:
+        context: the job's.
+        ledger: the job's, for reading.
+        take_id: the next checkpoint's id.
+        exchanges: of the job.
+    """
+
+    def __init__(self, context: JobContext, ledger: Ledger, take_id: Callable[[], int], exchanges: Exchanges) -> None:
+        self._context, self._ledger, self._take_id, self._exchanges = context, ledger, take_id, exchanges
+        self._lock = threading.Lock()
+        self._requests: list[SavepointRequest] = []
+        self._under_way: SavepointRequest | None = None
+        self._verdict = Verdict()
+        """Of the one that is under way."""
+        self._over = ""
+        """Why there are no further ones; "" as long as there may be."""
+
+    @cached_property
+    def _memory(self) -> JobMemory:
+        """For a checkpoint of which nothing is kept: it shall not take longer the longer the job's history is."""
+        return JobMemory.read(self._ledger)
+
+    def request(self, folder: str) -> SavepointRequest:
+        """Ask for a savepoint at the newest consistent cut; for any thread."""
+        made = SavepointRequest(folder)
+        with self._lock:
+            if not self._over:
+                self._requests.append(made)
+        if self._over:
+            self._fail(made, self._over)
+        self._context.wake.set()
+        return made
+
+    def tick(self, runs: Sequence[QueryRun], looks: Callable[[], Mapping[str, QueryLook]]) -> None:
+        """Begin the next one that was asked for.
+
+        Args:
+            runs: the queries.
+            looks: at each query, as it is now.
+        """
+        if self._under_way is not None:
+            return
+        with self._lock:
+            asked = self._requests.pop(0) if self._requests else None
+        if asked is None:
+            return
+        self._under_way, number = asked, self._take_id()
+
+        def done(outcome: Outcome[Pinned]) -> None:
+            self._under_way = None
+            if outcome.error is None:
+                asked.number = number
+            elif isinstance(outcome.error, FencedError):
+                self._fail(asked, str(outcome.error.what))
+                raise outcome.error
+            else:
+                self._fail(asked, outcome.error)
+            asked.done.set()
+
+        self._verdict = self.pin(number, "savepoint", CheckpointMode.UNALIGNED, runs, looks(), asked.folder, done)
+
+    def pin(
+        self,
+        number: int,
+        kind: str,
+        mode: CheckpointMode,
+        runs: Sequence[QueryRun],
+        looks: Mapping[str, QueryLook],
+        folder: str | None,
+        then: Then,
+        triggered_at: datetime | None = None,
+    ) -> Verdict:
+        """Take the newest cut that looks allow, keep what belongs to it, and record it.
+
+        Args:
+            number: of the checkpoint.
+            kind: `savepoint` or `periodic`.
+            mode: how its looks came about.
+            runs: the queries.
+            looks: at each of them.
+            folder: of the savepoint; None: it is kept only if the setting `retained_checkpoints` says so.
+            then: gets the outcome, on the coordinator's thread.
+            triggered_at: when it was begun; None: when the cut is taken.
+
+        Returns:
+            By which it can be given up, as long as it is not complete.
+        """
+        verdict = Verdict()
+        members = [Member.of_run(run) for run in runs]
+        retained = self._context.checkpointing.retained_checkpoints
+        place = folder
+        if folder is None and retained:
+            place = f"{retained_folder(self._context.state)}/{number}"
+
+        def work(taken: Taken, views: Mapping[str, ExchangeView]) -> Pinned:
+            cutting = self._cutting(number, kind, mode, taken, members, views)
+            try:
+                if place is None:
+                    kept, metadata = None, cut_metadata(cutting, self._memory)
+                    verdict.complete()
+                else:
+                    what = describe(cutting, self._ledger)
+                    spark = jvm.writer_frame(members[0].spec.writer).sparkSession
+                    kept, metadata = pin(spark, place, what, verdict.complete), what.metadata
+                self._record(cutting, metadata, triggered_at or taken.at, place)
+            except Exception as problem:
+                if not verdict.given_up:
+                    with suppress(Exception):  # what has gone wrong first is what the caller has to know
+                        self._record_failure(cutting, problem, triggered_at or taken.at)
+                raise
+            if folder is None and retained:
+                release_old(self._context.state, retained, self._context.incarnation, self._write)
+            return Pinned(metadata, taken, kept)
+
+        what = f"checkpoint {number}" if place is None else f"savepoint {place}"
+        self._exchanges.with_cut(what, looks, work, then)
+        return verdict
+
+    def _cutting(
+        self,
+        number: int,
+        kind: str,
+        mode: CheckpointMode,
+        taken: Taken,
+        members: Sequence[Member],
+        views: Mapping[str, ExchangeView],
+    ) -> Cutting:
+        context, links = self._context, self._exchanges.links
+        return Cutting(
+            context.job,
+            context.job_id,
+            context.state,
+            context.incarnation,
+            number,
+            kind,
+            mode,
+            taken,
+            self._exchanges.graph,
+            members,
+            links,
+            views,
+        )
+
+    def _record(self, one: Cutting, metadata: CheckpointMetadata, at: datetime, place: str | None) -> None:
+        self._context.write_behind.write_now(completed(one, metadata, at, place))
+
+    def _write(self, row: Row) -> None:
+        self._context.write_behind.write_now([row])
+
+    def _record_failure(self, one: Cutting, problem: Exception, at: datetime) -> None:
+        if isinstance(problem, FencedError):
+            return
+        reason = problem.what if isinstance(problem, SparkExtError) else f"{type(problem).__name__}: {problem}"
+        self._context.write_behind.write_now([_row(one, "FAILED", None, at, None, reason)])
+        who = f"job '{one.job}', checkpoint {one.number}"
+        self._context.write_behind.incident(who, "checkpoint", reason, "given up")
+
+    def end(self, reason: str) -> None:
+        """The job is ending: nobody waits any longer for what has not begun.
+
+        Args:
+            reason: why.
+        """
+        with self._lock:
+            asked, self._requests, self._over = self._requests, [], reason
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None and not under_way.done.is_set() and not self._verdict.give_up(reason):
+            under_way.failure = unknown_end(self._context.job, f"the savepoint {under_way.folder}")
+            under_way.done.set()
+        for request in (*asked, *((under_way,) if under_way is not None else ())):
+            if not request.done.is_set():
+                self._fail(request, reason)
+
+    def _fail(self, request: SavepointRequest, why: str | Exception) -> None:
+        if isinstance(why, SparkExtError):
+            request.failure = why
+        else:
+            request.failure = CheckpointError(
+                f"no savepoint was taken: {why}",
+                operator=f"job '{self._context.job}'",
+                kept="all committed epochs",
+                do="try again; a job that has ended can take one too, with job.savepoint(path)",
+            )
+        request.done.set()
+
+
+def unknown_end(job: str, what: str) -> CheckpointError:
+    """The error for who waits for a checkpoint that is complete, but not known to be recorded when the job ends."""
+    return CheckpointError(
+        f"the job has ended while {what} was being recorded",
+        operator=f"job '{job}'",
+        kept="all committed epochs",
+        do="look it up in job.ledger.checkpoints(): it can be used if it is COMPLETED there",
+    )
+
+
+def completed(one: Cutting, metadata: CheckpointMetadata, at: datetime, place: str | None) -> list[Row]:
+    """The rows of a checkpoint that is complete: last the fact, before it what it holds in exchanges.
+
+    Args:
+        one: its cut.
+        metadata: its metadata.
+        at: when it was begun.
+        place: where it is kept; None: nowhere.
+    """
+    rows: list[Row] = []
+    if place is not None:
+        writes = {name: node.uid for node in one.graph for name in node.writes}
+        epochs = {name: metadata.queries[query].epoch for name, query in writes.items() if query in metadata.queries}
+        rows += [
+            ExchangeRow(
+                exchange=name,
+                event="held",
+                query="",
+                lineage=one.incarnation.lineage,
+                epoch=epochs.get(name),
+                position=part.first,
+                checkpoint_id=one.number,
+                incarnation=one.incarnation.number,
+                at=datetime.now(timezone.utc),
+            )
+            for name, part in metadata.exchanges.items()
+        ]
+    return [*rows, _row(one, "COMPLETED", metadata.to_json(), at, place)]
+
+
+def _row(
+    one: Cutting, status: str, metadata: Any, triggered: datetime, place: str | None, reason: str = ""
+) -> CheckpointRow:
+    return CheckpointRow(
+        checkpoint_id=one.number,
+        kind=one.kind,
+        query="",
+        epoch=None,
+        status=status,
+        lineage=one.incarnation.lineage,
+        incarnation=one.incarnation.number,
+        metadata=metadata,
+        at=datetime.now(timezone.utc),
+        reason=reason,
+        mode=one.mode.value,
+        triggered_at=triggered,
+        rows_in_flight=one.taken.rows_in_flight,
+        path=place,
+    )
+
+
+def check_root(path: str, roots: Sequence[str], job: str, state: str) -> None:
+    """Refuse a savepoint of somebody who may have no access to the driver's files, unless it is below a root.
+
+    Args:
+        path: as given.
+        roots: that the job allows; none: the folder that contains the state directory.
+        job: its name.
+        state: its state directory.
+
+    Raises:
+        ConfigurationError: it is elsewhere.
+    """
+    allowed = roots or (Location.of(state, {}).uri.rpartition("/")[0],)
+    if not any(root and _is_below(Location.of(path, {}).uri, Location.of(root, {}).uri) for root in allowed):
+        raise ConfigurationError(
+            f"over HTTP, a savepoint may only be written below {', '.join(allowed)}",
+            operator=f"job '{job}'",
+            kept="the folder and the job are unchanged",
+            do="give a folder there, or name its root in the setting 'savepoint_roots'",
+        )
+
+
+def _is_below(folder: str, root: str) -> bool:
+    place, base = local_path(folder), local_path(root)
+    if place is not None and base is not None:
+        return place.resolve().is_relative_to(base.resolve())
+    return folder.startswith(f"{root.rstrip('/')}/") and ".." not in folder.split("/")
+
+
+def check_folder(path: str, job: str, state: str) -> str:
+    """The folder of a savepoint, absolute; refuses one that is in use, or in the state directory.
+
+    Args:
+        path: as given.
+        job: its name.
+        state: its state directory.
+
+    Raises:
+        ConfigurationError: it is not empty, or a part of what a restore replaces.
+        StorageError: it cannot be listed.
+    """
+    folder, who = Location.of(str(path), {}).uri, f"job '{job}'"
+    if _is_below(f"{folder.rstrip('/')}/", state):
+        raise ConfigurationError(
+            f"the folder {folder} is inside the state directory, parts of which a restore replaces",
+            operator=who,
+            kept="the folder and the job are unchanged",
+            do="give the savepoint a folder outside of it; on the same file system files are linked, not copied",
+        )
+    try:
+        refuse_used(folder, who)
+    except OSError as problem:
+        raise not_writable(folder, who, problem) from problem
+    return folder

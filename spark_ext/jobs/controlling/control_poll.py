@@ -1,0 +1,199 @@
+"""What the coordinator's thread needs to know of control events, read by a worker's thread.
+
+New events, how far the queries' offsets have come, and what their planners have recorded of single events. The
+offsets of an epoch are read as soon as it is planned, but only while there are events that somebody has still to
+obey.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.control import stamps
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.ledger.maintenance import DEFAULTS
+from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.ledger.view import event_of
+from spark_ext.model.control import Event, Scope
+from spark_ext.model.offsets import Json, SourceOffset
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.logs.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from spark_ext.control.log import ControlLog
+    from spark_ext.ledger import Ledger
+
+SWEEP_EVERY: Final = 3600.0
+"""How often old stamps are deleted, s."""
+
+MOST_EPOCHS: Final = 200
+"""Epochs of a query in one look: Spark keeps some hundred."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What to look at in one query."""
+
+    query: str
+    checkpoint: str
+    lineage: int
+    after: int
+    """The last epoch that is known."""
+    committed: int
+    """The newest committed epoch."""
+    wanted: bool
+    """Whether there are events that the query has still to obey."""
+
+
+@dataclass(frozen=True)
+class EpochLook:
+    """An epoch that is planned."""
+
+    query: str
+    epoch: int
+    offsets: Mapping[str, SourceOffset]
+    """Of the channel sources, by uid."""
+    outcomes: Mapping[str, Mapping[str, Json]]
+    """What planners have recorded with it, by event id."""
+    held: Mapping[str, frozenset[int]]
+    """By source, and by "" for the query, the sequences of the aligned events that are not in force yet."""
+
+    def holds(self, event: Event) -> bool:
+        """Whether an event is aligned, and not in force yet for what it is addressed to."""
+        addressed = event.target.uid if event.target.scope in (Scope.SOURCE, Scope.CHANNEL) else ""
+        return event.sequence in self.held.get(addressed, ())
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found."""
+
+    events: tuple[Event, ...]
+    """New ones, in their order."""
+    epochs: tuple[EpochLook, ...]
+    """In the order of each query."""
+
+
+def look_pace(took: float) -> float:
+    """The least time between the begins of two looks, so that they take a tenth of the time.
+
+    Each one that finds events reads a table, while these may come all the time.
+
+    Args:
+        took: how long the last one took, s.
+
+    Returns:
+        s, at most 1.
+    """
+    return min(10 * took, 1.0)
+
+
+class ControlLooks:
+    """Reads. Safe for several threads, one at a time.
+
+    Args:
+        ledger: the job's.
+        log: accepts what functions have emitted.
+        after: the last event that is known.
+    """
+
+    def __init__(self, ledger: Ledger, log: ControlLog, after: int) -> None:
+        self._table = ledger.table(ControlEventRow)
+        self._log = log
+        self._last = after
+        self._read: int | None = None
+        self._stamped: dict[str, dict[str, str]] = {}
+        """By query and source, the stamp that was last seen."""
+        self._collected: dict[str, int] = {}
+        self._swept_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def look(self, asks: Sequence[Ask]) -> Look:
+        """Look once.
+
+        Args:
+            asks: one per query.
+
+        Raises:
+            StateError, StorageError, OSError: something cannot be read; it is looked at again.
+            FencedError: a newer incarnation owns the ledger.
+        """
+        with self._lock:
+            for ask in asks:
+                self._take_emitted(ask)
+            self._table.refresh()
+            version, events = self._table.version, self._new_events()
+            stamped = {query: dict(seen) for query, seen in self._stamped.items()}
+            epochs: list[EpochLook] = []
+            for ask in asks:
+                if ask.wanted or events:
+                    epochs += self._epochs(ask, stamped.setdefault(ask.query, {}))
+            # Only now: a look that fails has found nothing, and is repeated as a whole.
+            self._read, self._stamped = version, stamped
+            self._last = max([self._last, *(event.sequence for event in events)])
+            self._sweep(asks)
+            return Look(tuple(events), tuple(epochs))
+
+    def _sweep(self, asks: Sequence[Ask]) -> None:
+        """Delete stamps that nobody can ask for any more, now and then."""
+        if time.monotonic() - self._swept_at < SWEEP_EVERY:
+            return
+        self._swept_at = time.monotonic()
+        for ask in asks:
+            with suppress(OSError):  # it is repeated
+                stamps.sweep(ask.checkpoint, DEFAULTS.keep_epochs.total_seconds())
+
+    def _new_events(self) -> list[Event]:
+        if self._table.version == self._read:
+            return []
+        rows = self._table.rows([("sequence", ">", self._last), ("status", "=", "accepted")])
+        found = {row.sequence: event_of(row) for row in rows}
+        return [found[sequence] for sequence in sorted(found)]
+
+    def _epochs(self, ask: Ask, seen: dict[str, str]) -> list[EpochLook]:
+        log = SparkLog(ask.checkpoint)
+        out = []
+        for epoch in range(max(ask.after, ask.committed - MOST_EPOCHS) + 1, ask.committed + 2):
+            logged = log.offsets(epoch)
+            if logged is not None:
+                offsets = source_offsets(logged)
+                found = _outcomes(ask, offsets, seen)
+                out.append(EpochLook(ask.query, epoch, offsets, found, _held(ask, offsets)))
+        return out
+
+    def _take_emitted(self, ask: Ask) -> None:
+        """Accept what functions have emitted in epochs that are committed."""
+        there = [epoch for epoch in SparkLog(ask.checkpoint).numbers("emitted") if epoch <= ask.committed]
+        if not there:
+            return
+        from spark_ext.control import emitted
+
+        for epoch in sorted(there):
+            reach(FailPoint.CONTROL_BEFORE_COLLECT)
+            requests = emitted.collect(ask.checkpoint, ask.query, epoch)
+            if requests:
+                self._log.accept_emitted(requests, f"control:emitted:{ask.query}:{ask.lineage}", epoch)
+            reach(FailPoint.CONTROL_COLLECTED)
+            emitted.discard(ask.checkpoint, epoch)
+
+
+def _held(ask: Ask, offsets: Mapping[str, SourceOffset]) -> dict[str, frozenset[int]]:
+    """The aligned events that are not in force in an epoch: for each source, and for the query."""
+    names = {uid: offset.stamp for uid, offset in offsets.items()} | {"": stamps.newest(offsets.values())[1]}
+    found = {uid: stamps.read(ask.checkpoint, name).configuration.aligned for uid, name in names.items() if name}
+    return {uid: frozenset(map(int, aligned)) for uid, aligned in found.items() if aligned}
+
+
+def _outcomes(ask: Ask, offsets: Mapping[str, SourceOffset], seen: dict[str, str]) -> dict[str, Mapping[str, Json]]:
+    """What the stamps that are new in an epoch say of single events."""
+    found: dict[str, Mapping[str, Json]] = {}
+    for uid, offset in offsets.items():
+        if offset.stamp and seen.get(uid) != offset.stamp:
+            found.update(stamps.read(ask.checkpoint, offset.stamp).outcomes)
+            seen[uid] = offset.stamp
+    return found

@@ -1,0 +1,331 @@
+"""The control events of a running job: taken in, carried out by the driver or by epochs, and followed to their end.
+
+For the coordinator's thread, which it never blocks: the ledger and Spark's logs are read by a worker's thread. What has
+become of an event is derived from facts, so a start continues where a driver that was killed has left off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from spark_ext.control.job_events import refusals, transition
+from spark_ext.errors import FencedError
+from spark_ext.jobs.controlling.aligned_events import Align, AlignedEvents
+from spark_ext.jobs.controlling.control_poll import Ask, ControlLooks, Look, look_pace
+from spark_ext.jobs.controlling.driver_directives import DriverOrders
+from spark_ext.ledger.view import event_of
+from spark_ext.masking import logger
+from spark_ext.model.checkpoint_plan import Phase
+from spark_ext.model.control import JOB, Event, query, source
+from spark_ext.model.control_kinds import Where, kinds
+from spark_ext.model.event_progress import Progress, QueryView, Standing, Step
+from spark_ext.model.lifecycle import State
+from spark_ext.queries.outage import UNREADABLE
+from spark_ext.queries.worker import Outcome, Worker
+
+if TYPE_CHECKING:
+    from spark_ext.control.log import ControlLog
+    from spark_ext.jobs.controlling.rebuild import Rebuilds
+    from spark_ext.ledger import Ledger
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+
+log = logger("spark_ext.job")
+
+BEING_STARTED = (Phase.STARTING, Phase.RESTARTING)
+
+LOOK_EVERY = 0.05
+"""Least time between the begins of two looks, s."""
+
+
+class Controller:
+    """Follows all open events of a job.
+
+    Args:
+        context: the job's.
+        ledger: the job's, for reading.
+        control: accepts events, with the fence of this incarnation.
+        orders: carries out what the driver obeys.
+        align: asks for an aligned checkpoint; it is triggered under a number that is handed over before.
+        drained: called when a drain is in force.
+        rebuilds: restarts queries; None: nobody does.
+        present: gives an event of an earlier start the target that it has now.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        ledger: Ledger,
+        control: ControlLog,
+        orders: DriverOrders,
+        align: Align,
+        drained: Callable[[], None],
+        rebuilds: Rebuilds | None = None,
+        present: Callable[[Event], Event] = lambda event: event,
+    ) -> None:
+        self._context = context
+        self._control = control
+        self._orders = orders
+        self._drained = drained
+        self._rebuilds = rebuilds
+        self._open: dict[str, Progress] = {}
+        self._known: dict[str, int] = {}
+        """By query, the last epoch before which no open event can have been obeyed."""
+        self._worker = Worker(f"spark-ext-control-{context.job}", context.wake.set)
+        self._aligned = AlignedEvents(control, align, self._worker, self._warn)
+        self._looked_at, self._look_pace = 0.0, 0.0
+        self._looking = False
+        self._warned = False
+        self._begun = False
+        self._configuration = control.configuration()
+        left = ledger.open_control_events()
+        if rebuilds is not None:
+            rebuilds.resume(refusals(left))
+        self._begin([present(event_of(row)) for row in left])
+        self._looks = ControlLooks(ledger, control, self._configuration.sequence)
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    def _begin(self, events: Sequence[Event]) -> None:
+        """Take up what earlier starts have left."""
+        self._orders.configure(self._configuration)
+        for event in events:
+            if event.sequence > self._configuration.sequence:
+                continue  # accepted since; the first look finds it
+            self._take(event, left=event.incarnation < self._context.incarnation.number)
+        self._begun = True
+
+    @property
+    def stop_requested(self) -> str:
+        """Who has asked for a stop that an earlier start was to obey; "" if nobody has."""
+        return self._orders.stop_requested
+
+    def paused(self, run: QueryRun) -> bool:
+        """Whether a query reads nothing because of a control event; for any thread."""
+        return self._configuration.pauses(run.spec.uid, [source.uid for source in run.spec.sources])
+
+    def unread(self, run: QueryRun) -> str:
+        """What keeps a query from reading all that is there; "" for nothing. Reads the ledger; for any thread."""
+        found = self._control.configuration().pauses_within(run.spec.uid, [source.uid for source in run.spec.sources])
+        return f"not all that is there was read: paused are {', '.join(found)}" if found else ""
+
+    def _passes_barriers(self, run: QueryRun) -> bool:
+        """Whether a query can have a barrier now: a paused reader of an exchange does not come to those in it."""
+        if Phase.of(run.state) in BEING_STARTED:
+            return False
+        paused = [JOB, query(run.spec.uid), *(source(uid) for uid in run.spec.fed)]
+        return not run.spec.fed or not any(self._configuration.has("pause", target) for target in paused)
+
+    # -- the coordinator's thread -------------------------------------------------------------------------------------
+
+    def tick(self, now: float, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
+        """Take in what was found, look again, and decide what has come of each event.
+
+        Args:
+            now: s, monotonic.
+            runs: the queries.
+            waiting: queries that are not built yet.
+
+        Raises:
+            FencedError: a newer incarnation owns the ledger.
+        """
+        self._worker.deliver()
+        if self._rebuilds is not None:
+            self._rebuilds.tick(time.monotonic())
+        self._orders.tick(self._put)
+        self._aligned.tick(ready=all(self._passes_barriers(run) for run in runs))
+        self._settle(runs, waiting)
+        if not self._looking and now - self._looked_at >= max(LOOK_EVERY, self._look_pace):
+            self._looked_at, self._looking = now, True
+            self._aligned.say_again()
+            asks = [self._ask(run) for run in runs]
+
+            def look() -> Look:
+                begun = time.perf_counter()
+                try:
+                    return self._looks.look(asks)
+                finally:
+                    self._look_pace = look_pace(time.perf_counter() - begun)
+
+            def done(outcome: Outcome[Look]) -> None:
+                self._looking = False
+                if isinstance(outcome.error, FencedError):
+                    raise outcome.error
+                if outcome.error is None:
+                    self._warned = False
+                    self._found(outcome.result(), runs, asks)
+                elif isinstance(outcome.error, UNREADABLE):
+                    self._warn(outcome.error)
+                else:
+                    outcome.result()
+
+            self._worker.do("a look at control events", look, done)
+
+    def _warn(self, problem: Exception) -> None:
+        # The look at the ledger that decides about the job's end is the one at the fence.
+        if not self._warned:
+            log.warning("control events are looked at later: %s", problem)
+        self._warned = True
+
+    def _ask(self, run: QueryRun) -> Ask:
+        wanted = any(run.spec.uid not in one.applied for one in self._open.values() if one.concerns(_view(run)))
+        # Until a look has found nothing to be obeyed, any epoch may have obeyed what the next one finds.
+        after = self._known.setdefault(run.spec.uid, -1)
+        return Ask(run.spec.uid, run.checkpoint, run.lineage, after, run.committed, wanted)
+
+    def _found(self, look: Look, runs: Sequence[QueryRun], asks: Sequence[Ask]) -> None:
+        for event in look.events:
+            self._configuration = self._configuration.after([event])
+            self._take(event, left=False)
+        if any(kinds()[event.kind].standing for event in look.events if event.kind in kinds()):
+            self._orders.configure(self._configuration)
+        views = {run.spec.uid: _view(run) for run in runs}
+        for found in look.epochs:
+            for event_id, one in list(self._open.items()):
+                said = found.outcomes.get(event_id)
+                if said is not None and found.query not in one.outcomes:
+                    one = one.with_outcome(found.query, said)
+                if not found.holds(one.event):
+                    one = one.seen(views[found.query], found.epoch, found.offsets)
+                if found.query in one.applied and found.query not in self._open[event_id].applied:
+                    self._put(one.event, one.first_step(found.query))
+                self._open[event_id] = one
+        for ask in asks:
+            if look.events or ask.wanted:
+                # Its newest epoch may be planned and not committed: it is looked at again.
+                self._known[ask.query] = max([ask.after, *(one.epoch for one in look.epochs if one.query == ask.query)])
+                self._known[ask.query] = min(self._known[ask.query], ask.committed)
+            else:
+                self._known[ask.query] = ask.committed
+
+    def _take(self, event: Event, *, left: bool) -> None:
+        """An event that is open.
+
+        Args:
+            event: the event.
+            left: whether an earlier start was to obey it.
+        """
+        if self._rebuilds is not None:
+            self._rebuilds.take(event)
+        kind = kinds().get(event.kind)
+        if event.kind in ("align", "release", "renamed"):
+            self._put(event, Step("acknowledged", reason="see the events that it puts into force"))
+            return
+        if kind is None:
+            self._put(event, Step("rejected", reason=f"this release knows no events of the kind {event.kind!r}"))
+            return
+        over = left and not kind.standing and event.lineage < self._context.incarnation.lineage
+        if event.kind == "stop" and over:
+            self._put(event, Step("failed", reason="the job was restored, or a query reset, since"))
+            return
+        if event.kind == "drain" and not left:
+            self._drained()
+        if kind.where is not Where.EPOCH:
+            self._orders.take(event, kind, left=left, put=self._put)
+        if kind.where is not Where.DRIVER:
+            self._open[event.event_id] = Progress(event)
+            if str(event.sequence) in self._configuration.aligned:
+                self._aligned.take(event)
+
+    # -- what has come of them ----------------------------------------------------------------------------------------
+
+    def _settle(self, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
+        if not self._open:
+            return
+        views = [_view(run) for run in runs] + [QueryView(uid, frozenset(), Standing.ABLE) for uid in waiting]
+        for event_id, one in list(self._open.items()):
+            if one.event.kind == "drain":
+                if runs and all(run.lineage > one.event.lineage for run in runs):
+                    self._close_event(one.event, Step("failed", reason="the job was restored, or reset, since"))
+                continue  # it is over when the job has finished
+            if (failure := self._aligned.given_up(event_id)) is not None:
+                last: Step | None = Step("failed", reason=f"no barrier has passed all queries: {failure}")
+            else:
+                last = self._last_step(event_id, one, views)
+            if last is not None:
+                self._close_event(one.event, last)
+
+    def _last_step(self, event_id: str, one: Progress, views: Sequence[QueryView]) -> Step | None:
+        """What has finally come of an event, restarts included; None: not decided yet."""
+        if self._rebuilds is not None:
+            if self._rebuilds.pending(event_id):
+                return None
+            if (refusal := self._rebuilds.refusal(event_id)) is not None:
+                return refusal
+            one = replace(one, rebuilt=self._rebuilds.rebuilt(event_id))
+        for view in views:
+            moved = one.restarted(view)
+            if moved is not one:
+                one = moved
+                self._put(one.event, one.first_step(view.uid))
+        self._open[event_id] = one
+        return one.last_step(views)
+
+    def _close_event(self, event: Event, last: Step) -> None:
+        del self._open[event.event_id]
+        self._aligned.close(event.event_id)
+        kind = kinds()[event.kind]
+        if kind.where is Where.BOTH and last.status == "rejected":
+            # The driver has obeyed it, whether or not an epoch could.
+            last = replace(last, status="acknowledged")
+        self._put(event, last)
+
+    def _put(self, event: Event, step: Step) -> None:
+        self._context.write_behind.put_soon(
+            transition(
+                self._context.incarnation,
+                event.event_id,
+                event.sequence,
+                step.status,
+                query=step.query,
+                epoch=step.epoch,
+                reason=step.reason,
+                result=step.result,
+            )
+        )
+
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """No further command comes."""
+        self._worker.close()
+        self._orders.close()
+        if self._rebuilds is not None:
+            self._rebuilds.close()
+
+    def conclude(self, runs: Sequence[QueryRun], state: State) -> None:
+        """The job has ended: a last look, and what has come of the events that it decides; on the upkeep's thread.
+
+        Args:
+            runs: the queries, as they have ended.
+            state: the job's.
+        """
+        deadline = time.monotonic() + 1.0
+        while self._looking and time.monotonic() < deadline:
+            time.sleep(0.005)
+            self._worker.deliver()
+        for _ in range(2):  # the first may find new events, the second sees what has come of them
+            asks = [self._ask(run) for run in runs]
+            self._found(self._looks.look(asks), runs, asks)
+        self._settle(runs, ())
+        self._orders.conclude(state, self._put)
+
+
+def _view(run: QueryRun) -> QueryView:
+    sources = frozenset(source.uid for source in run.spec.sources)
+    ended = run.position.ended_sources
+    if run.state is State.FINISHED:
+        standing = Standing.FINISHED
+    elif run.state.ended:
+        standing = Standing.STOPPED
+    elif ended.issuperset(sources):
+        standing = Standing.BLIND
+    else:
+        standing = Standing.ABLE
+    keys = run.spec.rebuild
+    return QueryView(
+        run.spec.uid, sources, standing, run.committed, ended, keys, run.passed, run.since, run.lineage, run.begun
+    )

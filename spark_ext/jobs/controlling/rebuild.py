@@ -1,0 +1,381 @@
+"""Supervised restarts of queries at an epoch boundary, on request or when a key changes that their functions read.
+
+For the coordinator's thread, which it never blocks: what takes time is done by a worker. Events are taken up in their
+order, one after the other. At each one the queries that it concerns hold; they are built anew, all of them, before
+any is stopped. If one cannot be built, none is restarted, the event is rejected, and the key gets its former value
+again before the queries continue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spark_ext.control import holds, stamps
+from spark_ext.control.job_events import takes_back
+from spark_ext.errors import ConfigurationError, FencedError, SparkExtError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.controlling.replacement import prepared, rebuilt
+from spark_ext.masking import logger
+from spark_ext.model.configuration import Configuration
+from spark_ext.model.control import Delivery, Event, Scope
+from spark_ext.model.event_progress import Rebuilt, Step
+from spark_ext.model.holds import changed_key, holds_at
+from spark_ext.model.lifecycle import State
+from spark_ext.queries.boundary import BoundaryRestart, Phase
+from spark_ext.queries.worker import Outcome, Worker
+
+if TYPE_CHECKING:
+    from spark_ext.control.log import ControlLog
+    from spark_ext.model.offsets import Json
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+    from spark_ext.queries.spec import QuerySpec
+
+log = logger("spark_ext.job")
+
+NOTHING = Configuration()
+
+KINDS = ("restart", "set_config", "release")
+"""Kinds of events at which a query may hold."""
+
+
+@dataclass
+class _Change:
+    """An event at which queries may hold."""
+
+    event: Event
+    subject: Event
+    """The event that takes effect: itself, or the aligned one that it releases."""
+    before: Configuration = NOTHING
+    after: Configuration = NOTHING
+    only: QueryRun | None = None
+    """The query that came late; None: all."""
+    runs: list[QueryRun] = field(default_factory=list)
+    """Those that hold at it."""
+    able: list[QueryRun] = field(default_factory=list)
+    """Those of them that can be restarted."""
+    restarts: dict[str, BoundaryRestart] = field(default_factory=dict)
+    ready: bool = False
+    """Whether it is known which queries are restarted."""
+
+    @property
+    def event_id(self) -> str:
+        """Of the event that takes effect."""
+        return str(self.event.value["event_id"]) if self.event.kind == "release" else self.event.event_id
+
+    def aligned(self, sequence: int) -> Json:
+        """The aligned event with a sequence, as it waits."""
+        held, one = self.before.aligned.get(str(sequence)), self.subject
+        if held is None and one.sequence == sequence and one is not self.event:
+            # It is in force in other queries, which an earlier barrier has passed.
+            return {"kind": one.kind, "target": str(one.target), "value": one.value}
+        return held
+
+    def concerns(self, run: QueryRun) -> bool:
+        """Whether a query holds at it."""
+        return self.event.sequence > run.passed and holds_at(self.event, run.spec.uid, run.spec.rebuild, self.aligned)
+
+
+class Rebuilds:
+    """The restarts of a job.
+
+    Args:
+        context: the job's.
+        control: accepts events, with the fence of this incarnation.
+        configuration: in force when the queries were built.
+        runs: the queries.
+        waiting: queries that are not built yet.
+        stopping: whether the job has been asked to stop.
+        clock: s; that of the queries.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        control: ControlLog,
+        configuration: Configuration,
+        runs: Callable[[], Sequence[QueryRun]],
+        waiting: Callable[[], Sequence[str]],
+        stopping: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._context = context
+        self._control = control
+        self._configuration = configuration
+        self._runs = runs
+        self._waiting = waiting
+        self._stopping = stopping
+        self._clock = clock
+        self._worker = Worker(f"spark-ext-rebuilds-{context.job}", context.wake.set)
+        self._left: deque[_Change] = deque()
+        self._current: _Change | None = None
+        self._past: list[_Change] = []
+        """Those that a query which is built later may meet."""
+        self._known: set[str] = set()
+        self._aligned: dict[int, Event] = {}
+        self._wanted: dict[str, Step | None] = {}
+        """Restarts that were requested, and what has come of them."""
+        self._refused: dict[str, Step] = {}
+        self._rebuilt: dict[str, dict[str, Rebuilt]] = {}
+        self._put_back: set[str] = set()
+        """Events by which a key got its former value again."""
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def resume(self, refused: Mapping[str, Step]) -> None:
+        """Take up what an earlier start has refused.
+
+        Args:
+            refused: by event, what has come of it.
+        """
+        self._refused.update(refused)
+
+    def take(self, event: Event) -> None:
+        """An event; all of them, in their order."""
+        if event.delivery is Delivery.ALIGNED:
+            self._aligned[event.sequence] = event
+        if event.kind in KINDS:
+            subject = self._aligned.get(int(event.value["sequence"])) if event.kind == "release" else event
+            self._left.append(_Change(event, subject or event))
+
+    def restart(self, event: Event) -> None:
+        """A restart is requested: it is carried out when it is its turn.
+
+        Raises:
+            ConfigurationError: the query that it is addressed to cannot be restarted.
+        """
+        if event.target.scope is Scope.QUERY:
+            run = next((run for run in self._runs() if run.spec.uid == event.target.uid), None)
+            wrong = "waits for others to finish, and does not run yet" if run is None else _cannot(run)
+            if wrong:
+                raise ConfigurationError(
+                    f"query '{event.target.uid}' {wrong}",
+                    operator=f"job '{self._context.job}', query '{event.target.uid}'",
+                    kept="the job continues as it was",
+                    do="nothing: there is nothing to restart",
+                )
+        self._wanted[event.event_id] = None
+
+    def restarted(self, event: Event) -> Step | None:
+        """What has come of a requested restart; None: it is under way."""
+        return self._wanted.get(event.event_id)
+
+    def pending(self, event_id: str) -> bool:
+        """Whether it is still open what an event means for queries that may hold at it."""
+        current = () if self._current is None else (self._current,)
+        return any(change.event_id == event_id for change in (*current, *self._left))
+
+    def refusal(self, event_id: str) -> Step | None:
+        """Why an event is not obeyed; None: it is, or it is not known yet."""
+        return self._refused.get(event_id)
+
+    def rebuilt(self, event_id: str) -> dict[str, Rebuilt]:
+        """The queries that were restarted for an event."""
+        return self._rebuilt.get(event_id, {})
+
+    # -- the coordinator's thread -------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Take in what the worker has brought, and go on.
+
+        Args:
+            now: s, on the clock.
+        """
+        self._worker.deliver()
+        if self._stopping():
+            return  # what is open is obeyed by the next start
+        self._meet_late_ones()
+        while self._current is None and self._left:
+            self._begin(self._left.popleft(), now)
+        current = self._current
+        if current is not None and current.ready and all(one.over for one in current.restarts.values()):
+            self._conclude(current)
+
+    def _meet_late_ones(self) -> None:
+        """Queries that were built while an event came may hold at one that all others have passed."""
+        for run in self._runs():
+            if run.spec.uid not in self._known:
+                self._known.add(run.spec.uid)
+                missed = [
+                    _Change(one.event, one.subject, one.before, one.after, only=run)
+                    for one in self._past
+                    if one.concerns(run)
+                ]
+                self._left.extendleft(reversed(missed))
+
+    def _begin(self, change: _Change, now: float) -> None:
+        if change.only is None:
+            change.before, change.after = self._configuration, self._configuration.after([change.event])
+            self._configuration = change.after
+            if self._waiting():
+                self._past.append(change)
+        candidates = self._runs() if change.only is None else (change.only,)
+        change.runs = [run for run in candidates if change.concerns(run)]
+        change.able = able = [run for run in change.runs if not _cannot(run)]
+        requested = change.event.kind == "restart"
+        if requested and change.event.event_id in self._wanted and not able:
+            self._wanted[change.event.event_id] = Step("rejected", reason="no query of the job runs")
+        if not able or (requested and change.event.event_id not in self._wanted):
+            self._release(change)
+        elif requested:
+            self._current = change
+            self._restart(change, dict.fromkeys((run.spec.uid for run in able), None), now)
+        else:
+            self._current = change
+            self._build(change, able)
+
+    def _build(self, change: _Change, runs: Sequence[QueryRun]) -> None:
+        def build() -> dict[str, QuerySpec]:
+            found = {}
+            for run in runs:
+                values = change.after.user(run.spec.uid)
+                assert run.spec.built is not None
+                if run.spec.built.differs(values) and not _late(change.subject, run):
+                    found[run.spec.uid] = rebuilt(run.spec, run.checkpoint, values, change.event.sequence)
+            return found
+
+        def built(outcome: Outcome[dict[str, QuerySpec]]) -> None:
+            if outcome.error is None:
+                self._restart(change, dict(outcome.result()), self._clock())
+                return
+            problem = outcome.error
+            reason = problem.what if isinstance(problem, SparkExtError) else f"{type(problem).__name__}: {problem}"
+            self._refuse(change, Step("rejected", reason=f"the query cannot be built with it: {reason}"))
+
+        self._worker.do("the building of queries", build, built)
+
+    def _restart(self, change: _Change, specs: dict[str, QuerySpec | None], now: float) -> None:
+        """Those of the queries that hold which differ are restarted; the others continue at once."""
+        by = now + self._context.settings.stop_timeout / 1000
+        for run in change.runs:
+            if run.spec.uid in specs:
+                spec = specs[run.spec.uid]
+                wanted = BoundaryRestart(change.event.sequence, by, now, spec, prepared(run, spec, self._context))
+                change.restarts[run.spec.uid] = wanted
+                run.restart_at(wanted)
+        change.ready = True
+        self._release(change, [run for run in change.runs if run.spec.uid not in specs])
+
+    def _conclude(self, change: _Change) -> None:
+        self._current = None
+        late = {uid: one for uid, one in change.restarts.items() if one.phase is Phase.LATE}
+        done = {uid: one for uid, one in change.restarts.items() if one.phase is Phase.DONE}
+        if late:
+            reason = "; ".join(f"query '{uid}': {one.why}" for uid, one in late.items())
+            self._current = change
+            self._refuse(change, Step("failed", reason=reason))
+            return
+        self._release(change, [run for run in change.runs if run.spec.uid not in done])
+        found = {uid: Rebuilt(one.epoch, one.took_ms, one.completed) for uid, one in done.items()}
+        if change.event.kind != "restart":
+            self._rebuilt.setdefault(change.event_id, {}).update(found)
+        elif not found:
+            why = next((one.why for one in change.restarts.values()), "")
+            self._wanted[change.event.event_id] = Step("failed", reason=why)
+        else:
+            self._wanted[change.event.event_id] = _step_of(found)
+
+    # -- refusals -----------------------------------------------------------------------------------------------------
+
+    def _refuse(self, change: _Change, step: Step) -> None:
+        """The queries continue as they were: the key gets its former value before they do."""
+        change.ready = False
+
+        def put_back() -> Event | None:
+            return None if change.event_id in self._put_back else self._former(change, step)
+
+        def done(outcome: Outcome[Event | None]) -> None:
+            if isinstance(outcome.error, FencedError):
+                raise outcome.error
+            if outcome.error is not None:
+                log.warning("a key has not got its former value again: %s", outcome.error)
+            elif outcome.value is not None:
+                self._put_back.add(outcome.value.event_id)
+            if change.event.kind == "restart":
+                self._wanted[change.event.event_id] = step
+            else:
+                self._refused[change.event_id] = step
+            self._current = None
+            self._release(change, behind=outcome.value)
+
+        self._worker.do("a former value", put_back, done)
+
+    def _former(self, change: _Change, step: Step) -> Event | None:
+        """Have the event accepted that gives a key the value that it had before; it keeps what has come of this one."""
+        changed = changed_key(change.event, change.aligned)
+        if changed is None:
+            return None
+        target, key = changed
+        before = change.before.of("set_config", target, key)
+        given = change.after.of("set_config", target, key)
+        if self._control.configuration().of("set_config", target, key) != given:
+            return None  # somebody has set it again since
+        value = {"key": key, "unset": True} if before is None else {"key": key, "value": before.get("value")}
+        return takes_back(self._control, change.event_id, step, str(target), "set_config", value)
+
+    def _release(self, change: _Change, runs: Sequence[QueryRun] | None = None, *, behind: Event | None = None) -> None:
+        """The queries that hold and are not restarted obey the event, and continue.
+
+        Args:
+            change: at which they hold.
+            runs: of its queries; None: all.
+            behind: a further event at which they need not hold: they obey both with one epoch.
+        """
+        chosen = change.runs if runs is None else runs
+        if not chosen:
+            return
+        start, sequence = self._context.incarnation.start, change.event.sequence
+
+        def release() -> None:
+            reach(FailPoint.QUERY_BEFORE_RELEASE)
+            for run in chosen:
+                if behind is not None:
+                    holds.release(run.checkpoint, start, behind.sequence)
+                holds.release(run.checkpoint, start, sequence)
+
+        def released(outcome: Outcome[None]) -> None:
+            if isinstance(outcome.error, OSError):
+                log.warning("queries that stand still are released later: %s", outcome.error)
+                self._worker.do("a release", release, released)
+            else:
+                outcome.result()
+                for run in chosen:
+                    run.pass_by(sequence)
+
+        self._worker.do("a release", release, released)
+
+    def close(self) -> None:
+        """No further command comes."""
+        self._worker.close()
+
+
+def _cannot(run: QueryRun) -> str:
+    """Why a query cannot be restarted; "" if it can."""
+    if run.state is State.FINISHED:
+        return "has finished"
+    if run.state is State.FINISHING or run.input_done:
+        return "has read all its input, and is about to finish"
+    return f"has ended: {run.state.value}" if run.state.ended else ""
+
+
+def _late(event: Event, run: QueryRun) -> bool:
+    """Whether an event had expired, as the planners of a query see it."""
+    if event.expires_ms is None or event.kind != "set_config":
+        return False
+    late = time.time() * 1000 >= event.expires_ms
+    question = f"expiry-{run.lineage}-{event.sequence}"
+    return stamps.decide(run.checkpoint, question, "late" if late else "in time") == "late"
+
+
+def _step_of(found: dict[str, Rebuilt]) -> Step:
+    epochs = {uid: one.epoch for uid, one in found.items()}
+    result: dict[str, Json] = {
+        "took_ms": max(one.took_ms for one in found.values()),
+        "epoch": next(iter(epochs.values())) if len(epochs) == 1 else epochs,
+    }
+    reason = "; ".join(one.note(uid) for uid, one in found.items() if one.completed is not None)
+    return Step("acknowledged", reason=reason, result=result)

@@ -1,0 +1,1 @@
+"""What links the queries of a job: exchanges, and queries that start after others have finished."""

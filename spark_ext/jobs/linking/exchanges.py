@@ -1,0 +1,412 @@
+"""The exchanges of a running job: consumers are registered before a producer runs, and what all read is released."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from spark_ext.checkpoints.unaligned import Held, Logged, QueryLook, Taken, Unaligned, held_positions
+from spark_ext.errors import RESET, CheckpointError, CommitError, FencedError, StateError
+from spark_ext.exchange import decisions
+from spark_ext.exchange.kinds import parts
+from spark_ext.exchange.positions import Front, rows_before
+from spark_ext.exchange.view import ExchangeView
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.ledger.kinds import ExchangeEvent
+from spark_ext.ledger.schema import ExchangeRow
+from spark_ext.masking import logger
+from spark_ext.model.checkpoint_plan import NotNow, Reason
+from spark_ext.model.commits import FenceMark
+from spark_ext.model.cut import release_bound
+from spark_ext.queries.context import checkpoint_of
+from spark_ext.queries.outage import UNREADABLE, Outage
+from spark_ext.queries.worker import Outcome, Worker
+from spark_ext.spark.logs.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from spark_ext.exchange.contract import ExchangeMaster
+    from spark_ext.exchange.descriptor import Descriptor
+    from spark_ext.exchange.entries import LogState
+    from spark_ext.model.dag import JobGraph
+    from spark_ext.queries.context import JobContext
+
+log = logger("spark_ext.job")
+
+T = TypeVar("T")
+
+RELEASE_EVERY: Final = 1.0
+"""Pause between two looks at what can be released, s."""
+
+AT_LEAST: Final = 20
+"""Entries that are released together, unless the exchange has been read to its end: each release costs a few files."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """An exchange of the job and the sources that read it."""
+
+    name: str
+    kind: str
+    path: str
+    readers: Mapping[str, str]
+    """Query by the uid of its source; a query that is not built yet is ""."""
+    about: Callable[[str], Descriptor | None] = lambda job_id: None
+    """What the exchange is, given the job's id: for one whose producer is not built yet. None: not known."""
+
+
+class Exchanges:
+    """Registers consumers and releases rows. Its methods are for the coordinator's thread; `tick` does not block.
+
+    Args:
+        links: the exchanges.
+        context: the job's.
+        finished: whether a query has finished, be it in the job or not.
+        gated: whether there are queries that are not built yet.
+        graph: the job's.
+        older: reads the committed epochs that Spark still has of a query.
+        anew: lineage, by exchange, of producers that are not built yet and have written nothing in it.
+    """
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        context: JobContext,
+        finished: Callable[[str], bool],
+        *,
+        gated: bool,
+        graph: JobGraph,
+        older: Callable[[str], Logged],
+        anew: Mapping[str, int] | None = None,
+    ) -> None:
+        self.newest: Taken | None = None
+        """The newest consistent cut of the job; None before the first one, and in a job without exchanges."""
+        self.graph = graph
+        """The job's, as far as its queries are built."""
+        self.follower: Callable[[Mapping[str, ExchangeView]], None] | None = None
+        """Given the views after each look at the exchanges, on the thread that has looked: must not raise."""
+        self._unaligned = Unaligned(older)
+        self._views: dict[str, ExchangeView] = {}
+        self._gated = gated
+        self._anew = dict(anew or {})
+        self._links = {link.name: link for link in links}
+        self._context = context
+        self._finished = finished
+        self._worker = Worker(f"spark-ext-exchanges-{context.job}", context.wake.set)
+        self._masters: dict[str, ExchangeMaster] = {}
+        self._lock = threading.Lock()
+        self._releasing = threading.Lock()
+        """Held during a release: the last one, at the end of the job, is by another thread."""
+        self._at = time.monotonic()
+        self._sealed: set[str] = set()
+        """Exchanges whose seal has been noted."""
+        self.ended_readers: frozenset[str] = frozenset()
+        """Sources that read an exchange which was sealed before they were registered."""
+        self._outage = Outage("the exchanges of the job", f"job '{context.job}'", context)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All exchanges."""
+        return tuple(self._links.values())
+
+    def add(self, links: Sequence[Link]) -> None:
+        """A query has been built, and with it more is known; for the thread of any query's start."""
+        with self._lock:
+            found = dict(self._links)
+            for link in links:
+                known = found.get(link.name)
+                readers = {**(known.readers if known else {}), **link.readers}
+                found[link.name] = Link(link.name, link.kind, link.path, readers, link.about)
+            # Replaced as a whole: others may be looking at it.
+            self._links = found
+
+    def register(self) -> None:
+        """Register all consumers, and say which registered ones are not in the job any more.
+
+        Raises:
+            StateError: a consumer begins, and old entries have been released.
+            OSError: an exchange cannot be read or written.
+        """
+        for link in self._links.values():
+            master = self._master(link)
+            who = f"exchange '{link.name}'"
+            at, mark, job_id = time.time_ns() // 1_000_000, self._mark, self._context.job_id
+            if master.describe() is not None:
+                if link.name in self._anew:
+                    begun = partial(decisions.begin_anew_entry, lineage=self._anew[link.name])
+                    master.log.append(partial(begun, mark=mark, job_id=job_id, who=who, at=at), self._writer)
+                if master.log.look().sealed is not None:
+                    with self._lock:
+                        self.ended_readers |= set(link.readers)
+            if self._is_over(link, master):
+                continue
+            master.log.append(partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=who, at=at), self._writer)
+            state = master.log.look()
+            for uid, query in link.readers.items():
+                self._refuse_late(link, state, uid, query)
+                registration = partial(decisions.register_entry, consumer=uid, query=query, at=at)
+                if master.log.append(registration, self._writer) is not None:
+                    self._note(link.name, ExchangeEvent.REGISTERED, query=query)
+            for uid, query in state.consumers.items():
+                if uid not in link.readers and not self._finished(query):
+                    self._left(link, uid, query)
+
+    def _is_over(self, link: Link, master: ExchangeMaster) -> bool:
+        """Whether nothing has to be registered: all who read it have finished, or who writes it is not built yet."""
+        if master.describe() is None:
+            if self._gated:
+                # Its readers may be there before the query that writes it.
+                about = link.about(self._context.job_id)
+                if about is not None:
+                    master.register(about)
+                return about is None
+            raise StateError(
+                f"exchange '{link.name}' is gone: the query that writes it has finished, and its folder {link.path} is "
+                "not there any more",
+                operator=f"job '{self._context.job}', exchange '{link.name}'",
+                kept="nothing was started",
+                do="restore the folder from a backup, or discard the history of the query that writes it, with "
+                f"{RESET}",
+            )
+        state = master.log.look()
+        readers = {*state.consumers.values(), *link.readers.values()}
+        known = set(link.readers) <= set(state.consumers)
+        return known and state.sealed is not None and all(map(self._finished, readers))
+
+    def _refuse_late(self, link: Link, state: LogState, uid: str, query: str) -> None:
+        if not state.released_rows or self._finished(query) or self._begun(query):
+            return
+        raise StateError(
+            f"the first {state.released_rows} rows of exchange '{link.name}' have been released: all queries that were "
+            f"known to read it had done so, and source '{uid}' has read nothing yet",
+            operator=f"job '{self._context.job}', query '{query or '(not built yet)'}', source '{uid}'",
+            kept="the exchange and all output are unchanged; nothing was started",
+            do="discard the history of the query that writes it, which then writes it again, with "
+            f"{RESET}; the exchange's setting keep decides how long rows are kept",
+        )
+
+    def _begun(self, query: str) -> bool:
+        return bool(query) and SparkLog(checkpoint_of(self._context.state, query)).newest_offsets() is not None
+
+    def _note(self, name: str, event: ExchangeEvent, *, query: str = "", position: int | None = None) -> None:
+        incarnation = self._context.incarnation
+        self._context.write_behind.put(
+            ExchangeRow(
+                exchange=name,
+                event=event.value,
+                query=query,
+                lineage=incarnation.lineage,
+                epoch=None,
+                position=position,
+                checkpoint_id=None,
+                incarnation=incarnation.number,
+                at=datetime.now(timezone.utc),
+            )
+        )
+
+    def _left(self, link: Link, uid: str, query: str) -> None:
+        what = f"source '{uid}' of query '{query}' reads exchange '{link.name}' and is no longer in the job"
+        action = f"its rows are kept; job.forget('{link.name}', '{uid}') releases them"
+        self._context.write_behind.incident(f"job '{self._context.job}'", "exchange", what, action)
+
+    # -- release ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float, looks: Callable[[], Mapping[str, QueryLook]], held: Callable[[], Held] = dict) -> None:
+        """Begin to release what is due.
+
+        Args:
+            now: s, monotonic.
+            looks: at each query, as it is now.
+            held: by query, the offsets that it has in a checkpoint which is not complete, as far as they are known now.
+
+        Raises:
+            FencedError: a newer incarnation has claimed an exchange.
+            StorageError: the exchanges could not be read for too long.
+        """
+        self._worker.deliver()
+        if self._links and now - self._at >= RELEASE_EVERY and not self._worker.busy and self._outage.due(now):
+            self._at = now
+            # All as of this moment: a query that is built meanwhile is in none, and what a query delivers meanwhile is
+            # not before these looks.
+            found, graph, kept = looks(), self.graph, held()
+            self._worker.do("a release of exchanges", lambda: self.release(found, graph, kept), self._released)
+
+    def _released(self, outcome: Outcome[Taken | None]) -> None:
+        if isinstance(outcome.error, (*UNREADABLE, CommitError)):
+            lasting = self._outage.failed(outcome.error, time.monotonic())
+            if lasting is not None:
+                raise lasting
+        elif isinstance(outcome.error, FencedError):
+            raise outcome.error
+        else:
+            self.newest = outcome.result() or self.newest
+            self._outage.over()
+
+    def with_cut(
+        self,
+        what: str,
+        looks: Mapping[str, QueryLook],
+        action: Callable[[Taken, Mapping[str, ExchangeView]], T],
+        then: Callable[[Outcome[T]], None],
+    ) -> None:
+        """Command: do something with the newest cut that looks allow, while nothing is released.
+
+        Args:
+            what: for messages.
+            looks: at each query.
+            action: gets the cut, and a view of each exchange that is there; on the worker's thread.
+            then: gets its outcome, on the coordinator's thread.
+        """
+        graph = self.graph
+
+        def work() -> T:
+            with self._releasing:
+                there, taken = self._cut(looks, graph)
+                if isinstance(taken, NotNow):
+                    raise CheckpointError(
+                        f"there is no consistent cut now: {taken}",
+                        operator=f"job '{self._context.job}'",
+                        kept="all committed epochs; the job continues",
+                        do="try again later",
+                    )
+                return action(taken, there)
+
+        self._worker.do(what, work, then)
+
+    def _cut(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> tuple[dict[str, ExchangeView], Taken | NotNow]:
+        views = {link.name: self._view(link) for link in self._links.values()}
+        there = {name: view for name, view in views.items() if view.look()}
+        if self.follower is not None:
+            self.follower(there)
+        missing = next((name for name in graph.exchanges if name not in there), None)
+        if missing is not None:
+            return there, NotNow(Reason.STARTING, graph.producer(missing))
+        return there, self._unaligned.take(graph, looks, there)
+
+    def release(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held | None = None) -> Taken | None:
+        """Release what no consumer needs: what lies before the newest consistent cut, and before what is held.
+
+        A cut may be behind what consumers have committed, and a checkpoint may begin from there.
+
+        Args:
+            looks: at each query.
+            graph: the job's, with these queries.
+            held: see `tick`.
+
+        Returns:
+            The cut; None when there is none now.
+
+        Raises:
+            FencedError: a newer incarnation has claimed an exchange.
+            OSError: an exchange cannot be read or written.
+        """
+        with self._releasing:
+            return self._release_all(looks, graph, held or {})
+
+    def _release_all(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held) -> Taken | None:
+        there, taken = self._cut(looks, graph)
+        for name, view in there.items():
+            if view.state.sealed is not None and name not in self._sealed:
+                self._sealed.add(name)
+                producer = graph.producer(name) if name in graph.exchanges else ""
+                self._note(name, ExchangeEvent.SEALED, query=producer, position=view.state.sealed)
+        if isinstance(taken, NotNow):
+            log.debug("job '%s': no cut now, %s", self._context.job, taken)
+            return None
+        readers = {name: {**view.state.consumers, **self._links[name].readers} for name, view in there.items()}
+        places = held_positions(held, readers, there)
+        bounds = release_bound(graph, taken.cut, [places])
+        for name, view in there.items():
+            if name in bounds:
+                self._release(view, bounds[name], {reader.uid for _, reader in graph.consumers(name)})
+            else:
+                # Its producer has left the job.
+                mine = (place.released for (_, uid), place in places.items() if uid in readers[name])
+                self._release(view, min(mine, default=None), set())
+        return taken
+
+    def _release(self, view: ExchangeView, bound: int | None, known: set[str]) -> None:
+        state, about, master = view.state, view.about, view.master
+        below, over = self._bound(state, bound, known)
+        below = self._kept(master, state, about.keep, below)
+        if below <= state.released or (below - state.released < AT_LEAST and not over):
+            return
+        rows = rows_before(master.log.entry, state, Front(below, (0,) * about.partitions))
+        at, mark = time.time_ns() // 1_000_000, self._mark
+        reach(FailPoint.EXCHANGE_BEFORE_RELEASE)
+        master.log.append(
+            lambda current: decisions.release_entry(current, below, rows, mark, about.who, at), self._writer
+        )
+        self._note(about.name, ExchangeEvent.RELEASED, position=below)
+        reach(FailPoint.EXCHANGE_RELEASED)
+        master.delete_released()
+        if over:
+            # No epoch comes any more: what attempts of this incarnation have left is garbage as well.
+            master.sweep(self._context.incarnation.number + 1)
+        reach(FailPoint.EXCHANGE_DELETED)
+
+    def _bound(self, state: LogState, bound: int | None, known: set[str]) -> tuple[int, bool]:
+        """The number below which nobody needs anything, and whether the exchange has been read to its end by all."""
+        if not state.consumers:
+            return 0, False  # nobody reads it yet; who comes later reads all of it
+        left = {uid: query for uid, query in state.consumers.items() if uid not in known}
+        if any(not self._finished(query) for query in left.values()):
+            return 0, False  # it is not built yet, or has left the job without a word
+        end = state.last + 1
+        over = state.sealed is not None and (bound is None or bound > state.sealed)
+        return (end if over or bound is None else bound), over
+
+    def _kept(self, master: ExchangeMaster, state: LogState, keep: int, below: int) -> int:
+        """The bound, lowered by the time for which entries are kept at least."""
+        if not keep:
+            return below
+        oldest = time.time_ns() // 1_000_000 - keep
+        number = state.released
+        while number < below:
+            entry = master.log.entry(number)
+            if entry is not None and entry.at > oldest:
+                break
+            number += 1
+        return number
+
+    @property
+    def _mark(self) -> FenceMark:
+        return FenceMark(self._context.incarnation.number, self._context.incarnation.start)
+
+    @property
+    def _writer(self) -> str:
+        return str(self._context.incarnation.number)
+
+    def _view(self, link: Link) -> ExchangeView:
+        if link.name not in self._views:
+            self._views[link.name] = ExchangeView(self._master(link))
+        return self._views[link.name]
+
+    def _master(self, link: Link) -> ExchangeMaster:
+        with self._lock:
+            if link.name not in self._masters:
+                who = f"job '{self._context.job}', exchange '{link.name}'"
+                self._masters[link.name] = parts(link.kind, link.path, who).master
+            return self._masters[link.name]
+
+    @property
+    def busy(self) -> str:
+        """What its worker is carrying out; "" when it has nothing to do."""
+        return self._worker.busy
+
+    def deliver(self) -> None:
+        """Take in what commands have brought.
+
+        Raises:
+            FencedError: a newer incarnation has claimed an exchange.
+            StorageError: the exchanges could not be read for too long.
+        """
+        self._worker.deliver()
+
+    def close(self) -> None:
+        """The job has ended."""
+        self._worker.close()

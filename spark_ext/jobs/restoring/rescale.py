@@ -1,0 +1,237 @@
+"""Another number of state partitions for one query of a job that does not run.
+
+The query's target is claimed, as by a start: drivers of earlier starts commit nothing more to it. Then Spark
+repartitions a copy of the checkpoint, which adds an epoch without rows to it. The copy takes the place of the
+checkpoint, which is moved aside. A start that finds the checkpoint moved aside, and no other in its place, puts the
+copy there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.control.log import ControlLog
+from spark_ext.datafiles.copies import put_copy
+from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.starting.flow import opened
+from spark_ext.jobs.starting.identity import unknown
+from spark_ext.jobs.starting.recorded_past import check_past
+from spark_ext.jobs.starting.start import start_job
+from spark_ext.ledger import LedgerWriter, start_incarnation
+from spark_ext.ledger.identity import job_row
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.write_behind import WriteBehind
+from spark_ext.queries.context import JobContext, checkpoint_of
+from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.spark import jvm
+from spark_ext.spark.logs.epoch_files import files_of_epoch
+from spark_ext.spark.logs.rescaled import BUILDING, complete, replace
+from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.state_operators import relocate
+from spark_ext.spark.logs.state_partitions import repartition, require_state
+from spark_ext.spark.logs.state_stores import settle
+from spark_ext.spark.session import registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.jobs.composition import Composition
+    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.ledger import Ledger
+    from spark_ext.settings import JobSettings
+
+ATTEMPTS: Final = 5
+"""Spark may follow with epochs without rows, which empty state that has expired; its own sources may always read on."""
+
+LOOK_EVERY_S: Final = 0.02
+
+KEPT: Final = "the state and all output are unchanged"
+
+
+def rescale(
+    spark: SparkSession,
+    composition: Composition,
+    ledger: Ledger,
+    settings: JobSettings,
+    query: str,
+    partitions: int,
+    timeout: float | None = None,
+) -> None:
+    """Give the state of a query another number of partitions.
+
+    Args:
+        spark: the session.
+        composition: the job's queries.
+        ledger: the job's.
+        settings: the job's.
+        query: its uid.
+        partitions: of its state.
+        timeout: seconds in which epochs that were interrupted are completed; None: as long as it takes.
+
+    Raises:
+        ConfigurationError: there is no such query, or the number is not positive.
+        StateError: the job runs, has changed, or the query has no state, an epoch in doubt, or an operator that Spark
+            cannot repartition; or its target is not what it was.
+        FencedError: a newer start has claimed the query's target.
+        SparkExtError: the target cannot be claimed; or an epoch had to be completed, for which the start was refused,
+            or failed.
+    """
+    who = f"job '{composition.job}', query '{query}'"
+    memory = JobMemory.read(ledger)
+    if query not in memory.names:
+        raise unknown(query, memory, f"job '{composition.job}'", "rescale")
+    if partitions < 1:
+        raise ConfigurationError(
+            f"state cannot have {partitions} partitions", operator=who, kept=KEPT, do="use a number from 1"
+        )
+    _refuse_finished(memory, query, who)
+    if query not in composition.uids:
+        # Before anything is started for it: nothing would ever complete its epoch.
+        raise _missing(who)
+    place = checkpoint_of(composition.state, query)
+    local = local_path(place)
+    if local is None:
+        raise StateError(
+            "the checkpoint directory is on an object store, where it cannot be replaced in one step",
+            operator=who,
+            kept=KEPT,
+            do="take a savepoint, and restore it into another state directory with state_partitions",
+        )
+    limit = None if timeout is None else time.monotonic() + timeout
+    for _ in range(ATTEMPTS):
+        if not _in_doubt(SparkLog(place)) or _expired(limit):
+            break
+        complete_epochs(spark, composition, ledger, settings, query, limit)
+        _refuse_finished(JobMemory.read(ledger), query, who)
+    incarnation = start_incarnation(
+        ledger, composition.job, jvm_pid=jvm.jvm_pid(spark), application_id=spark.sparkContext.applicationId
+    )
+    writer = LedgerWriter(ledger, incarnation)
+    building = local.with_name(BUILDING)
+    try:
+        settle(spark, place)
+        complete(place)
+        memory = JobMemory.read(ledger)
+        specs, gated = opened(composition, memory, incarnation.number)
+        waiting = [gate.uid for gate in gated]
+        elsewhere = check_past(composition.job, memory, ledger, specs, composition.wishes, incarnation, waiting)
+        require_state(place, _settled(SparkLog(place), who), who)
+        spec = next((one for one in specs if one.uid == query), None)
+        if spec is None:
+            raise _missing(who)
+        context = _context(spark, composition, settings, writer)
+        # A driver of an earlier start, on another host, may still run: an epoch that it commits to the target from here
+        # on would be missing in the copy. What it has committed until now is in Spark's log, or in doubt there.
+        OperatorHooks(spec, context, memory.lineage(query), place, elsewhere=query in elsewhere).claim()
+        epoch = _settled(SparkLog(place), who)
+        for name in files_of_epoch(spark, place, epoch, who):
+            put_copy(f"{place}/{name}", f"{building}/{name}")
+        reach(FailPoint.RESCALE_COPIED)
+        added = repartition(spark, str(building), partitions, who)
+        relocate(str(building), place)
+        reach(FailPoint.RESCALE_REPARTITIONED)
+        at = datetime.now(timezone.utc)
+        reason = f"{partitions} partitions of state, by epoch {added}"
+        lineage = memory.lineage(query)
+        writer.append(job_row(incarnation, "rescaled", at, lineage=lineage, query=query, reason=reason))
+        replace(local, building, at)
+        reach(FailPoint.RESCALE_COMPLETE)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)  # what was refused leaves nothing
+        writer.end("rescale")
+
+
+def complete_epochs(
+    spark: SparkSession,
+    composition: Composition,
+    ledger: Ledger,
+    settings: JobSettings,
+    query: str,
+    limit: float | None = None,
+) -> None:
+    """Start the job until the epoch of a query that was interrupted is committed; no source reads on.
+
+    Args:
+        spark: the session.
+        composition: the job's queries.
+        ledger: the job's.
+        settings: the job's.
+        query: whose epoch it is.
+        limit: until when, on the monotonic clock, s; None: as long as it takes.
+
+    Raises:
+        SparkExtError: the start was refused, or a query has failed.
+    """
+    log = SparkLog(checkpoint_of(composition.state, query))
+    coordinators: list[Coordinator] = []
+    start_job(
+        spark,
+        composition.job,
+        ledger,
+        composition,
+        settings,
+        takeover=False,
+        hold=True,
+        announce=lambda context, coordinator: coordinators.append(coordinator),
+    )
+    (coordinator,) = coordinators
+    try:
+        while _in_doubt(log) and not _expired(limit) and not coordinator.join(LOOK_EVERY_S):
+            pass
+    finally:
+        coordinator.stop()
+        coordinator.join()
+    if coordinator.failure is not None:
+        raise coordinator.failure
+
+
+def _missing(who: str) -> StateError:
+    return StateError("the query is not in the job", operator=who, kept=KEPT, do="add it, as it was, and rescale then")
+
+
+def _context(spark: SparkSession, composition: Composition, settings: JobSettings, writer: LedgerWriter) -> JobContext:
+    incarnation = writer.incarnation
+    return JobContext(
+        job=composition.job,
+        job_id=incarnation.job_id,
+        state=composition.state,
+        settings=settings,
+        incarnation=incarnation,
+        registry=registry.folder_of(spark),
+        write_behind=WriteBehind(writer, composition.job),
+        wake=threading.Event(),
+        control=ControlLog(writer.ledger, incarnation.fence),
+    )
+
+
+def _refuse_finished(memory: JobMemory, query: str, who: str) -> None:
+    if memory.of(query).finished:
+        raise StateError("the query has finished", operator=who, kept=KEPT, do="nothing: it is never started again")
+
+
+def _expired(limit: float | None) -> bool:
+    return limit is not None and time.monotonic() >= limit
+
+
+def _in_doubt(log: SparkLog) -> bool:
+    planned, committed = log.newest_offsets(), log.newest_commit()
+    return planned is not None and (committed is None or planned > committed)
+
+
+def _settled(log: SparkLog, who: str) -> int:
+    planned, committed = log.newest_offsets(), log.newest_commit()
+    if committed is None:
+        raise StateError("the query has committed no epoch", operator=who, kept=KEPT, do="start the job first")
+    if planned is not None and planned > committed:
+        raise StateError(
+            f"epoch {planned} is planned and not committed: its rows would be written again under another number",
+            operator=who,
+            kept=KEPT,
+            do="start the job until that epoch is committed, stop it, and rescale then",
+        )
+    return committed

@@ -1,0 +1,239 @@
+"""How the queries of a job hang together at its start: which of them can be built, and the exchanges between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from spark_ext.errors import refused
+from spark_ext.exchange.consumers import Consumer
+from spark_ext.exchange.kinds import parts
+from spark_ext.jobs.composition import SINK, SOURCE, Composition, Gate, exchange_of, node_of
+from spark_ext.jobs.linking.exchanges import Link
+from spark_ext.jobs.starting.recorded_past import recall_late, with_renames
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.model.dag import JobGraph
+from spark_ext.model.definitions import QueryDefinition
+from spark_ext.queries.context import checkpoint_of
+from spark_ext.queries.run import QueryRun
+from spark_ext.queries.writer_checks import NOTHING_STARTED, check_ends_now
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.jobs.linking.exchanges import Exchanges
+    from spark_ext.ledger import LedgerWriter
+    from spark_ext.ledger.schema import DefinitionRow
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.spec import OperatorSpec, QuerySpec
+
+
+def opened(
+    composition: Composition, memory: JobMemory, number: int, *, holds: bool = False
+) -> tuple[list[QuerySpec], list[Gate]]:
+    """The queries that can be built now, and those that wait for others which have not finished.
+
+    Args:
+        composition: of the job.
+        memory: what the ledger remembers; what has finished may have another name from this start on.
+        number: of the incarnation.
+        holds: whether none is built for the first time; see `JobContext.holds_gates`.
+
+    Raises:
+        ConfigurationError: a query or its rename is refused.
+        Exception: what the user's function raises.
+    """
+    memory, _ = with_renames(composition.job, memory, composition.uids, composition.wishes, number)
+    specs = [composition.renewed(spec) for spec in composition.specs]
+    waiting = []
+    for gate in composition.gates:
+        if all(memory.of(uid).finished for uid in gate.after) and (not holds or memory.knows(gate.uid)):
+            specs.append(composition.build(gate, specs))
+        else:
+            waiting.append(gate)
+    return specs, waiting
+
+
+def check_now(spec: QuerySpec, job: str) -> None:
+    """Refuse a run that ends with what is there over a source of a query that always has more.
+
+    Raises:
+        ConfigurationError: names the source.
+    """
+    check_ends_now([(one.format, one.options) for one in spec.sources], f"job '{job}', query '{spec.uid}'")
+
+
+def check_followers(specs: Sequence[QuerySpec], graph: JobGraph, job: str) -> None:
+    """Refuse queries that would wait for the end of one that reads what is there now, and has no end.
+
+    Args:
+        specs: queries that have not finished, and are not drained.
+        graph: of the job.
+        job: its name.
+
+    Raises:
+        ConfigurationError: names both queries.
+    """
+    for spec in specs:
+        behind = graph.downstreams(spec.uid)
+        if spec.available_now and spec.natives and behind:
+            raise refused(
+                f"query '{behind[0]}' waits for the end of query '{spec.uid}', which has available_now over one of "
+                f"Spark's own sources ({spec.natives[0]}): it reads what is there now, and has no end",
+                f"job '{job}', query '{behind[0]}'",
+                "remove available_now and run the job with until='now', in which the queries behind it follow it; with "
+                "emit='all', or drained, it ends for good",
+                NOTHING_STARTED,
+            )
+
+
+def checked_graph(
+    composition: Composition, specs: Sequence[QuerySpec], waiting: Sequence[Gate], memory: JobMemory
+) -> JobGraph:
+    """The job's graph, in which what has finished may be missing.
+
+    Raises:
+        ConfigurationError: see `Composition.graph`.
+    """
+    ended = frozenset(name for name in memory.names if memory.of(name).finished and name not in composition.uids)
+    sealed = frozenset(link.name for link in links_of(composition, specs, waiting=bool(waiting)) if _is_sealed(link))
+    return composition.graph(specs, waiting, ended, sealed)
+
+
+def _is_sealed(link: Link) -> bool:
+    master = parts(link.kind, link.path, f"exchange '{link.name}'").master
+    return master.describe() is not None and master.log.look().sealed is not None
+
+
+def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: bool) -> list[Link]:
+    """The exchanges of some queries, and those that the user has made.
+
+    Args:
+        composition: of the job.
+        specs: the queries.
+        waiting: whether some queries are not built yet: what is read under a uid that no query has belongs to them.
+    """
+    places: dict[str, tuple[str, str]] = {
+        one.name: (one.kind, one.path) for one in composition.exchanges.values() if waiting and one.readers
+    }
+    readers: dict[str, dict[str, str]] = {
+        one.name: dict.fromkeys(one.readers, "") if waiting else {} for one in composition.exchanges.values()
+    }
+    for spec in specs:
+        for operator in spec.operators:
+            if operator.format.lower() not in (SOURCE, SINK):
+                continue
+            kind, path = _place(operator)
+            name = exchange_of(path, composition.state)
+            if name is not None:
+                places[name] = (kind, path)
+                if operator.format.lower() == SOURCE:
+                    readers.setdefault(name, {})[operator.uid] = spec.uid
+    made = composition.exchanges
+    return [
+        Link(name, kind, path, readers.get(name, {}), made[name].descriptor if name in made else _unknown)
+        for name, (kind, path) in places.items()
+    ]
+
+
+def _unknown(job_id: str) -> None:
+    """Nothing is known of an exchange that was not made with `Job.exchange`."""
+
+
+def _place(operator: OperatorSpec) -> tuple[str, str]:
+    options = {name.lower(): value for name, value in operator.options.items()}
+    return options.get("kind", "arrow"), options.get("path", "")
+
+
+def consumers_of(links: Sequence[Link], state: str) -> dict[str, tuple[Consumer, ...]]:
+    """By exchange, the sources for which its producer waits: those whose queries are built."""
+    return {
+        link.name: tuple(Consumer(uid, checkpoint_of(state, query)) for uid, query in link.readers.items() if query)
+        for link in links
+    }
+
+
+def anew(waiting: Sequence[Gate], memory: JobMemory) -> dict[str, int]:
+    """Which exchanges have rows of a discarded history that their producers, which wait, have not abandoned yet.
+
+    Args:
+        waiting: queries that are not built yet.
+        memory: what the ledger remembers.
+
+    Returns:
+        By exchange that such a query wrote when it was last built, its present lineage, if it has done nothing in it.
+    """
+    found: dict[str, int] = {}
+    for gate in waiting:
+        former = [row for row in memory.definitions if row.query == gate.uid]
+        if former and not memory.knows(gate.uid):
+            last = QueryDefinition.from_json(former[-1].definition)
+            found |= dict.fromkeys(node_of(gate.uid, last).writes, memory.lineage(gate.uid))
+    return found
+
+
+class LateQueries:
+    """Builds queries whose time has come while the job runs.
+
+    Args:
+        composition: of the job.
+        memory: what the ledger remembered at the start.
+        context: the job's.
+        writer: of the ledger.
+        exchanges: of the job.
+        graph: the job's, as it is at the start.
+    """
+
+    def __init__(
+        self,
+        composition: Composition,
+        memory: JobMemory,
+        context: JobContext,
+        writer: LedgerWriter,
+        exchanges: Exchanges,
+        graph: JobGraph,
+    ) -> None:
+        self._graph = graph
+        self._composition = composition
+        self._memory = memory
+        self._context = context
+        self._writer = writer
+        self._exchanges = exchanges
+        self._rows: dict[str, DefinitionRow] = {}
+        self.coordinator: Coordinator | None = None
+        """Set once it is there."""
+
+    def build(self, gate: Gate) -> QueryRun:
+        """A query that is to be started; on a worker's thread.
+
+        Raises:
+            ConfigurationError, StateError: it is refused.
+            Exception: what the user's function raises.
+        """
+        assert self.coordinator is not None
+        there = [run.spec for run in self.coordinator.runs]
+        spec = self._composition.build(gate, there)
+        built = {one.uid for one in there} | {spec.uid}
+        waiting = [other for other in self._composition.gates if other.uid not in built]
+        self._graph = checked_graph(self._composition, [*there, spec], waiting, self._memory)
+        number = self._context.incarnation.number
+        self._rows[spec.uid] = recall_late(self._context.job, self._memory, spec, there, number)
+        if self._context.until is not None:
+            check_now(spec, self._context.job)
+        run = QueryRun(spec, self._context, self._memory.lineage(spec.uid), {})
+        run.restore(None)
+        return run
+
+    def begin(self, run: QueryRun) -> None:
+        """Give it the commands of its start; on the coordinator's thread."""
+        run.begin_late(self._recording(run))
+
+    def _recording(self, run: QueryRun) -> Callable[[], None]:
+        links = links_of(self._composition, [run.spec], waiting=False)
+        self._exchanges.graph = self._graph
+
+        def record() -> None:
+            self._exchanges.add(links)
+            self._exchanges.register()
+            self._writer.append([self._rows[run.spec.uid]])
+
+        return record

@@ -1,0 +1,385 @@
+"""Who is who: a job as it is given, compared with what its ledger remembers, before anything is claimed.
+
+Pure. Whatever has changed since the last start either leaves each query exactly where it was, or is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from spark_ext.errors import RESET, ConfigurationError, SparkExtError, StateError
+from spark_ext.jobs.change_declarations import Wishes
+from spark_ext.ledger.memory import JobMemory, QueryMemory
+from spark_ext.model.changes import Change, ChangeKind, compare
+from spark_ext.model.definitions import QueryDefinition, Role
+from spark_ext.queries.writer_checks import NOTHING_STARTED
+from spark_ext.spark.logs.checkpoint_directory import state_of_checkpoint
+
+UNCHANGED = "the state and all output are unchanged; nothing was started"
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What Spark's own log in a query's checkpoint directory says."""
+
+    checkpoint: str
+    """The directory."""
+    query_id: str | None = None
+    """None: there is no checkpoint."""
+    planned: int = -1
+    """The newest planned epoch; -1: none."""
+    committed: int = -1
+    """The newest committed epoch; -1: none."""
+    control: int = 0
+    """The newest control event on which the newest planned epoch relies; 0: none."""
+    state: bool = True
+    """Whether there is a folder of a stateful operator."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that a start has to say, and does not refuse."""
+
+    query: str
+    what: str
+    action: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """A job as it is given, and what is known of its queries."""
+
+    job: str
+    memory: JobMemory
+    """With the renames that the user asks for."""
+    given: Mapping[str, QueryDefinition]
+    """The queries of the job, by uid."""
+    logs: Mapping[str, Logged]
+    """Of each query in the job or the ledger that has not finished."""
+    wishes: Wishes
+    moving: frozenset[str] = frozenset()
+    """Options, as `uid.option`, that may change while an epoch is planned and not committed."""
+    older: str = ""
+    """A driver of the job that may still run, and commit to where a sink wrote until now; "" if there is none."""
+    waiting: frozenset[str] = frozenset()
+    """Queries of the job that are not built yet, because they wait for the end of others."""
+
+    def who(self, query: str) -> str:
+        """A query, for messages."""
+        return f"job '{self.job}', query '{query}'"
+
+    def begun(self, query: str) -> bool:
+        """Whether a query has history that must not be repeated."""
+        known = self.memory.of(query)
+        return known.committed >= 0 or known.input_done or bool(known.flags) or self._logged(query).planned >= 0
+
+    def _logged(self, query: str) -> Logged:
+        return self.logs.get(query, Logged(""))
+
+    def exchanged(self) -> tuple[str, ...]:
+        """Queries whose sink is another one, on request."""
+        return tuple(
+            query
+            for query, known in ((query, self.memory.of(query)) for query in self.given)
+            if known.definition is not None and not known.finished and self.begun(query)
+            for change in compare(query, known.definition, self.given[query])
+            if change.role is Role.SINK and change.acceptable and change.key not in self.moving
+        )
+
+    # -- refusals -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> tuple[Notice, ...]:
+        """Refuse what cannot continue.
+
+        Returns:
+            What is worth a line nevertheless.
+
+        Raises:
+            StateError, ConfigurationError: says what differs, and the ways out.
+        """
+        for problem in self._problems():
+            raise problem
+        return tuple(self._notices())
+
+    def check_late(self, query: str) -> None:
+        """Refuse a query that has no history, and comes to a running job, for what belongs to another one.
+
+        Raises:
+            StateError: an operator of it does.
+        """
+        for problem in (*self._moved(query, self.given[query]), *self._left_out(query)):
+            raise problem
+
+    def _problems(self) -> Iterator[SparkExtError]:
+        gone = sorted(name for name in self.memory.names if name not in self.given and self.begun(name))
+        for query in gone:
+            yield from self._too_early(query) if query in self.waiting else self._gone(query)
+        for query, definition in self.given.items():
+            yield from self._moved(query, definition)
+        for query, definition in self.given.items():
+            yield from self._changed(query, definition)
+        for query in self.given:
+            yield from self._lost(query)
+            yield from self._left_out(query)
+
+    def _too_early(self, query: str) -> Iterator[SparkExtError]:
+        yield StateError(
+            f"query '{query}' has begun in an earlier start, and is to be built only after queries that have not "
+            "finished now: one of them was reset without it, or is another one",
+            operator=self.who(query),
+            kept=UNCHANGED,
+            do=f"name in `after` the queries that it had waited for; or discard its history too: {_reset(query)}",
+        )
+
+    def _gone(self, query: str) -> Iterator[SparkExtError]:
+        known = self.memory.of(query)
+        lives = {uid: other for other, one in self.given.items() for uid in one.uids & known.uids}
+        if lives:
+            uid, other = sorted(lives.items())[0]
+            rest = f" and {len(lives) - 1} more" if len(lives) > 1 else ""
+            yield StateError(
+                f"query '{query}' is no longer in the job, but its operator '{uid}'{rest} is in query '{other}': "
+                "what it has read would be read again, and written again",
+                operator=self.who(other),
+                kept=UNCHANGED,
+                do=f"if '{other}' is '{query}' under another uid, say job.add('{other}', ..., "
+                f"renamed_from='{query}'); to begin anew, {_reset(query)}; "
+                f"otherwise give the operators of the new query uids of their own, and say job.remove('{query}')",
+            )
+        elif not (known.finished or known.removed or query in self.wishes.removed):
+            yield StateError(
+                f"query '{query}' has not finished, and is no longer in the job",
+                operator=self.who(query),
+                kept=UNCHANGED,
+                do=f"add it again, as it was; if it has another uid now, say job.add(<new uid>, ..., "
+                f"renamed_from='{query}'); to abandon it, say job.remove('{query}') before the start",
+            )
+
+    def _moved(self, query: str, definition: QueryDefinition) -> Iterator[SparkExtError]:
+        for other in sorted(self.memory.names - {query}):
+            if other not in self.given or not self.begun(other):
+                continue
+            for one in definition.operators:
+                # A finished query keeps the uids with which it ran, whatever it is given now.
+                if one.uid in self.memory.of(other).uids:
+                    yield StateError(
+                        f"{one.role} '{one.uid}' belongs to query '{other}', and is now in query '{query}', which "
+                        "must not take over what it has read or written there",
+                        operator=self.who(query),
+                        kept=UNCHANGED,
+                        do=f"move it back to '{other}', or give it another uid in '{query}'; or let '{other}' begin "
+                        f"anew, which frees its uids: {_reset(other)}",
+                    )
+
+    def _changed(self, query: str, definition: QueryDefinition) -> Iterator[SparkExtError]:
+        known = self.memory.of(query)
+        if known.definition is None or known.finished or not self.begun(query):
+            return
+        for change in compare(query, known.definition, definition):
+            if not change.breaking:
+                continue
+            if not change.acceptable:
+                yield self._refused(query, change)
+            elif change.key not in self.wishes.accepted.get(query, ()):
+                yield self._unaccepted(query, change)
+            else:
+                yield from self._in_doubt(query, change)
+
+    def _refused(self, query: str, change: Change) -> SparkExtError:
+        return ConfigurationError(
+            f"{change}, and the query has not finished: Spark knows its sources by their places in the plan, and an "
+            "offset belongs to one source",
+            operator=self.who(query),
+            kept=UNCHANGED,
+            do="put the sources back as they were; read further input in a query of its own; or discard the query's "
+            f"history with {_reset(query)}",
+        )
+
+    def _unaccepted(self, query: str, change: Change) -> SparkExtError:
+        accept = f"job.add('{query}', ..., accept=('{change.key}',))"
+        if change.kind is ChangeKind.STATE:
+            meaning = "results would mix what was computed before the change with what comes after it"
+            do = (
+                "put the operator back as it was; restore a savepoint that was taken with the present one; begin anew "
+                f"with {_reset(query)}; or, if both compute the same, say {accept}"
+            )
+        else:
+            meaning = _meaning(change)
+            do = (
+                f"put it back as it was; to read or write elsewhere and begin anew, {_reset(query)}; if it is the same "
+                f"data in another place, say {accept}"
+            )
+        return ConfigurationError(f"{change}: {meaning}", operator=self.who(query), kept=UNCHANGED, do=do)
+
+    def _in_doubt(self, query: str, change: Change) -> Iterator[SparkExtError]:
+        logged = self._logged(query)
+        if change.role is not Role.SINK or change.key in self.moving:
+            return
+        if self.older:
+            yield StateError(
+                f"{change}, while an earlier driver may still run ({self.older}): it could commit an epoch in the old "
+                "place, where this start does not fence it off, and it would be written to the new one as well",
+                operator=self.who(query),
+                kept=UNCHANGED,
+                do="start the job once as it was, stop it, and change it then",
+            )
+        if logged.planned > logged.committed:
+            yield StateError(
+                f"{change}, while epoch {logged.planned} is planned and not committed: it may be in the old place "
+                "already, and would be written to the new one as well",
+                operator=self.who(query),
+                kept=UNCHANGED,
+                do="start the job once as it was, until that epoch is committed, stop it, and change it then",
+            )
+
+    def _lost(self, query: str) -> Iterator[SparkExtError]:
+        known, logged = self.memory.of(query), self._logged(query)
+        if known.finished or known.committed < 0:
+            return
+        if known.definition is not None and known.definition.state and logged.query_id and not logged.state:
+            yield StateError(
+                f"the state of this query is missing: {logged.checkpoint}/state has no folder of an operator, and "
+                f"epochs up to {known.committed} are committed",
+                operator=self.who(query),
+                kept=UNCHANGED,
+                do="put the folder back; restore the job from a savepoint or a retained checkpoint; or discard the "
+                f"history with {_reset(query)}",
+            )
+        other = known.query_id is not None and logged.query_id != known.query_id
+        if other or logged.committed < known.committed:
+            state = state_of_checkpoint(logged.query_id, logged.committed, other=other)
+            yield StateError(
+                f"the checkpoint directory of this query {state}: the ledger has committed epochs up to "
+                f"{known.committed}, and a new checkpoint would write them a second time",
+                operator=self.who(query),
+                kept=UNCHANGED,
+                do=f"restore the directory ({logged.checkpoint}), or discard the history with {_reset(query)}",
+            )
+
+    def _left_out(self, query: str) -> Iterator[SparkExtError]:
+        if self.memory.of(query).left_out and not self.begun(query):
+            yield left_out(query, self.who(query))
+
+    # -- notices ------------------------------------------------------------------------------------------------------
+
+    def _notices(self) -> Iterator[Notice]:
+        for query, definition in self.given.items():
+            known = self.memory.of(query)
+            if known.definition is None or not self.begun(query):
+                continue
+            changes = compare(query, known.definition, definition)
+            if known.finished and changes:
+                yield Notice(
+                    query,
+                    f"it has finished, and has changed since: {'; '.join(map(str, changes))}",
+                    f"nothing of it is started; job.reset('{query}', cascade=True) or another uid runs it anew",
+                )
+            elif not known.finished:
+                for change in changes:
+                    if change.acceptable:
+                        yield Notice(query, str(change), "accepted on request")
+
+
+def _meaning(change: Change) -> str:
+    if change.role is Role.SINK:
+        return "the epochs written so far are in the old place, and would be missing in the new one"
+    return "what was read so far would count as read in the new place"
+
+
+def renames(job: str, memory: JobMemory, given: Iterable[str], wishes: Wishes) -> dict[str, str]:
+    """The renames that are still to be done: former name by new name.
+
+    Raises:
+        ConfigurationError: a former name is unknown or in use, or the new one has a history of its own.
+    """
+    if not memory.ever:
+        # The job's first start in this state directory: a script may contain renames of another one.
+        return {}
+    to_do = {}
+    present = frozenset(given)
+    for query, old in wishes.renamed.items():
+        if memory.lineages.renamed(query, old):
+            continue
+        who = f"job '{job}', query '{query}'"
+        if memory.of(old).left_out:
+            raise left_out(old, who)
+        if old not in memory.names and old in memory.ever:
+            continue  # its history was discarded, by a reset or a restore: there is nothing to take over
+        if old not in memory.names:
+            raise unknown(old, memory, who, "renamed_from")
+        if old in present:
+            raise ConfigurationError(
+                f"query '{old}', the former uid of this one, is in the job as well",
+                operator=who,
+                kept=NOTHING_STARTED,
+                do=f"leave out renamed_from='{old}', or give the other query a uid that was not used before",
+            )
+        former = memory.lineages.names(old, memory.lineage(old))
+        if query in memory.names or (query in memory.used and query not in former):
+            raise ConfigurationError(
+                f"query '{query}' has a history of its own, which that of '{old}' cannot replace",
+                operator=who,
+                kept=NOTHING_STARTED,
+                do=f"give query '{old}' a uid that was not used before",
+            )
+        to_do[query] = old
+    return to_do
+
+
+def left_out(query: str, who: str) -> StateError:
+    """The refusal of a query that the last restore in place left out.
+
+    Args:
+        query: its name.
+        who: for messages.
+    """
+    return StateError(
+        f"query '{query}' was left out when the job was restored in place: what it had written was not put back, and "
+        "would be written again",
+        operator=who,
+        kept=UNCHANGED,
+        do=f"restore the savepoint again with the query in the job; or {_reset(query)}",
+    )
+
+
+def refuse_unknown(job: str, memory: JobMemory, wishes: Wishes) -> None:
+    """Refuse the removal of a query that never was in the job.
+
+    Raises:
+        ConfigurationError: names the known ones.
+    """
+    for query in sorted(wishes.removed if memory.ever else ()):
+        if query not in memory.ever:
+            raise unknown(query, memory, f"job '{job}'", "remove")
+
+
+def unknown(query: str, memory: JobMemory, who: str, word: str) -> ConfigurationError:
+    """The refusal of a name that the ledger does not know.
+
+    Args:
+        query: the name.
+        memory: what the ledger knows.
+        who: where it was given.
+        word: as what it was given.
+    """
+    known = ", ".join(f"'{name}'" for name in sorted(memory.ever)) or "none"
+    return ConfigurationError(
+        f"{word} names the query '{query}', which this job never had; its queries so far: {known}",
+        operator=who,
+        kept=NOTHING_STARTED,
+        do="correct the name",
+    )
+
+
+def to_record(start: Start, query: str) -> bool:
+    """Whether the definition of a query is to be written down: when it is another one, or the query was removed."""
+    known: QueryMemory = start.memory.of(query)
+    return not known.finished and (known.definition is None or known.removed or known.definition != start.given[query])
+
+
+__all__ = ["ChangeKind", "Logged", "Notice", "Start", "refuse_unknown", "renames", "to_record", "unknown"]
+
+
+def _reset(query: str) -> str:
+    return RESET.replace("<query>", query)

@@ -1,0 +1,263 @@
+"""What a start of a job does about its past: read it once, refuse what cannot continue, write down what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_ext.errors import StateError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.change_declarations import Wishes
+from spark_ext.jobs.starting.identity import Logged, Notice, Start, refuse_unknown, renames, to_record
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.schema import ControlEventRow, DefinitionRow
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.queries import operators
+from spark_ext.queries.context import checkpoint_of
+from spark_ext.queries.definition import definition_of
+from spark_ext.sinks.runtime import position
+from spark_ext.spark.logs.placing import put_in_place
+from spark_ext.spark.logs.rescaled import complete as complete_rescale
+from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.state_operators import relocate
+
+if TYPE_CHECKING:
+    from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
+    from spark_ext.model.definitions import QueryDefinition
+    from spark_ext.queries.spec import QuerySpec
+
+
+class Recalled(NamedTuple):
+    """The past of a job that may start."""
+
+    memory: JobMemory
+    notices: tuple[Notice, ...]
+    elsewhere: frozenset[str]
+    """Queries whose sinks write to another target from now on, on request."""
+    definitions: tuple[DefinitionRow, ...]
+    """To be recorded when all targets are claimed: a start that is refused has changed nothing."""
+
+
+def nothing_recalled(memory: JobMemory) -> Recalled:
+    """What the ledger says, for a job that was stopped before it has started."""
+    return Recalled(memory, (), frozenset(), ())
+
+
+def recall(
+    job: str,
+    memory: JobMemory,
+    ledger: Ledger,
+    specs: Sequence[QuerySpec],
+    wishes: Wishes,
+    writer: LedgerWriter,
+    waiting: Sequence[str] = (),
+) -> Recalled:
+    """Compare the job with its past, before anything is claimed.
+
+    Facts are written to the ledger first, and what follows from them (a moved folder) is done, or done again, by the
+    next start.
+
+    Args:
+        job: its name.
+        memory: what the ledger remembers.
+        ledger: the job's.
+        specs: its queries.
+        wishes: what the user has said of changes.
+        writer: of this start.
+        waiting: queries that are not built yet, because they wait for the end of others.
+
+    Raises:
+        StateError, ConfigurationError: the job has changed in a way that would lose or repeat something.
+        FencedError, StorageError: the ledger cannot be written.
+    """
+    start, to_do = _compared(job, memory, ledger, specs, wishes, writer.incarnation, waiting)
+    after, given = start.memory, start.given
+    notices = start.check()
+
+    for query, old in to_do.items():
+        writer.renamed(query, old, memory.lineage(old))
+        reach(FailPoint.QUERY_RENAMED)
+    for query in given:
+        _move(ledger.uri, after, query)
+        # After a rename, and when the state directory was moved or copied; also what a start that died has left.
+        relocate(checkpoint_of(ledger.uri, query))
+    for query in sorted(wishes.removed & after.names):
+        if not after.of(query).removed:
+            writer.removed(query, after.lineage(query))
+    number = writer.incarnation.number
+    rows = tuple(
+        _definition(query, after.lineage(query), number, one) for query, one in given.items() if to_record(start, query)
+    )
+    return Recalled(after, notices, frozenset(start.exchanged()), rows)
+
+
+def check_past(
+    job: str,
+    memory: JobMemory,
+    ledger: Ledger,
+    specs: Sequence[QuerySpec],
+    wishes: Wishes,
+    incarnation: Incarnation,
+    waiting: Sequence[str] = (),
+) -> frozenset[str]:
+    """Refuse what `recall` refuses, and what it would have to write down; for what is done between two runs.
+
+    Returns:
+        Queries whose sinks write to another target from the next start on, on request.
+
+    Raises:
+        StateError, ConfigurationError: the job has changed, or a query has been given another name.
+    """
+    start, to_do = _compared(job, memory, ledger, specs, wishes, incarnation, waiting)
+    start.check()
+    for query, old in to_do.items():
+        raise StateError(
+            f"query '{query}' was '{old}' in the last start",
+            operator=f"job '{job}', query '{query}'",
+            kept="nothing was changed",
+            do="start the job once under the new name, and stop it",
+        )
+    return frozenset(start.exchanged())
+
+
+def _compared(
+    job: str,
+    memory: JobMemory,
+    ledger: Ledger,
+    specs: Sequence[QuerySpec],
+    wishes: Wishes,
+    incarnation: Incarnation,
+    waiting: Sequence[str],
+) -> tuple[Start, dict[str, str]]:
+    """The job beside its past, and the renames that are still to be recorded."""
+    given = {spec.uid: definition_of(spec) for spec in specs}
+    refuse_unknown(job, memory, wishes)
+    after, to_do = with_renames(job, memory, (*given, *waiting), wishes, incarnation.number)
+    for query in {*given, *after.names}:
+        # Also under a name that it has no more: its checkpoint is moved from there below.
+        for name in after.lineages.names(query, after.lineage(query)):
+            complete_rescale(checkpoint_of(ledger.uri, name))
+    logs = {
+        query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
+    }
+    _refuse_lost_events(ledger, logs)
+    moving = frozenset(
+        f"{spec.sink.uid}.{name}"
+        for spec in specs
+        if spec.sink is not None
+        for name in operators.moving_fields(spec.sink.format)
+    )
+    return Start(job, after, given, logs, wishes, moving, incarnation.older, frozenset(waiting)), to_do
+
+
+def with_renames(
+    job: str, memory: JobMemory, queries: Iterable[str], wishes: Wishes, number: int
+) -> tuple[JobMemory, dict[str, str]]:
+    """The memory as it is once all queries have the names that the user gives them.
+
+    Args:
+        job: its name.
+        memory: what the ledger remembers.
+        queries: of the job, also those that are not built yet.
+        wishes: what the user has said of changes.
+        number: of the incarnation.
+
+    Returns:
+        It, and the renames that are still to be recorded: former name by new name.
+
+    Raises:
+        ConfigurationError: a former name is unknown or in use, or the new one has a history of its own.
+    """
+    to_do = renames(job, memory, queries, wishes)
+    for query, old in to_do.items():
+        memory = memory.with_renamed(query, old, number)
+    return memory, to_do
+
+
+def recall_late(
+    job: str, memory: JobMemory, spec: QuerySpec, others: Sequence[QuerySpec], number: int
+) -> DefinitionRow:
+    """Compare a query that comes to a running job with the job's past.
+
+    Args:
+        job: its name.
+        memory: what the ledger remembered at the job's start.
+        spec: the query.
+        others: those that are in the job.
+        number: of the incarnation.
+
+    Returns:
+        Its definition, to be recorded when its target is claimed.
+
+    Raises:
+        StateError: an operator of it belongs to another query.
+    """
+    given = {one.uid: definition_of(one) for one in (*others, spec)}
+    Start(job, memory, given, {}, Wishes()).check_late(spec.uid)
+    return _definition(spec.uid, memory.lineage(spec.uid), number, given[spec.uid])
+
+
+def _definition(query: str, lineage: int, number: int, one: QueryDefinition) -> DefinitionRow:
+    at = datetime.now(timezone.utc)
+    return DefinitionRow(query=query, lineage=lineage, incarnation=number, at=at, definition=one.to_json())
+
+
+def _found(state: str, memory: JobMemory, query: str) -> str:
+    """Where a query's checkpoint is now: under its name, or still under a former one."""
+    own = checkpoint_of(state, query)
+    if SparkLog(own).exists():
+        return own
+    for old in memory.lineages.names(query, memory.lineage(query))[1:]:
+        # A query that has taken over the name owns the directory; it has run, so this one was moved before.
+        if not memory.knows(old) and SparkLog(checkpoint_of(state, old)).exists():
+            return checkpoint_of(state, old)
+    return own
+
+
+def _logged(state: str, memory: JobMemory, query: str) -> Logged:
+    place = _found(state, memory, query)
+    log = SparkLog(place)
+    planned, committed = log.newest_offsets(), log.newest_commit()
+    offsets = None if planned is None else log.offsets(planned)
+    control = 0 if offsets is None else max((one.control for one in source_offsets(offsets).values()), default=0)
+    first, last = (-1 if epoch is None else epoch for epoch in (planned, committed))
+    return Logged(place, log.query_id(), first, last, control, state=bool(log.numbers("state")))
+
+
+def _refuse_lost_events(ledger: Ledger, logs: Mapping[str, Logged]) -> None:
+    """Refuse when somebody has obeyed an event that the ledger does not have: later ones would not be obeyed."""
+    newest = ledger.newest_control_sequence()
+    obeyed = {f"epoch {log.planned} of query '{query}'": log.control for query, log in sorted(logs.items())}
+    obeyed["a row of control_transitions"] = ledger.newest_transition()
+    for where, sequence in obeyed.items():
+        if sequence > newest:
+            raise StateError(
+                f"{where} relies on control event {sequence}, and the newest one in the ledger is {newest}: events "
+                "were lost, and what they set would stay in force without an end",
+                operator=ledger.table(ControlEventRow).errors.operator,
+                kept="the state and all output are unchanged; nothing was started",
+                do="put the newest copy of this table back; to start over, delete the whole state directory and the "
+                "job's output",
+            )
+
+
+def _move(state: str, memory: JobMemory, query: str) -> None:
+    there, own = _found(state, memory, query), checkpoint_of(state, query)
+    if there == own:
+        return
+    source, target = local_path(there), local_path(own)
+    if source is None or target is None:
+        raise StateError(
+            "the checkpoint directory of a renamed query is on an object store, where the job cannot move it",
+            operator=f"query '{query}'",
+            kept="the rename is recorded in the ledger; all output is unchanged",
+            do=f"move {there}, and {position.NAME} beside it, to {own.removesuffix('/checkpoint')}, and start the job "
+            "again",
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Last the checkpoint: while it is in its old place, the next start does both again.
+    with suppress(FileNotFoundError):
+        (source.parent / position.NAME).rename(target.parent / position.NAME)
+    put_in_place(source, target)

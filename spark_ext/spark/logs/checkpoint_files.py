@@ -1,0 +1,84 @@
+"""How a query's checkpoint directory is written: without a process for each file, where it is on a local disk.
+
+Unless it is given another class, Spark writes through Hadoop's `FileContext`, which starts `readlink` and `chmod` for
+each file of a local disk: 20 processes for an epoch without state, and 20 more for each partition of state. Hadoop's
+`FileSystem` does the same with a fifth of them. On a local disk either ends in the same `rename` of the operating
+system, after a look whether the file exists. Elsewhere `FileContext` may have an atomic rename where `FileSystem` has
+none, so nothing is set there, nor where somebody has chosen a class.
+
+It is set for one query, in the clone of the session in which Spark runs its epochs. In the user's session it would
+hold for every query that is started meanwhile, and for the log that Spark's own file sink keeps beside its output,
+wherever that is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.masking import logger
+from spark_ext.spark import jvm
+from spark_ext.spark.logs.spark_log import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logger("spark_ext.job")
+
+_DATABRICKS: Final = "DATABRICKS_RUNTIME_VERSION"
+"""A variable in the environment of every driver there."""
+
+
+def is_improved(root: str, given: str | None, environment: Mapping[str, str]) -> bool:
+    """Whether a query's files are written by `jvm.LOCAL_FILES`.
+
+    Args:
+        root: its checkpoint directory as Spark resolved it: what has no scheme may be in HDFS.
+        given: the class that somebody has set; None: nobody has.
+        environment: of this process. On Databricks local folders such as `/dbfs` may be object stores, and the file
+            system is Databricks' own.
+    """
+    return root.startswith("file:/") and given is None and _DATABRICKS not in environment
+
+
+@contextmanager
+def cheap_files(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+    """Start the query of this checkpoint directory in the block, and its files need few processes where they can.
+
+    If Spark is not made as this expects, the query runs as it would without.
+
+    Args:
+        spark: the session in which it is started.
+        checkpoint: absolute path or URI.
+    """
+    place = local_path(checkpoint)
+    if place is None or spark.conf.get(jvm.FILE_MANAGER, None) is not None:
+        yield
+    else:
+        with jvm.listening(spark, _Starting(spark, f"file:{place}")):
+            yield
+
+
+class _Starting:
+    """Spark announces a query while `start()` waits, before the query reads or writes a log."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._spark = spark
+        self._root = root
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """See `jvm.QueryEvents`."""
+        try:
+            query = jvm.StartingQuery(self._spark, query_id)
+            if query.checkpoint == self._root and is_improved(self._root, query.file_manager, os.environ):
+                query.use_local_files()
+        except Exception as problem:
+            log.warning("the files of %s are written in Spark's own way, which is slower: %s", self._root, problem)
+
+    def progressed(self, report: str) -> None:
+        """See `jvm.QueryEvents`."""
+
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """See `jvm.QueryEvents`."""

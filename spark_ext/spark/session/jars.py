@@ -1,0 +1,223 @@
+"""Delta's jars for a session, and any other packages: resolved once by Spark's own resolver, then cached by path.
+
+`spark.jars.packages` runs the resolver at every start. That prints pages of output, takes a second or more, and fails
+without a network if a snapshot version or a settings file is involved. Here the resolver runs once, in a separate
+process whose output is shown only if it fails. The paths that it found are written to the user's cache directory, and
+later sessions read them there. Jars that Spark includes itself are left out of a session: they would only shadow the
+versions that Spark was built with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlparse
+
+from spark_ext.errors import EnvironmentProblem
+from spark_ext.spark.session import environment
+from spark_ext.spark.session.spark_home import user_cache
+
+RESOLVER_KEYS: Final = (
+    "spark.jars.ivy",
+    "spark.jars.ivySettings",
+    "spark.jars.repositories",
+    "spark.jars.excludes",
+)
+"""Spark's settings for where packages come from; they are passed to the resolver."""
+
+_TIMEOUT_S: Final = 900
+"""A slow network needs minutes for some 100 MB; a dead connection ends earlier, by the resolver's own timeouts."""
+
+_LONGEST_NAME: Final = 120
+"""Characters of coordinates in the name of a file, which most file systems allow 255."""
+
+# Runs under spark-submit, which has resolved the packages by then and holds the result in a system property.
+_PRINT_JARS: Final = """
+from pyspark.java_gateway import launch_gateway
+print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jars")))
+"""
+
+
+def delta_coordinate(default: str = "") -> str:
+    """Maven coordinate of Delta for the installed pyspark and delta-spark.
+
+    Args:
+        default: the version if delta-spark is not installed, as on platforms that bring their own jars; "" to raise an
+            error.
+
+    Raises:
+        EnvironmentProblem: delta-spark is not installed, or is for another Spark.
+    """
+    import pyspark
+
+    try:
+        version = metadata.version("delta-spark")
+    except metadata.PackageNotFoundError:
+        if not default:
+            raise EnvironmentProblem(
+                "delta-spark is not installed in this Python, so the version of Delta's jar is not known",
+                operator="the Spark session",
+                kept="nothing was started",
+                do="pip install 'spark-ext[spark]'; or give the jars in session(conf={'spark.jars': ...}); or, where "
+                "the platform makes the session, pass that to register()",
+            ) from None
+        version = default
+    else:
+        environment.require_delta_version(version)
+    spark = ".".join(pyspark.__version__.split(".")[:2])
+    return f"io.delta:delta-spark_{spark}_2.13:{version}"
+
+
+def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
+    """Delta's jars and their dependencies, without Spark's own jars, as local files.
+
+    Args:
+        conf: the session's settings, of which those in `RESOLVER_KEYS` are used.
+
+    Raises:
+        EnvironmentProblem: they are not on this machine and could not be downloaded.
+    """
+    return session_jars(delta_coordinate(), conf)
+
+
+def session_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
+    """Packages for the class path of a Spark session: without the jars that Spark includes itself.
+
+    Args:
+        coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
+        conf: the session's settings, of which those in `RESOLVER_KEYS` are used.
+
+    Raises:
+        EnvironmentProblem: they are not on this machine and could not be downloaded.
+    """
+    return _beyond_sparks_own(package_jars(coordinates, conf), installed_home())
+
+
+def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
+    """Packages and all their dependencies, as local files: a complete class path for a separate JVM.
+
+    Args:
+        coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
+        conf: settings, of which those in `RESOLVER_KEYS` are used.
+
+    Raises:
+        EnvironmentProblem: they are not on this machine and could not be downloaded.
+    """
+    home = installed_home()
+    settings = {key: conf[key] for key in RESOLVER_KEYS if key in conf}
+    note = _note(coordinates, home, settings)
+    noted = _noted(note)
+    if noted:
+        return noted
+    found = _resolve(coordinates, home, settings)
+    # Without this file the next start resolves again, which is only slower.
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        draft = note.with_name(f".{note.name}.{os.getpid()}")
+        draft.write_text("\n".join(str(path) for path in found))
+        draft.replace(note)
+    return found
+
+
+def jar_version(artifact: str) -> str:
+    """The version of a jar that the installed pyspark has.
+
+    Raises:
+        EnvironmentProblem: it has none.
+    """
+    found = sorted((installed_home() / "jars").glob(f"{artifact}-[0-9]*.jar"))
+    if not found:
+        raise EnvironmentProblem(
+            f"the installed Spark has no jar {artifact}",
+            operator="the Spark session",
+            kept="nothing was started",
+            do="install pyspark from its own package, which has Hadoop's client",
+        )
+    return found[-1].stem.removeprefix(f"{artifact}-")
+
+
+def installed_home() -> Path:
+    """The directory of the installed pyspark's Spark, or SPARK_HOME."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())
+
+
+def _note(coordinates: str, home: Path, settings: Mapping[str, str]) -> Path:
+    key = hashlib.sha256(repr((str(home), sorted(settings.items()))).encode()).hexdigest()[:12]
+    name = coordinates.replace(":", "_")
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(coordinates.encode()).hexdigest()[:12]}"
+    return user_cache() / f"{name}-{key}.jars"
+
+
+def _noted(note: Path) -> tuple[Path, ...]:
+    """The jars resolved earlier; empty if there is no such record, or one of its files no longer exists."""
+    try:
+        paths = tuple(Path(line) for line in note.read_text().splitlines())
+    except OSError:
+        return ()
+    return paths if all(path.is_file() for path in paths) else ()
+
+
+def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
+    import tempfile
+
+    print(f"spark-ext: downloading {coordinates} (once)", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="spark-ext-jars-") as folder:
+        script = Path(folder) / "print_jars.py"
+        script.write_text(_PRINT_JARS)
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--packages", coordinates]
+        for key, value in settings.items():
+            command += ["--conf", f"{key}={value}"]
+        try:
+            done = subprocess.run(
+                [*command, str(script)],
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=_TIMEOUT_S,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+            )
+            output = done.stdout + done.stderr
+        except subprocess.TimeoutExpired:
+            output = f"no answer within {_TIMEOUT_S} s"
+    match = re.search(r"^jars=(?P<jars>\S*)$", output, re.MULTILINE)
+    jars = tuple(Path(unquote(urlparse(jar).path)) for jar in match["jars"].split(",")) if match else ()
+    there = {jar.name for jar in jars if jar.is_file()}
+    if not all("{}_{}-{}.jar".format(*coordinate.split(":")) in there for coordinate in coordinates.split(",")):
+        raise EnvironmentProblem(
+            f"the jar of {coordinates} is not on this machine and could not be downloaded: {_reason(output)}",
+            operator="the Spark session",
+            kept="nothing was started",
+            do="check the network or proxy and try again; or name a mirror in "
+            "session(conf={'spark.jars.repositories': ...}); or copy the jars here and give their paths in "
+            "session(conf={'spark.jars': ...})",
+        )
+    return jars
+
+
+def _reason(output: str) -> str:
+    """The lines of the resolver's output that name the cause, shortened."""
+    telling = re.compile(r"unresolved dependency|not found|error|exception|no answer", re.IGNORECASE)
+    lines = [line.strip(" \t:") for line in output.splitlines() if telling.search(line)]
+    return "; ".join(dict.fromkeys(lines[:3]))[:500] or "the resolver gave no reason"
+
+
+def _beyond_sparks_own(jars: tuple[Path, ...], home: Path) -> tuple[Path, ...]:
+    own = {_artifact(path.name) for path in (home / "jars").glob("*.jar")}
+    # The resolver stores a jar as <organisation>_<artifact>-<version>.jar.
+    return tuple(jar for jar in jars if _artifact(jar.name.split("_", 1)[-1]) not in own)
+
+
+def _artifact(name: str) -> str:
+    return re.sub(r"-\d.*$", "", name)

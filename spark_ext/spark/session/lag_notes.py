@@ -1,0 +1,82 @@
+"""The lag of a source between epochs: its planner notes it in a file beside its registration, and the driver reads it.
+
+Spark passes on what a source says of itself at the end of an epoch only, and says nothing while a query has nothing to
+do. A note is for display; nothing is decided by it, and one that cannot be written or read is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from spark_ext.spark.session.registry import lag_note
+from spark_ext.spark.watching.source_reports import SourceReport
+
+RECENT: Final = 1.0
+"""Notes are read again after so long, s, however often somebody asks."""
+
+UNKNOWN: Final = SourceReport(None, None)
+
+
+def write(place: Path, uid: str, lag: int, at: float) -> bool:
+    """Note a lag; returns whether the source is still registered.
+
+    Args:
+        place: the registry's folder.
+        uid: of the source.
+        lag: rows that exist and are in no epoch.
+        at: when it was so, s since 1970 UTC.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if not (place / f"{uid}.json").exists():
+        return False
+    draft = place / f".{uid}.lag.{os.getpid()}"
+    draft.write_text(json.dumps({"lag": lag, "at": at}))
+    draft.replace(place / lag_note(uid))
+    return True
+
+
+def read(place: Path, uid: str) -> SourceReport | None:
+    """What a source has noted last; None if there is no note, or it is not one of this user's.
+
+    Args:
+        place: the registry's folder.
+        uid: of the source.
+    """
+    try:
+        with (place / lag_note(uid)).open() as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                return None
+            found = json.load(file)
+        return SourceReport(int(found["lag"]), None, float(found["at"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class LagNotes:
+    """The notes of a query's sources, read once a second at most, and only if somebody asks. Safe for several threads.
+
+    Args:
+        place: the registry's folder.
+        uids: of the sources.
+        clock: s; never goes back.
+    """
+
+    def __init__(self, place: Path, uids: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._place, self._uids, self._clock = place, tuple(uids), clock
+        self._known: Mapping[str, SourceReport] = {}
+        self._read_at = float("-inf")
+
+    def __call__(self) -> Mapping[str, SourceReport]:
+        """The newest note of each source; of one that has none, that nothing is known."""
+        now = self._clock()
+        if now - self._read_at >= RECENT:
+            self._read_at = now
+            self._known = {uid: read(self._place, uid) or UNKNOWN for uid in self._uids}
+        return self._known

@@ -1,0 +1,93 @@
+"""A claim that waits until an epoch is to be planned, and how planners ask the driver for it.
+
+A run that finds nothing new leaves its targets as they are, so its start does not claim them. The first planner that
+has something to plan asks for the claim, by a file beside its registration, and waits. The driver claims the target and
+publishes registrations that say so. As nothing is planned before, an older driver is fenced off before the first epoch,
+as it is by a claim at the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from spark_ext.errors import TransientError
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.registry import Registration, claim_note
+
+LOOK_S: Final = 0.05
+"""How often a planner looks whether the target is claimed, s."""
+
+
+def await_claim(mine: Registration | None, place: Path | None = None) -> bool:
+    """Ask for the claim of the target, if it is still to come, and wait for it. Returns whether it was.
+
+    Args:
+        mine: of an operator of the query, as its planner has found it; None: outside a job.
+        place: the registry's folder; None: that of this process.
+
+    Raises:
+        TransientError: the driver has ended, and with it the parent of this process.
+    """
+    place = place or registry.folder()
+    if mine is None or mine.claims_after is None or place is None or _is_claimed(mine, place):
+        return False
+    registry.write_private(place / claim_note(mine.uid), mine.start)
+    parent = os.getppid()
+    while not _is_claimed(mine, place):
+        if os.getppid() != parent:
+            raise TransientError(
+                "the driver ended before it had claimed the target",
+                operator=f"job '{mine.job}', query '{mine.query}'",
+                kept="nothing was planned",
+                do="start the job again",
+            )
+        time.sleep(LOOK_S)
+    return True
+
+
+def before_planning(mine: Registration | None, place: Path | None = None) -> None:
+    """To be called before an epoch is planned: see `await_claim`.
+
+    Raises:
+        TransientError: an older driver has planned an epoch before it was fenced off, which this query does not know;
+            or the driver has ended.
+    """
+    if not await_claim(mine, place):
+        return
+    assert mine is not None
+    newest = SparkLog(mine.checkpoint).newest_offsets()
+    if newest != mine.claims_after:
+        raise TransientError(
+            f"an older driver of the job planned epoch {newest} after this query was started",
+            operator=f"job '{mine.job}', query '{mine.query}'",
+            kept="that epoch: it is completed first",
+            do="nothing: the older driver is fenced off now, and the query is started again",
+        )
+
+
+def is_asked(uids: Iterable[str], start: int, place: Path) -> bool:
+    """Whether a planner of this start waits for the claim.
+
+    Args:
+        uids: of the query's operators.
+        start: random number of the job's start.
+        place: the registry's folder.
+    """
+    for uid in uids:
+        try:
+            if json.loads((place / claim_note(uid)).read_text()) == start:
+                return True
+        except (FileNotFoundError, ValueError):
+            continue
+    return False
+
+
+def _is_claimed(mine: Registration, place: Path) -> bool:
+    there = registry.lookup(mine.uid, place)
+    return there is not None and there.start == mine.start and there.claims_after is None
