@@ -203,13 +203,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         return self._target.mark(epoch)
 
     def validate(self, schema: StructType) -> None:
-        """Raise an error for types and tables that cannot be written.
-
-        Raises:
-            ConfigurationError: a column does not fit; the message names it, the expected type and the actual type.
-            UnsupportedTableError: the table has an unsupported feature, which the message names.
-            StorageError: the table cannot be read.
-        """
+        """Raise an error for types and tables that cannot be written."""
         self._check_input(schema, self._target.who)
         if self.options.on_bad_row == "quarantine":
             self._rules = self._row_rules()
@@ -223,13 +217,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         self._schema = schema
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
-        """Write Parquet files that no reader sees before the commit.
-
-        Raises:
-            ConfigurationError: a type cannot be stored.
-            DataError: a row of an upsert has no key, or a partition value cannot be stored.
-            StorageError: a file cannot be written.
-        """
+        """Write Parquet files that no reader sees before the commit."""
         who = f"sink '{task.sink}' (delta_2pc {self.location.uri}), epoch {task.epoch}, partition {task.partition}"
         self._check_input(schema, who)
         files = DataFileWriter(self.location, schema, self._layout, task)

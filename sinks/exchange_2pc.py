@@ -109,12 +109,7 @@ class ExchangeSink(TwoPhaseCommitSink):
         return parts(self.options.kind, self.options.path, self._who)
 
     def _log(self, epoch: Epoch) -> ExchangeLog:
-        """The log as this process knows it from earlier epochs of this start.
-
-        Raises:
-            StateError: the exchange was deleted, or created again, since then.
-            OSError: it cannot be read.
-        """
+        """The log as this process knows it from earlier epochs of this start."""
         path = self.options.path
         known = _opened.get(path)
         if known is not None and (known.start != epoch.start or not epoch.start):
@@ -130,11 +125,7 @@ class ExchangeSink(TwoPhaseCommitSink):
         return known.parts.master.log
 
     def validate(self, schema: StructType) -> None:
-        """Refuse types that Arrow does not have, and a key or partition column that is not there.
-
-        Raises:
-            ConfigurationError: names the column.
-        """
+        """Refuse types that Arrow does not have, and a key or partition column that is not there."""
         from pyspark.errors import PySparkTypeError
         from pyspark.sql.pandas.types import to_arrow_type
 
@@ -156,11 +147,7 @@ class ExchangeSink(TwoPhaseCommitSink):
     # -- phase one ----------------------------------------------------------------------------------------------------
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Segment | None:
-        """Write a segment that no entry names yet.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
+        """Write a segment that no entry names yet."""
         try:
             return self._parts.writer.write(self._split(batches), task, self.options.partitions)
         except OSError as problem:
@@ -199,14 +186,7 @@ class ExchangeSink(TwoPhaseCommitSink):
     # -- phase two ----------------------------------------------------------------------------------------------------
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Segment]) -> CommitOutcome:
-        """Write the epoch's entry.
-
-        Raises:
-            FencedError: a newer start has claimed the exchange.
-            StateError: it is not the one that was claimed, or it is sealed.
-            StorageError: it cannot be read or written.
-            CommitError: other writers were faster in every attempt.
-        """
+        """Write the epoch's entry."""
 
         def decide(state: LogState) -> Any:
             entry = decisions.epoch_entry(state, epoch, prepared, self.options.partitions, self._who, _now())
@@ -227,13 +207,7 @@ class ExchangeSink(TwoPhaseCommitSink):
         return CommitOutcome.COMMITTED
 
     def check(self, epoch: Epoch) -> None:
-        """Look at the newest state of the log.
-
-        Raises:
-            FencedError: another start has claimed the exchange.
-            StateError: it is not the one that was claimed.
-            StorageError: it cannot be read.
-        """
+        """Look at the newest state of the log."""
         try:
             state = self._log(epoch).look()
         except OSError as problem:
@@ -241,14 +215,7 @@ class ExchangeSink(TwoPhaseCommitSink):
         epoch.check_target(state.held, state.epochs.get(epoch.application), self._who)
 
     def claim(self, claim: Claim) -> None:
-        """Fence older starts off with an entry, then delete what they have left.
-
-        Raises:
-            FencedError: a newer start has claimed the exchange.
-            ConfigurationError: it is another job's, or was made with other partitions, another key or other columns.
-            StateError: it is ahead of the job's state, or is not the one that was written to.
-            StorageError: it cannot be read or written.
-        """
+        """Fence older starts off with an entry, then delete what they have left."""
         assert self._schema is not None
         master, at = self._parts.master, _now()
         try:
@@ -267,12 +234,7 @@ class ExchangeSink(TwoPhaseCommitSink):
             raise self._storage("could not be written", problem) from problem
 
     def on_final_checkpoint(self, epoch: Epoch) -> None:
-        """Seal the exchange: the sources that read it end when they have read all of it.
-
-        Raises:
-            FencedError: a newer start has claimed the exchange.
-            StorageError: it cannot be written.
-        """
+        """Seal the exchange: the sources that read it end when they have read all of it."""
         at = _now()
         reach(FailPoint.EXCHANGE_BEFORE_SEAL)
         try:
@@ -288,7 +250,6 @@ class ExchangeSink(TwoPhaseCommitSink):
         """What this sink would make, with an id that was not used before.
 
         Args:
-            schema: of the rows it is given.
             job_id: its job's; "" outside any.
         """
         options = self.options

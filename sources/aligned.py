@@ -50,19 +50,10 @@ class AlignedSource(ChannelSource):
 
     @abstractmethod
     def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
-        """How far this epoch may read all channels; None when there is nothing to read.
-
-        Args:
-            positions: of all channels.
-            limit: over all channels.
-        """
+        """How far this epoch may read all channels; None when there is nothing to read."""
 
     def lag_together(self, positions: Mapping[str, Position]) -> int | None:
-        """Rows of all channels that exist and come after these positions; None: unknown. As `lag`.
-
-        Args:
-            positions: of all channels.
-        """
+        """Rows of all channels that exist and come after these positions; None: unknown. As `lag`."""
         return None
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> NoReturn:

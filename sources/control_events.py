@@ -90,11 +90,7 @@ class ControlEventsOptions(SourceOptions):
 
 
 class ControlEvents(ChannelSource):
-    """Control events, each once, in their order. Unbounded: it ends with a drain.
-
-    Args:
-        options: see `ControlEventsOptions`.
-    """
+    """Control events, each once, in their order. Unbounded: it ends with a drain."""
 
     options_type = ControlEventsOptions
     options: ControlEventsOptions
@@ -248,12 +244,8 @@ class EventRows:
         """Rows behind an event, in their order.
 
         Args:
-            sequence: of the event.
             most: as many at most.
             upto: the last sequence; None: all.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
         """
         if sequence < self._begin:
             # The channel was sent back.

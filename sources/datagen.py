@@ -158,11 +158,7 @@ class DataGen(ChannelSource):
         return self.options.rows_per_second is not None
 
     def check_cutover(self, partition: int, *, time: bool | None) -> None:
-        """A cutover names the channel and its row number.
-
-        Raises:
-            ConfigurationError: it is another one.
-        """
+        """A cutover names the channel and its row number."""
         if partition != 1:
             raise refused(
                 "the source datagen begins after a row number of each channel, and cannot begin "
@@ -172,11 +168,7 @@ class DataGen(ChannelSource):
             )
 
     def follow(self, cutover: Cutover) -> None:
-        """Begin after a row number (`seq`) of each channel.
-
-        Raises:
-            ConfigurationError: the cutover has none, or names another channel.
-        """
+        """Begin after a row number (`seq`) of each channel."""
         if cutover.time is not None:
             self.check_cutover(0, time=True)
         known = {str(number) for number in range(self._channels)}
@@ -248,11 +240,7 @@ class DataGen(ChannelSource):
         return int(elapsed * self.options.rows_per_second / self._channels)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
-        """The number of a row of the channel (`seq`).
-
-        Raises:
-            ConfigurationError: there is no such row.
-        """
+        """The number of a row of the channel (`seq`)."""
         who = f"source '{self.options.uid}', channel '{channel.id}'"
         return number_in(
             position, 0, (channel.data or {}).get("rows"), "the number of a row, as in the column seq", who

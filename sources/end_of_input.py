@@ -73,7 +73,6 @@ class CommittedEpochs:
     """The newest committed epoch of a query, looked up often: one listing at first, then a look for its successor.
 
     Args:
-        checkpoint: Spark's checkpoint directory of the query.
         clock: seconds, monotonic.
     """
 
@@ -87,11 +86,7 @@ class CommittedEpochs:
         self._called = self._looked = float("-inf")
 
     def newest(self, *, at_once: bool) -> LoggedOffsets | None:
-        """The offsets of the newest committed epoch; None if there is none.
-
-        Args:
-            at_once: always look. Otherwise a look at an object store may be skipped while the query is idle.
-        """
+        """The offsets of the newest committed epoch; None if there is none."""
         now = self._clock()
         idle = now - self._called < IDLE_CALL
         self._called = now

@@ -110,11 +110,7 @@ class ExchangeSource(AlignedSource):
     # -- planning -----------------------------------------------------------------------------------------------------
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Refuse positions in another exchange, such as one that was deleted and created again.
-
-        Raises:
-            OffsetError: they are.
-        """
+        """Refuse positions in another exchange, such as one that was deleted and created again."""
         about = self._described()
         self._known = finished | {channel.id for channel in known}
         for channel in known:
@@ -130,11 +126,7 @@ class ExchangeSource(AlignedSource):
             )
 
     def discover(self) -> Iterable[Channel]:
-        """All partitions.
-
-        Raises:
-            StateError: this source has not read any of them yet, and old entries have been released.
-        """
+        """All partitions."""
         about, state = self._described(), self._parts.master.log.look()
         if state.released_rows and not self._known:
             raise StateError(
@@ -150,11 +142,7 @@ class ExchangeSource(AlignedSource):
         return [Channel(str(number), [first, 0], about.id) for number in range(about.partitions)]
 
     def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
-        """See `spark_ext.exchange.positions.advance`.
-
-        Raises:
-            OffsetError: what comes next was released or abandoned.
-        """
+        """See `spark_ext.exchange.positions.advance`."""
         log = self._parts.master.log
         about = self._described()
         front = Front.of(positions, about.partitions, self._who)
@@ -203,11 +191,7 @@ class ExchangeSource(AlignedSource):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of a range of one partition.
-
-        Raises:
-            OffsetError: the exchange is another one, or an entry of it is gone.
-        """
+        """The rows of a range of one partition."""
         # A task uses what the tasks before it in this process have left open; a log that was put back is read anew.
         found = opened(self.options.kind, self.options.path, str(channel.data), self._who)
         self._refuse_other(str(channel.data), found.master.describe())

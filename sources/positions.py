@@ -13,13 +13,7 @@ def shown(position: Json) -> str:
 
 
 def no_position(position: Json, wanted: str, who: str) -> ConfigurationError:
-    """The refusal of a position.
-
-    Args:
-        position: as it was given.
-        wanted: what positions look like.
-        who: source and channel.
-    """
+    """The refusal of a position."""
     return refused(
         f"{shown(position)} is not a position of this channel: give {wanted}",
         who,
@@ -32,14 +26,7 @@ def number_in(position: Json, least: int, most: int | None, what: str, who: str)
     """A position that is a whole number.
 
     Args:
-        position: as it was given.
-        least: the smallest one.
         most: the largest one; None: there is none.
-        what: what is counted, such as `the number of a row`.
-        who: source and channel.
-
-    Raises:
-        ConfigurationError: it is another one, or no whole number.
     """
     if isinstance(position, bool) or not isinstance(position, int) or position < least:
         fits = False

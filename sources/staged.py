@@ -43,9 +43,6 @@ class FollowingSource(Protocol):
         By offsets: begin at the offset after the one given; a partition that is not named begins where it would
         without a cutover. By time: begin with the first row that is later, or that has the same time and is not among
         `rows`; refuse the cutover if that cannot be told.
-
-        Raises:
-            ConfigurationError: it cannot begin there.
         """
 
 
@@ -59,9 +56,6 @@ class SelectiveSource(Protocol):
         Args:
             partition: how many columns name a partition; 0: there is one column, of offsets or times.
             time: whether this one is of times; None: not known yet.
-
-        Raises:
-            ConfigurationError: the source cannot begin there; says at which it can.
         """
 
 
@@ -73,17 +67,10 @@ class IdentifiedSource(Protocol):
         """By name, the ids of what it would read now.
 
         Called while the stage before it is read: in its first epoch, and when its cutover names something further.
-
-        Raises:
-            StorageError: they cannot be looked up.
         """
 
     def expect(self, ids: Mapping[str, str]) -> None:
-        """Refuse, in `discover`, to begin with anything else under these names. Called before `resume`, in each run.
-
-        Args:
-            ids: as `ids` returned them when each was there first.
-        """
+        """Refuse, in `discover`, to begin with anything else under these names. Called before `resume`, in each run."""
 
 
 class StagedSource(ChannelSource):
@@ -118,7 +105,6 @@ class StagedSource(ChannelSource):
 
         Args:
             stage: what was remembered so far, an object with at least the stage's `number`; None: nothing yet.
-            pieces: ranges of this stage's channels.
         """
 
     @abstractmethod
@@ -137,11 +123,7 @@ class StagedSource(ChannelSource):
         return {}
 
     def end_with(self, here: Mapping[str, Json]) -> None:
-        """Such a run begins, or continues in another planner process: read nothing that came after `here` was called.
-
-        Args:
-            here: what it returned when the run began.
-        """
+        """Begin such a run, or continue it in another planner: read nothing that arrived after `here` was called."""
 
     @abstractmethod
     def enter(self, stage: Json) -> None:

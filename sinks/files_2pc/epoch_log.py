@@ -101,31 +101,18 @@ class _Piece:
 
 
 class EpochLog:
-    """The log of one sink.
-
-    Args:
-        folder: its folder, also as a path of a shared file system; created with the first entry.
-        span: how many pieces are merged into one.
-    """
+    """The log of one sink."""
 
     def __init__(self, folder: Path | OnceFolder, span: int = SPAN) -> None:
         self._folder = LocalOnceFolder(folder) if isinstance(folder, Path) else folder
         self._span = span
 
     def state(self) -> LogState:
-        """The current state.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """The current state."""
         return self._read(self._fold)
 
     def entries(self) -> list[Entry]:
-        """All entries as of one moment, in order.
-
-        Raises:
-            OSError: the log cannot be read.
-        """
+        """All entries as of one moment, in order."""
         return self._read(lambda chain: [entry for piece in chain for entry in self._entries(piece)])
 
     def append(self, decide: Callable[[LogState], Entry | None], writer: str) -> LogState | None:
@@ -134,14 +121,9 @@ class EpochLog:
         Args:
             decide: returns the entry to write after a state, or None to write nothing. May raise. It is called again
                 if another writer was faster.
-            writer: part of the name of the draft, by which `sweep` knows its owner.
 
         Returns:
             The state with the entry; None if nothing was written.
-
-        Raises:
-            CommitError: other writers were faster in every attempt.
-            OSError: the log cannot be read or written.
         """
         for _ in range(ROUNDS):
             state = self.state()
@@ -161,11 +143,7 @@ class EpochLog:
         )
 
     def sweep(self, is_dead: Callable[[str], bool]) -> None:
-        """Delete the drafts of dead writers.
-
-        Raises:
-            OSError: the folder cannot be listed.
-        """
+        """Delete the drafts of dead writers."""
         for name in self._folder.names():
             writer = writer_of(name)
             if writer is not None and is_dead(writer):

@@ -49,12 +49,7 @@ class About:
 
 
 class Folder:
-    """One folder as the target of sinks.
-
-    Args:
-        location: its root.
-        who: for messages.
-    """
+    """One folder as the target of sinks."""
 
     def __init__(self, location: Location, who: str) -> None:
         self.location, self._who = location, who
@@ -74,12 +69,7 @@ class Folder:
     # -- its description ----------------------------------------------------------------------------------------------
 
     def about(self) -> About | None:
-        """The folder's description; None if the folder does not exist or is empty.
-
-        Raises:
-            ConfigurationError: something else has written the folder, or a newer release.
-            OSError: it cannot be read.
-        """
+        """The folder's description; None if the folder does not exist or is empty."""
         try:
             raw = json.loads(self._root.read(ABOUT))
         except FileNotFoundError:
@@ -104,12 +94,7 @@ class Folder:
         return [*self._root.names(), *Objects(self.location.uri, self._who).folders()]
 
     def ensure(self, wanted: About) -> None:
-        """Describe a new folder; refuse one whose files are different.
-
-        Raises:
-            ConfigurationError: names what differs.
-            OSError: it cannot be read or written.
-        """
+        """Describe a new folder; refuse one whose files are different."""
         found = self.about()
         if found is None:
             text = json.dumps({"version": VERSION, **asdict(wanted)})
@@ -119,11 +104,7 @@ class Folder:
         self.check(found, wanted)
 
     def check(self, found: About, wanted: About) -> None:
-        """Refuse files that are not like those in the folder.
-
-        Raises:
-            ConfigurationError: names what differs.
-        """
+        """Refuse files that are not like those in the folder."""
         for name in ("format", "partition_by", "header", "separator"):
             there, asked = getattr(found, name), getattr(wanted, name)
             if there != asked:
@@ -156,29 +137,17 @@ class Folder:
         return []
 
     def place_of(self, path: str) -> str:
-        """The path or URI of a committed file.
-
-        Args:
-            path: as a record has it.
-        """
+        """The path or URI of a committed file."""
         return f"{self.files.uri}/{path}"
 
     def committed(self) -> Iterator[dict[str, Any]]:
-        """The records of all committed files (`path`, `size`, `rows`, `partition`), by sink and in commit order.
-
-        Raises:
-            OSError: a log cannot be read.
-        """
+        """The records of all committed files (`path`, `size`, `rows`, `partition`), by sink and in commit order."""
         for uid in self.uids():
             for entry in self.log(uid).entries():
                 yield from entry.get("files", ())
 
     def publish(self, paths: Iterable[str]) -> None:
-        """Link committed files into the folder, which is on a file system; existing links are skipped.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Link committed files into the folder, which is on a file system; existing links are skipped."""
         root = self.location.local
         assert root is not None
         for name in paths:
@@ -193,11 +162,7 @@ class Folder:
                     os.link(root / FILES / name, link)
 
     def link_earlier(self, claim: Claim) -> bool:
-        """Make the links that starts before a claim were not to make; returns whether there were any to make.
-
-        Raises:
-            OSError: the log cannot be read, or the folder not be written.
-        """
+        """Make the links that starts before a claim were not to make; returns whether there were any to make."""
         entries = self.log(claim.sink).entries()
         paths = unlinked(one for one in entries if one["kind"] != "claim" or one["incarnation"] < claim.incarnation)
         self.publish(paths)
@@ -208,12 +173,6 @@ class Folder:
 
         Committed files stay, and so do those of the claiming incarnation, of sinks outside a job (incarnation 0) and
         of other uids.
-
-        Returns:
-            How many files were deleted.
-
-        Raises:
-            OSError: the folder cannot be listed, or a file cannot be deleted.
         """
         deleted = delete_orphans(self.files, claim, lambda: self._committed_names(claim.sink))
         self.log(claim.sink).sweep(lambda writer: 0 < int(writer) < claim.incarnation)

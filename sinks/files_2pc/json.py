@@ -26,11 +26,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def json_lines(table: pa.Table, schema: spark.StructType) -> bytes:
-    """The rows, one object per line with all fields.
-
-    Raises:
-        ValueError, OverflowError: a nested time outside the years 1 to 9999.
-    """
+    """The rows, one object per line with all fields."""
     import pyarrow.compute as pc
 
     pieces: list[pa.Array | pa.Scalar] = []

@@ -89,12 +89,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         return About(options.format, columns, options.partition_by, options.header, options.sep)
 
     def validate(self, schema: StructType) -> None:
-        """Refuse types that the format does not support, and folders with other content or other files.
-
-        Raises:
-            ConfigurationError: names the column and its type, or what differs; the folder is a file.
-            StorageError: the folder cannot be read or written.
-        """
+        """Refuse types that the format does not support, and folders with other content or other files."""
         from spark_ext.sinks.files_2pc.types import check
 
         check(schema, self.options.format, self.options.partition_by, self._who, self.options.sep)
@@ -107,13 +102,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         self._schema = schema
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
-        """Write files that readers ignore.
-
-        Raises:
-            ConfigurationError: a type cannot be stored.
-            DataError: a value cannot be written in this format.
-            StorageError: a file cannot be written.
-        """
+        """Write files that readers ignore."""
         from spark_ext.sinks.files_2pc.types import check
 
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
@@ -164,14 +153,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         return TextFileWriter(place, schema, layout, task, options.format, options.header, options.sep)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
-        """Write one log entry with all files of the epoch.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the folder.
-            ConfigurationError: the folder has other content or other files.
-            StorageError: the folder cannot be read or written.
-            CommitError: other writers were faster in every attempt.
-        """
+        """Write one log entry with all files of the epoch."""
         files = [file for of_task in prepared for file in of_task]
 
         def decide(state: LogState) -> Entry | None:
@@ -208,13 +190,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         return CommitOutcome.COMMITTED
 
     def check(self, epoch: Epoch) -> None:
-        """Read the log's newest state.
-
-        Raises:
-            FencedError: another start has claimed the folder.
-            StateError: it is not the folder that was claimed.
-            StorageError: it cannot be read.
-        """
+        """Read the log's newest state."""
         try:
             self._check(self._folder.log(epoch.sink).state(), epoch)
         except OSError as problem:
@@ -235,11 +211,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                 return
 
     def kept_bad_rows(self, epoch: Epoch) -> int | None:
-        """The mark in the epoch's entry.
-
-        Raises:
-            StorageError: the log cannot be read.
-        """
+        """The mark in the epoch's entry."""
         try:
             entries = self._folder.log(epoch.sink).entries()
         except OSError as problem:
@@ -255,13 +227,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             self._folder.publish(paths)
 
     def claim(self, claim: Claim) -> None:
-        """Set the fence, as an entry of the log, then clean up what dead incarnations have left.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the folder.
-            ConfigurationError: another job owns the epochs under this uid.
-            StorageError: the folder cannot be read or written.
-        """
+        """Set the fence, as an entry of the log, then clean up what dead incarnations have left."""
 
         def refuse(state: LogState) -> None:
             claim.mark.check(state.mark, self._who)
@@ -328,9 +294,6 @@ def committed_files(path: str | Path) -> list[Path]:
     """The committed files of a folder that `files_2pc` writes: either all files of an epoch, or none.
 
     For any reader: `pyarrow.dataset.dataset(committed_files("out"))`, DuckDB, pandas. Files are never moved.
-
-    Raises:
-        ConfigurationError: it is not such a folder, or it is in an object store; see `committed_uris`.
     """
     folder = _opened(path)[0]
     if folder.location.local is None:
@@ -341,21 +304,13 @@ def committed_files(path: str | Path) -> list[Path]:
 
 
 def committed_uris(path: str) -> list[str]:
-    """As `committed_files`, also in an object store: the URIs of the files, or their paths on a file system.
-
-    Raises:
-        ConfigurationError: it is not such a folder.
-    """
+    """As `committed_files`, also in an object store: the URIs of the files, or their paths on a file system."""
     folder = _opened(path)[0]
     return [folder.place_of(file["path"]) for file in folder.committed()]
 
 
 def read(spark: SparkSession, path: str | Path) -> DataFrame:
-    """The rows that are committed now in a folder that `files_2pc` writes, with the columns as they were written.
-
-    Raises:
-        ConfigurationError: it is not such a folder.
-    """
+    """The rows that are committed now in a folder that `files_2pc` writes, with the columns as they were written."""
     from spark_ext.sinks.files_2pc.text import read_options
 
     folder, about = _opened(path)

@@ -77,11 +77,7 @@ class _TextFile:
         self._out = pa.CompressedOutputStream(self._raw, "gzip") if path.endswith(".gz") else self._raw
 
     def write(self, table: pa.Table) -> int:
-        """Write some rows; returns the file's size so far.
-
-        Raises:
-            ValueError: a time has no text form, or readers would find another text.
-        """
+        """Write some rows; returns the file's size so far."""
         for batch in table.to_batches():
             refuse_unreadable(batch, self.form)
         self._rows += table.num_rows
@@ -110,11 +106,7 @@ def refuse_unreadable(batch: pa.RecordBatch, form: str) -> None:
     """Refuse values that readers of the files would not get back.
 
     Args:
-        batch: rows.
         form: `csv` or `json`.
-
-    Raises:
-        ValueError: names the column.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

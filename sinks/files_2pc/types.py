@@ -33,14 +33,7 @@ def check(schema: spark.StructType, kind: str, partition_by: Sequence[str], who:
     """Refuse a schema that files of a kind do not support.
 
     Args:
-        schema: of the rows.
         kind: `parquet`, `csv` or `json`.
-        partition_by: the partition columns.
-        who: the sink, for messages.
-        sep: what separates values in CSV.
-
-    Raises:
-        ConfigurationError: names the column and its type.
     """
     check_names(schema, who)
     check_partitions(schema, partition_by, who)

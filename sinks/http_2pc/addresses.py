@@ -43,11 +43,7 @@ _IN_TEMPLATE: Final = (
 
 
 def checked(value: str) -> SplitResult:
-    """Check an address to which requests are sent.
-
-    Raises:
-        ValueError: it is none, or one that cannot be sent to. The message does not show it.
-    """
+    """Check an address to which requests are sent."""
     if not value.isprintable() or " " in value:
         raise ValueError("an address has no blanks and no control characters; encode them, as in %20")
     try:
@@ -65,11 +61,7 @@ def checked(value: str) -> SplitResult:
 
 
 def columns_of(template: str) -> tuple[str, ...]:
-    """The columns that an address names, as in `https://host/items/{id}`; none: it is the same for all rows.
-
-    Raises:
-        ValueError: a brace without its other half, an empty name, a column in the host, or a secret beside a column.
-    """
+    """The columns that an address names, as in `https://host/items/{id}`; none: it is the same for all rows."""
     names = tuple(_PLACE.findall(template))
     if "{" in (rest := _PLACE.sub("", template)) or "}" in rest:
         raise ValueError("a brace has no other half; for a brace itself write %7B or %7D")
@@ -99,11 +91,7 @@ def host_of(parts: SplitResult) -> Host:
 
 
 def hosts(names: Iterable[str], scheme: str) -> frozenset[Host]:
-    """Hosts that a user allows: `host`, with the port of the scheme, or `host:port`.
-
-    Raises:
-        ValueError: one is neither.
-    """
+    """Hosts that a user allows: `host`, with the port of the scheme, or `host:port`."""
     return frozenset(_host(name, scheme) for name in names)
 
 
@@ -128,11 +116,7 @@ class Allowed:
     """Further hosts."""
 
     def check(self, address: str) -> None:
-        """Check an address that came from a row.
-
-        Raises:
-            ValueError: it is none, or it leaves the hosts. The message names the host, and no more of it.
-        """
+        """Check an address that came from a row."""
         parts = checked(address)
         if len(address) > MOST_CHARACTERS:
             raise ValueError(f"the address has {len(address)} characters, more than {MOST_CHARACTERS}")
@@ -144,14 +128,7 @@ class Allowed:
 
 
 class Addresses:
-    """The address of each row of a query.
-
-    Args:
-        template: the option `url`.
-        column: the option `url_column`.
-        allowed: to where requests may go.
-        who: for messages.
-    """
+    """The address of each row of a query."""
 
     def __init__(self, template: str, column: str | None, allowed: Allowed, who: str) -> None:
         self._template, self.column, self._allowed, self._who = template, column, allowed, who
@@ -163,11 +140,7 @@ class Addresses:
         return self.column is not None or bool(self._names)
 
     def check(self, schema: spark.StructType) -> None:
-        """Refuse columns that are missing, or have no one form in an address.
-
-        Raises:
-            ConfigurationError: names the column.
-        """
+        """Refuse columns that are missing, or have no one form in an address."""
         if self.column is not None:
             self._check(schema, self.column, "url_column", _TEXTS, "a string")
             if len(schema.fields) == 1:
@@ -197,11 +170,7 @@ class Addresses:
         return spark.StructType([field for field in schema.fields if field.name != self.column])
 
     def of(self, batch: pa.RecordBatch) -> list[str]:
-        """The address of each row.
-
-        Raises:
-            DataError: a row has none, or one that leaves the hosts.
-        """
+        """The address of each row."""
         if self.column is not None:
             found = batch.column(batch.schema.get_field_index(self.column)).to_pylist()
             known: dict[str, str] = {}

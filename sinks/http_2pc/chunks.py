@@ -102,8 +102,6 @@ def pieces(lines: Iterator[str], cut: Cut, addresses: Iterator[str] | Iterator[N
     """Gather a task's lines into pieces within the limits of a request.
 
     Args:
-        lines: JSON, one row each.
-        cut: the limits.
         addresses: of each row; None: they have none of their own. A piece has one address.
     """
     held: list[str] = []
@@ -120,13 +118,7 @@ def pieces(lines: Iterator[str], cut: Cut, addresses: Iterator[str] | Iterator[N
 
 
 def chunks(found: Iterator[Piece], cut: Cut, job: str = "") -> Iterator[Chunk]:
-    """Join the pieces of an epoch's tasks into requests: many small tasks do not make many small requests.
-
-    Args:
-        found: the pieces.
-        cut: recorded with the epoch.
-        job: what tells the job from all others; "" outside a job.
-    """
+    """Join the pieces of an epoch's tasks into requests: many small tasks do not make many small requests."""
     job = job if cut.keys > 1 else ""
     held: list[Piece] = []
     rows = size = number = 0

@@ -69,7 +69,6 @@ def verdict(status: int, conflict: str) -> Verdict:
     """What a status means.
 
     Args:
-        status: of the answer.
         conflict: the meaning of 409: `retry`, `done` or `refuse`.
     """
     if 200 <= status < 300:
@@ -129,21 +128,12 @@ _KEPT = "the epoch is recorded in the outbox; requests that have succeeded are n
 
 
 def library(who: str) -> Any:
-    """The module `httpcore`.
-
-    Raises:
-        EnvironmentProblem: it is not installed.
-    """
+    """The module `httpcore`."""
     return load("httpcore", "http", who)
 
 
 class Sender:
-    """Sends chunks and acts on the answers.
-
-    Args:
-        wire: where and how.
-        who: the sink, for messages.
-    """
+    """Sends chunks and acts on the answers."""
 
     def __init__(self, wire: Wire, who: str) -> None:
         self._wire, self._who = wire, who
@@ -154,20 +144,10 @@ class Sender:
         """Send a chunk until the receiver has taken it, waiting as long as the receiver asks for.
 
         Args:
-            chunk: the request's content.
-            headers: that identify it.
             aside: whether rows that the receiver refuses for good are put aside.
 
         Returns:
             None; with `aside` the receiver's answer if it refuses the rows.
-
-        Raises:
-            TransientError: no answer, or one after which the same request may succeed.
-            CommitError: the receiver asks for a longer wait than is allowed.
-            FencedError: the receiver has seen a newer incarnation.
-            DataError: the receiver refused the rows.
-            ConfigurationError: the receiver refused the address or the credentials, or a recorded address is one to
-                which nothing may be sent any longer.
         """
         import tenacity
 
@@ -200,12 +180,7 @@ class Sender:
             raise self._error(meaning, answer.status, answer.text, wait, chunk)
 
     def authorize(self) -> None:
-        """Ask for a token, if tokens are used, without waiting for it.
-
-        Raises:
-            ConfigurationError: the endpoint refuses the credentials, or gives no token that can be used.
-            TransientError: it does not answer now.
-        """
+        """Ask for a token, if tokens are used, without waiting for it."""
         self._token(0.0, self._who)
 
     def _address(self, chunk: Chunk, who: str) -> str:

@@ -56,11 +56,7 @@ class _Limits:
     bytes: int = MOST_RECEIVED
 
     def left(self, problem: type[Exception]) -> float:
-        """Seconds that are left.
-
-        Raises:
-            problem: none are.
-        """
+        """Seconds that are left."""
         left = self.ends - time.monotonic()
         if left <= 0:
             raise problem(f"the request and its answer were not complete after {self.seconds:g} s")
@@ -73,20 +69,7 @@ _limits: ContextVar[_Limits] = ContextVar("limits of the current exchange")
 def exchange(
     pool: httpcore.ConnectionPool, method: str, url: str, headers: Mapping[str, str], body: bytes, seconds: float
 ) -> Answer:
-    """Send a request and read the answer.
-
-    Args:
-        pool: from `connections`.
-        method: of the request.
-        url: where to.
-        headers: of the request, all ASCII.
-        body: of the request.
-        seconds: limit for all of it: connecting, sending, and the whole answer.
-
-    Raises:
-        httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError: there was no
-            answer, or none within the limits.
-    """
+    """Send a request and read the answer."""
     sent = [(name.encode(), value.encode()) for name, value in {**_DEFAULTS, **_cased(headers)}.items()]
     reset = _limits.set(_Limits(seconds, time.monotonic() + seconds))
     try:
@@ -197,12 +180,7 @@ class _Bounded(httpcore.NetworkStream):
         self._stream = stream
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Read what is there.
-
-        Raises:
-            ReadTimeout: the time is up.
-            RemoteProtocolError: the receiver has sent too much.
-        """
+        """Read what is there."""
         limits = _limits.get()
         if limits.bytes <= 0:
             raise httpcore.RemoteProtocolError(f"the answer is longer than {MOST_RECEIVED} bytes")
@@ -211,11 +189,7 @@ class _Bounded(httpcore.NetworkStream):
         return found
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Write all of it, in pieces: the limit of each is what the ones before have left.
-
-        Raises:
-            WriteTimeout: the time is up.
-        """
+        """Write all of it, in pieces: the limit of each is what the ones before have left."""
         limits = _limits.get()
         for start in range(0, len(buffer), PIECE):
             self._stream.write(buffer[start : start + PIECE], limits.left(httpcore.WriteTimeout))

@@ -36,12 +36,7 @@ def checked(given: Mapping[str, str], key_header: str, *, with_token: bool) -> d
     """A user's headers.
 
     Args:
-        given: name and value.
-        key_header: the header of the idempotency key.
         with_token: whether the sink sends `Authorization` itself.
-
-    Raises:
-        ValueError: a header is malformed, given twice, or one that the sink sends itself.
     """
     key = key_header.lower()
     if _is_own(key) or key == "authorization":
@@ -68,11 +63,7 @@ def check_value(what: str, value: str) -> None:
     """Check a header's value.
 
     Args:
-        what: names it in the message.
         value: not shown.
-
-    Raises:
-        ValueError: it is empty, begins or ends with a blank, or has other characters than printable ASCII.
     """
     if not value:
         raise ValueError(f"the {what} is empty")

@@ -62,15 +62,7 @@ class Token:
 
 
 def token_of(answer: str, now: float) -> Token:
-    """The token in an answer; it is masked from now on.
-
-    Args:
-        answer: of the token endpoint, JSON.
-        now: s, before the request was sent.
-
-    Raises:
-        ValueError: there is none that can be used. The message shows nothing of the answer.
-    """
+    """The token in an answer; it is masked from now on."""
     found = _object(answer)
     text = found.get("access_token")
     if not isinstance(text, str) or not text:

@@ -195,26 +195,14 @@ class HttpOptions(SinkOptions):
         return any(one is not None for one in (self.token, self.token_env, self.oauth2_token_url))
 
     def allowed(self) -> addresses.Allowed:
-        """To where requests may go.
-
-        Raises:
-            ValueError: an allowed host is none.
-        """
+        """To where requests may go."""
         home = urlsplit(self.url)
         return addresses.Allowed(home, addresses.hosts(self.allowed_hosts, home.scheme))
 
     def tls(self, password: str | None) -> Tls:
-        """The certificates.
-
-        Args:
-            password: of the key.
-        """
+        """The certificates."""
         return Tls(self.ca_file, self.tls_client_cert, self.tls_client_key, password)
 
     def all_headers(self, given: Mapping[str, str], with_token: bool) -> dict[str, str]:
-        """The user's headers.
-
-        Raises:
-            ValueError: one of them is malformed or is the sink's own; its value is not shown.
-        """
+        """The user's headers."""
         return checked(given, self.key_header, with_token=with_token)

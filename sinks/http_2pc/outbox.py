@@ -52,13 +52,7 @@ LOG_CHECKPOINT_EVERY = 100
 
 
 class Outbox:
-    """The outbox of one sink.
-
-    Args:
-        location: root of the outbox.
-        uid: uid of the sink.
-        who: the sink, for messages.
-    """
+    """The outbox of one sink."""
 
     def __init__(self, location: Location, uid: str, who: str) -> None:
         self.location, self._uid, self._who = location, uid, who
@@ -77,12 +71,7 @@ class Outbox:
         )
 
     def check(self) -> None:
-        """Raise an error if the location cannot hold an outbox.
-
-        Raises:
-            ConfigurationError: it holds a table of another kind.
-            StorageError: it cannot be read.
-        """
+        """Raise an error if the location cannot hold an outbox."""
         table = self._target.load()
         if table is not None:
             self._target.check(table, SCHEMA)
@@ -91,10 +80,6 @@ class Outbox:
         """Fence off older incarnations, then remove what they prepared but did not decide.
 
         Decided epochs are kept: their replay sends them.
-
-        Raises:
-            FencedError: a newer incarnation has claimed it.
-            ConfigurationError: it holds another job's epochs.
         """
         from spark_ext.delta.orphans import clean
 
@@ -123,12 +108,7 @@ class Outbox:
             ) from problem
 
     def look(self, epoch: Epoch) -> None:
-        """Look whether the outbox is still this start's.
-
-        Raises:
-            FencedError: another start has claimed it.
-            StateError: it is not the outbox that was claimed.
-        """
+        """Look whether the outbox is still this start's."""
         self._target.look(epoch)
 
     def decide(
@@ -140,18 +120,8 @@ class Outbox:
     ) -> bool:
         """Decide that the epoch consists of these files, unless it is already decided.
 
-        Args:
-            epoch: the epoch.
-            files: what its tasks have written.
-            keep: stores the rows that its tasks have put aside, and returns their mark, which is part of the decision.
-            adopt: see `adopt`.
-
         Returns:
             Whether the epoch still has to be sent; False if the receiver is known to have all of it.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the outbox.
-            StorageError: the outbox cannot be read or written.
         """
         outcome, _ = self._target.commit(SCHEMA, epoch, files, lambda: decision(epoch, keep()))
         if outcome is CommitOutcome.COMMITTED:
@@ -163,12 +133,7 @@ class Outbox:
         return self.adopt(epoch, adopt)
 
     def decide_empty(self, epoch: Epoch, keep: Callable[[], int | None]) -> CommitOutcome:
-        """Decide that an epoch has no rows to be sent, as all of them are bad, and record it as sent, in one commit.
-
-        Args:
-            epoch: the epoch.
-            keep: stores its bad rows, and returns their mark.
-        """
+        """Decide that an epoch has no rows to be sent, as all of them are bad, and record it as sent, in one commit."""
         from deltalake import Transaction
 
         def also() -> list[Transaction]:
@@ -180,7 +145,6 @@ class Outbox:
         """Look at what an earlier attempt has decided.
 
         Args:
-            epoch: the epoch, which is decided.
             adopt: takes the mark of the rows that were put aside by the tasks whose files were decided on; None: there
                 were none. It is not called where an older release has decided, which did not record them.
 
@@ -199,13 +163,7 @@ class Outbox:
         return self._target.mark(epoch)
 
     def decided(self, epoch: Epoch) -> Iterator[Chunk]:
-        """The requests of a decided epoch; the same on every call, in any process.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the outbox.
-            StateError: the outbox no longer holds it.
-            StorageError: it cannot be read.
-        """
+        """The requests of a decided epoch; the same on every call, in any process."""
         import pyarrow.parquet as pq
 
         table = self._table()
@@ -254,17 +212,8 @@ class Outbox:
     def settle(self, epoch: Epoch, mark: int | None = None) -> bool:
         """Remove an epoch that the receiver has acknowledged completely, and keep its number.
 
-        Args:
-            epoch: the epoch.
-            mark: of its bad rows, which is kept with the number.
-
         Returns:
             Whether this call has recorded it; False if that was done before.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the outbox.
-            StateError: the outbox no longer exists.
-            StorageError: the outbox cannot be read or written.
         """
         from deltalake import Transaction
 

@@ -54,18 +54,8 @@ def stage(
     """Phase one, in a task: write the rows as pieces to a file in the outbox that no commit refers to yet.
 
     Args:
-        location: root of the outbox.
-        schema: of the rows.
-        batches: the rows.
-        task: which.
-        cut: how they are divided.
-        who: for messages.
         addresses: of the rows, if they have any of their own; they are recorded with them.
         bad: takes the number of a row that has no JSON form or no address, the row, and why; None: it is an error.
-
-    Raises:
-        DataError: a value has no JSON form, or a row has no address to which it may be sent.
-        StorageError: the outbox cannot be written.
     """
     files = DataFileWriter(location, SCHEMA, _LAYOUT, task)
     epoch = label(task.lineage, task.query_id, task.epoch)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 class Pace:
-    """Times for requests at equal distances; what was not used is not made up for.
-
-    Args:
-        rate: requests per second.
-    """
+    """Times for requests at equal distances; what was not used is not made up for."""
 
     def __init__(self, rate: float) -> None:
         self._gap = 1 / rate
@@ -33,10 +29,5 @@ _paces: dict[tuple[str, float], Pace] = {}
 
 
 def pace_of(sink: str, rate: float) -> Pace:
-    """The pace of a sink in this process.
-
-    Args:
-        sink: what tells it from all others.
-        rate: requests per second.
-    """
+    """The pace of a sink in this process."""
     return _paces.setdefault((sink, rate), Pace(rate))

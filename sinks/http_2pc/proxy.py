@@ -20,11 +20,7 @@ class Proxy:
 
 
 def proxy_for(url: str, who: str) -> Proxy | None:
-    """The proxy for an address; None if the environment names none, or excludes the address.
-
-    Raises:
-        ConfigurationError: it is not an HTTP proxy.
-    """
+    """The proxy for an address; None if the environment names none, or excludes the address."""
     parts = urlsplit(url)
     named = getproxies()
     scheme = parts.scheme if named.get(parts.scheme) else "all"

@@ -48,11 +48,7 @@ _AS_THEY_ARE = (
 
 
 def check_types(schema: spark.StructType, who: str) -> None:
-    """Refuse types without a JSON form, before any row moves.
-
-    Raises:
-        ConfigurationError: names the column and its type.
-    """
+    """Refuse types without a JSON form, before any row moves."""
     _of_fields(schema, "", who)
 
 
@@ -69,11 +65,7 @@ class JsonRows:
         self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
     def lines(self, batch: pa.RecordBatch) -> Iterator[str]:
-        """The rows of a batch, without line ends.
-
-        Raises:
-            DataError: a date or time lies outside the years 1 to 9999.
-        """
+        """The rows of a batch, without line ends."""
         columns = [
             self._column(name, convert, column if column.type == kind else column.cast(kind))
             for name, convert, kind, column in zip(
@@ -108,11 +100,7 @@ def _of_fields(schema: spark.StructType, path: str, who: str) -> list[ToJson]:
 
 
 def converter(kind: spark.DataType, path: str, who: str) -> ToJson:
-    """The conversion of a type's values to JSON; the caller handles nulls.
-
-    Raises:
-        ConfigurationError: the type has no JSON form.
-    """
+    """The conversion of a type's values to JSON; the caller handles nulls."""
     if isinstance(kind, _AS_THEY_ARE):
         return None
     if isinstance(kind, (spark.FloatType, spark.DoubleType)):

@@ -88,12 +88,6 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         """Check everything that can be checked before the query starts, except the receiver, which may start later.
 
         A token endpoint that does not answer may start later, too. One that refuses is the wrong one.
-
-        Raises:
-            ConfigurationError: a type has no JSON form, a column is missing, the outbox is another table, a variable is
-                not set, a certificate or key cannot be used, or the token endpoint refuses the credentials.
-            EnvironmentProblem: `httpcore` is not installed.
-            StorageError: the outbox cannot be read.
         """
         library(self._who)
         self._addresses.check(schema)
@@ -120,12 +114,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
             log.warning("%s sends the client's secret without encryption: 'oauth2_token_url' is not https", self._who)
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
-        """Write rows as JSON to a file of the outbox that belongs to no epoch yet.
-
-        Raises:
-            DataError: a value has no JSON form, or a row has no address to which it may be sent.
-            StorageError: the outbox cannot be written.
-        """
+        """Write rows as JSON to a file of the outbox that belongs to no epoch yet."""
         options = self.options
         cut = Cut(1 if options.body == "object" else options.batch_rows, options.batch_bytes, options.body)
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
@@ -134,12 +123,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         return stage(self._place, schema, batches, task, cut, who, addresses if addresses.vary else None, bad)
 
     def claim(self, claim: Claim) -> None:
-        """Set the fence of the outbox, then clean up the files that dead incarnations have left.
-
-        Raises:
-            FencedError: a newer incarnation has claimed it.
-            ConfigurationError: it contains epochs of another job.
-        """
+        """Set the fence of the outbox, then clean up the files that dead incarnations have left."""
         self._outbox.claim(claim)
 
     def check(self, epoch: Epoch) -> None:
@@ -147,13 +131,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         self._outbox.look(epoch)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
-        """Decide the epoch, send what was decided, and record that all of it was acknowledged.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the outbox, or the receiver has seen one.
-            DataError, ConfigurationError: the receiver has refused a request.
-            TransientError: the receiver is unreachable or takes no requests now, and has taken none meanwhile.
-        """
+        """Decide the epoch, send what was decided, and record that all of it was acknowledged."""
         files = [file for of_task in prepared for file in of_task]
         if not files:
             # All rows are bad, unless another attempt has decided otherwise.
@@ -222,11 +200,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         }
 
     def _wire(self) -> Wire:
-        """The options in the client's form, with the values of environment variables.
-
-        Raises:
-            ConfigurationError: a variable is not set or invalid.
-        """
+        """The options in the client's form, with the values of environment variables."""
         options = self.options
         given = dict(options.headers)
         if options.headers_env is not None:

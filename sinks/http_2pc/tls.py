@@ -43,11 +43,7 @@ class Tls:
         return tuple((path, _changed(path)) for path in (self.ca_file, self.client_cert, self.client_key) if path)
 
     def context(self, who: str) -> ssl.SSLContext | None:
-        """What connections are made with; None: the certificates of the system, and none of the sink's own.
-
-        Raises:
-            ConfigurationError: a file is missing or is none of certificates, or the key is not that of the certificate.
-        """
+        """What connections are made with; None: the certificates of the system, and none of the sink's own."""
         if self.ca_file is None and self.client_cert is None:
             return None
         try:

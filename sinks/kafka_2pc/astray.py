@@ -16,7 +16,6 @@ class Astray:
     """The messages of an epoch that go nowhere.
 
     Args:
-        lacking: topics that lack a partition which some message is for, with the number that they have.
         topic: of all messages; None: they have a column for it.
     """
 

@@ -69,10 +69,6 @@ class EpochRecord:
 
         Args:
             found: ids of topics as they are now; "" for one that does not exist.
-            who: for messages.
-
-        Raises:
-            StateError: one was deleted, and perhaps created again.
         """
         for topic, identity in self.topics.items():
             if topic in found and found[topic] != identity:
@@ -114,11 +110,7 @@ class EpochRecord:
 
     @classmethod
     def from_bytes(cls, raw: bytes, who: str) -> EpochRecord:
-        """Parse a record.
-
-        Raises:
-            ConfigurationError: a newer release wrote it, or it is not a record of epochs.
-        """
+        """Parse a record."""
         try:
             found = json.loads(raw)
             if found["version"] == _VERSION:
@@ -142,14 +134,7 @@ class EpochRecord:
 
 
 class EpochsTopic:
-    """The topic from the view of one sink.
-
-    Args:
-        options: how to reach the brokers.
-        topic: its name.
-        key: the sink's transactional id.
-        who: for messages.
-    """
+    """The topic from the view of one sink."""
 
     def __init__(self, options: KafkaOptions, topic: str, key: str, who: str) -> None:
         self._options, self.topic, self.key, self.who = options, topic, key, who
@@ -160,12 +145,7 @@ class EpochsTopic:
         return self._options.request_timeout / 1000
 
     def ensure(self) -> None:
-        """Create the topic if it does not exist; refuse one that would lose records.
-
-        Raises:
-            ConfigurationError: it cannot be created, is not compacted, or has too few partitions.
-            StorageError: no answer.
-        """
+        """Create the topic if it does not exist; refuse one that would lose records."""
         kafka = library(self.who)
         try:
             with admin(self._options, self.who) as client:
@@ -210,9 +190,6 @@ class EpochsTopic:
             settled: whether to wait for open transactions, which hide all records after them. If false, the record
                 found may be an older one: it shows that a newer start exists or that an epoch is committed, and never
                 that one is missing. Must be false before the transaction of the sink's own predecessor is ended.
-
-        Raises:
-            StorageError: no answer, or a transaction stays open.
         """
         kafka = library(self.who)
         try:

@@ -99,17 +99,7 @@ class FormatOptions(KafkaOptions, RegistryOptions):
 
 
 class Encoder:
-    """Encodes the values of a column.
-
-    Args:
-        column: its name.
-        kind: its type.
-        pinned: the schema, with its id.
-        who: for messages.
-
-    Raises:
-        ConfigurationError: values of the type cannot be written by the schema.
-    """
+    """Encodes the values of a column."""
 
     def __init__(self, column: str, kind: T.DataType, pinned: Pinned, who: str) -> None:
         self._column, self._id, self._who = column, pinned.id, who
@@ -132,11 +122,7 @@ class Encoder:
         self._header = b"\0" + pinned.id.to_bytes(4, "big")
 
     def encoded(self, column: pa.Array) -> pa.Array:
-        """The values as bytes; null stays null.
-
-        Raises:
-            DataError: one of them does not fit the schema.
-        """
+        """The values as bytes; null stays null."""
         import pyarrow as pa
 
         from spark_ext.schemas.casts import counted
@@ -183,26 +169,14 @@ class Encoder:
 
 
 class Formats:
-    """The encoding of a sink's messages.
-
-    Args:
-        options: of the sink.
-        schema: of its rows.
-        who: for messages.
-    """
+    """The encoding of a sink's messages."""
 
     def __init__(self, options: FormatOptions, schema: T.StructType, who: str) -> None:
         self._options, self._who = options, who
         self._kinds = {name: schema[name].dataType for name in options.encoded if name in schema.names}
 
     def check(self) -> None:
-        """Refuse columns that cannot be encoded, and schemas that cannot be registered. Nothing is registered.
-
-        Raises:
-            ConfigurationError: names the column, and what is wrong with it.
-            EnvironmentProblem: a library is missing.
-            StorageError: the registry does not answer.
-        """
+        """Refuse columns that cannot be encoded, and schemas that cannot be registered. Nothing is registered."""
         load("fastavro", "schemas", self._who)
         for column in self._options.encoded:
             if column not in self._kinds:
@@ -234,11 +208,7 @@ class Formats:
         )
 
     def take(self) -> dict[str, Encoder]:
-        """The encoders; registers what is not registered.
-
-        Raises:
-            ConfigurationError, EnvironmentProblem, StorageError: as `check` raises them.
-        """
+        """The encoders; registers what is not registered."""
         return {column: self._encoder(column, self._pinned(column)) for column in self._kinds}
 
     def _pinned(self, column: str) -> Pinned:
@@ -252,11 +222,7 @@ class Formats:
 
 
 def encoded(batch: pa.RecordBatch, encoders: Mapping[str, Encoder]) -> pa.RecordBatch:
-    """A batch with its columns encoded.
-
-    Raises:
-        DataError: a value does not fit its schema.
-    """
+    """A batch with its columns encoded."""
     import pyarrow as pa
 
     names = batch.schema.names
@@ -275,17 +241,7 @@ _kept: dict[tuple[object, ...], dict[str, Encoder]] = {}
 def kept_encoders(
     options: FormatOptions, schema: T.StructType, start: Collection[object], who: str
 ) -> dict[str, Encoder]:
-    """The encoders that this process keeps for a start of a job.
-
-    Args:
-        options: of the sink.
-        schema: of its rows.
-        start: identifies the start.
-        who: for messages.
-
-    Raises:
-        ConfigurationError, EnvironmentProblem, StorageError: as `Formats.check` raises them.
-    """
+    """The encoders that this process keeps for a start of a job."""
     if not options.encoded:
         return {}
     key = (*start, options.model_dump_json(), schema.json())

@@ -55,18 +55,7 @@ Check = Callable[[EpochRecord], None]
 
 
 class Session:
-    """A producer that holds a sink's transactional id.
-
-    Args:
-        options: how to reach the brokers.
-        epochs: the topic with the sink's record; its key is the transactional id.
-        limits: of transactions and messages.
-
-    Raises:
-        EnvironmentProblem: the library is missing.
-        ConfigurationError: the brokers refuse the client or the time-out.
-        StorageError: no answer.
-    """
+    """A producer that holds a sink's transactional id."""
 
     def __init__(self, options: KafkaOptions, epochs: EpochsTopic, limits: Limits) -> None:
         who = self._who = epochs.who
@@ -124,13 +113,7 @@ class Session:
         """Publish all messages and the record in one transaction.
 
         Args:
-            messages: as they were staged.
             topic: of all messages; None: the messages have a column for it.
-            record: what is committed with them.
-
-        Raises:
-            TransientError: it did not commit, or the outcome is unknown: a new session finds out.
-            DataError: the brokers refuse a message.
         """
         begun = time.monotonic()
         try:
@@ -184,11 +167,7 @@ class Session:
             raise self._kafka.KafkaException(self._fatal or self._failed[0])
 
     def require(self, staged: Iterable[Staged]) -> None:
-        """Refuse topics and partitions that do not exist, before a transaction begins.
-
-        Raises:
-            ConfigurationError: names them.
-        """
+        """Refuse topics and partitions that do not exist, before a transaction begins."""
         wanted = _wanted(staged)
         for topic, there in self._lacking(wanted).items():
             raise refused(
@@ -292,10 +271,6 @@ def session(
     """The session that this process keeps for a start of the job, or a new one.
 
     Args:
-        options: how to reach the brokers.
-        epochs: the topic with the sink's record.
-        limits: of transactions and messages.
-        mark: of the caller.
         early: raises if a record forbids this start to continue; called before any other producer is fenced off. Open
             transactions may hide later records, so it must refuse only what they would forbid as well.
         check: raises if the last record forbids this start to continue; called when no other producer can commit any

@@ -137,11 +137,6 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         """Refuse rows that are not messages, a topic that does not exist, and a client that cannot connect.
 
         With a format also a schema that cannot be registered.
-
-        Raises:
-            ConfigurationError: names the column or topic.
-            EnvironmentProblem: the client library is missing.
-            StorageError: the brokers do not answer.
         """
         from spark_ext.sinks.kafka_2pc.staging import check_columns
 
@@ -157,13 +152,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             self._formats.check()
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Staged | None:
-        """Write a file of messages that no reader sees.
-
-        Raises:
-            ConfigurationError: the rows are not messages.
-            DataError: a message has no topic, is too large, or does not fit its schema.
-            StorageError: the file cannot be written, or the schema registry does not answer.
-        """
+        """Write a file of messages that no reader sees."""
         from spark_ext.sinks.kafka_2pc.staging import check_columns
 
         options = self.options

@@ -58,13 +58,7 @@ def check_columns(schema: T.StructType, topic: str | None, who: str, encoded: Co
     """Refuse rows that are not messages.
 
     Args:
-        schema: of the rows.
         topic: of all messages; None: the rows have a column for it.
-        who: for messages.
-        encoded: columns that have a format, which decides about their types.
-
-    Raises:
-        ConfigurationError: names the column and its allowed types.
     """
     for column in schema:
         types = _COLUMNS.get(column.name, ((), None))[0]
@@ -111,7 +105,6 @@ class Staging:
 
     Args:
         folder: a local path or a URI.
-        who: for messages.
     """
 
     def __init__(self, folder: str, who: str) -> None:
@@ -129,16 +122,9 @@ class Staging:
         """Write a task's messages as a file; None if there are none.
 
         Args:
-            batches: the rows.
-            task: whose they are.
             topic: of all messages; None: the rows have a column for it.
-            max_bytes: maximum size of the key and value of a message.
             bad: takes a row that is no message; None: it is an error.
             encode: makes bytes of the columns that have a format; None: there are none.
-
-        Raises:
-            DataError: a message has no topic, is too large, or does not fit its schema.
-            StorageError: the file cannot be written.
         """
         # Attempt numbers start again with each Spark application, and two copies of a state share all the others.
         place = f"{task.query_id}-{task.lineage}-{task.epoch}-{task.partition}-{task.attempt}"
@@ -227,12 +213,7 @@ class Staging:
             yield from self.read(one)
 
     def read(self, staged: Staged) -> Iterator[pa.RecordBatch]:
-        """The messages of a task.
-
-        Raises:
-            ConfigurationError: the file does not exist here: the folder is not shared.
-            PreparedLostError: the file is missing on the machine that wrote it, or incomplete.
-        """
+        """The messages of a task."""
         filesystem, path = place_of(staged.path)
         rows = 0
         try:
@@ -275,11 +256,7 @@ class Staging:
                 continue
 
     def clean(self, incarnation: int) -> None:
-        """Delete what earlier incarnations have left.
-
-        Raises:
-            StorageError: the folder cannot be read.
-        """
+        """Delete what earlier incarnations have left."""
         filesystem, folder = place_of(self._folder)
         try:
             for info in filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True)):

@@ -30,19 +30,7 @@ def application(mark: str, incarnation: int) -> str:
 
 
 def take(committer: Committer, claim: Claim, mark: str) -> None:
-    """Set the fence, end the connections of older incarnations, finish what was decided, discard the rest.
-
-    Args:
-        committer: for the target.
-        claim: of the new incarnation.
-        mark: of the sink's connections.
-
-    Raises:
-        FencedError: a newer incarnation holds the table.
-        ConfigurationError: the uid belongs to another job.
-        StateError: the table is ahead of the job's state, or is not the one that the job has written to.
-        StorageError: the sink's row stays locked.
-    """
+    """Set the fence, end the connections of older incarnations, finish what was decided, discard the rest."""
     connection, identity, who = committer.connection, committer.identity, committer.errors.who
     held = _lock(committer, claim.incarnation, mark)
     record.refuse_older(held.mark, claim.mark, who)
@@ -71,14 +59,7 @@ def make_ready(committer: Committer, claim: Claim, schema: StructType | None) ->
     After `take`, as what older incarnations have prepared holds locks on the table.
 
     Args:
-        committer: for the target.
-        claim: that was taken.
         schema: the columns of the rows in the table; None: none are added.
-
-    Raises:
-        FencedError: a newer incarnation holds the table.
-        ConfigurationError: a column cannot be added, or the server refuses the statements.
-        StorageError: a lock on the table is not granted in time.
     """
     connection, who = committer.connection, committer.errors.who
     begin(connection, committer.lock_timeout)

@@ -21,11 +21,7 @@ _SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 
 
 def mapping(value: object) -> object:
-    """`"a=x, b=y"` or a JSON object as a mapping of names; anything but text is returned as it is.
-
-    Raises:
-        ValueError: it is neither, or a name is empty or there twice.
-    """
+    """`"a=x, b=y"` or a JSON object as a mapping of names; anything but text is returned as it is."""
     if not isinstance(value, str):
         return value
     if value.strip().startswith("{"):
@@ -47,11 +43,7 @@ def mapping(value: object) -> object:
 
 
 def renamed(schema: StructType, names: Mapping[str, str], who: str) -> StructType:
-    """The rows' columns under their names in the table.
-
-    Raises:
-        ConfigurationError: a column is missing in the rows, or two would have the same name.
-    """
+    """The rows' columns under their names in the table."""
     if not names:
         return schema
     for name in names:
@@ -75,11 +67,7 @@ def renamed(schema: StructType, names: Mapping[str, str], who: str) -> StructTyp
 
 
 def lacking(schema: StructType, columns: Sequence[Column], who: str) -> list[StructField]:
-    """The columns of the rows that the table lacks, and that can be added.
-
-    Raises:
-        ConfigurationError: one cannot be: by its type or its name, or because another one differs only in case.
-    """
+    """The columns of the rows that the table lacks, and that can be added."""
     known = {column.name for column in columns}
     lower = {column.name.lower(): column.name for column in columns}
     out = [field for field in schema.fields if field.name not in known]

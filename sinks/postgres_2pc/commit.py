@@ -45,14 +45,7 @@ class Committer:
     """Takes the rows that the table refuses; None: one of them is an error."""
 
     def commit(self, epoch: Epoch, parts: Sequence[Part]) -> CommitOutcome:
-        """Commit the epoch exactly once.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the table.
-            StateError: it is not the table that was claimed.
-            PreparedLostError: what the tasks had prepared is lost; nothing was written.
-            psycopg.Error: the server failed.
-        """
+        """Commit the epoch exactly once."""
         begin(self.connection, self.lock_timeout)
         held = record.lock(self.connection, self.identity)
         record.refuse_older(held.mark, epoch.mark, self.errors.who)
@@ -206,11 +199,7 @@ class Committer:
     # -- prepared transactions ----------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Commit the prepared transactions that any incarnation has decided on; safe to repeat and to run concurrently.
-
-        Raises:
-            StateError: one was rolled back by someone else after the decision.
-        """
+        """Commit the prepared transactions that any incarnation has decided on. Idempotent, also concurrently."""
         decided = record.decided(self.connection, self.identity)
         if not decided:
             return

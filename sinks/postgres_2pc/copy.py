@@ -48,11 +48,7 @@ class ValueMisfit(ValueError):
 
 
 def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> Iterator[memoryview | bytes]:
-    """The rows of a batch with these columns, in their order; without header and trailer.
-
-    Raises:
-        ValueMisfit: names the row of the batch, from 0.
-    """
+    """The rows of a batch with these columns, in their order; without header and trailer."""
     if batch.num_rows > 1 and batch.nbytes > _PIECE_BYTES:
         half = batch.num_rows // 2
         for start, piece in ((0, batch.slice(0, half)), (half, batch.slice(half))):

@@ -122,12 +122,6 @@ def stage(
     """Copy rows into a new staging table, atomically.
 
     Args:
-        connection: to the database.
-        table: the target.
-        columns: of the rows.
-        batches: the rows.
-        origin: of the staging table.
-        errors: for errors.
         lock_timeout: ms.
         bad: takes a row that does not fit; None: it is an error.
     """
@@ -162,13 +156,7 @@ def prepare(
     mark: FenceMark,
     errors: RowErrors,
 ) -> InDoubt:
-    """Copy rows into the target and prepare the transaction, which survives this connection and the server.
-
-    Raises:
-        FencedError: a newer incarnation has claimed the target: it would not clean up what is prepared now.
-        StateError: the rows went into another table than the one that was claimed.
-        StorageError: a column has got another type.
-    """
+    """Copy rows into the target and prepare the transaction, which survives this connection and the server."""
     from psycopg import sql
 
     gid = origin.new_gid()

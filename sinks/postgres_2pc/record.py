@@ -82,11 +82,7 @@ class Held:
     """The table's oid at that claim; None: an older release has claimed it, or the user has deleted the number."""
 
     def check_table(self, oid: int, who: str) -> None:
-        """Check that the table is the one that was claimed.
-
-        Raises:
-            StateError: it was dropped and created again since.
-        """
+        """Check that the table is the one that was claimed."""
         if self.oid is not None and self.oid != oid:
             raise not_the_target(
                 f"the table's oid was {self.oid} when it was claimed and is {oid} now (if it was moved there with its "
@@ -128,11 +124,7 @@ def look(
 
 
 def refuse_older(held: FenceMark, mark: FenceMark, who: str) -> None:
-    """Check the fence.
-
-    Raises:
-        FencedError: a newer start has claimed the target, or a job has and this writer is in none.
-    """
+    """Check the fence."""
     mark.check(held, who)
     if held.incarnation > mark.incarnation:
         raise FencedError.by(held.incarnation, mark.incarnation, "the table", who)
@@ -148,15 +140,7 @@ def refuse_changed(
     on the transaction holds the lock, so that name and types stay.
 
     Args:
-        connection: in the transaction that has written them.
-        table: as it was looked up before the transaction.
-        columns: of the rows.
         held: the sink's row; None: nobody has claimed the table, so that it may be any of this name.
-        who: for messages.
-
-    Raises:
-        StateError: the name is that of another table than the claimed one now, or of none.
-        StorageError: a column has another type; the epoch is retried, with the types as they are now.
     """
     oid, types = now(connection, table.name)
     if held is not None:
@@ -179,9 +163,6 @@ def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark:
 
     Returns:
         The sink's row; None when there is none.
-
-    Raises:
-        FencedError: a newer start has claimed the target.
     """
     held = look(connection, identity)
     if held is not None:
@@ -190,11 +171,7 @@ def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark:
 
 
 def refuse_other_owner(owner: str | None, identity: Identity, claim: Claim, who: str) -> None:
-    """Check that the uid belongs to this job.
-
-    Raises:
-        ConfigurationError: the target has epochs of another job under it.
-    """
+    """Check that the uid belongs to this job."""
     if owner is not None and owner != claim.job_id:
         mine = f"sink = '{identity.sink}' AND target = '{identity.target}'"
         raise refused(

@@ -104,22 +104,7 @@ def copy_in(
     batches: Iterable[pa.RecordBatch],
     errors: RowErrors,
 ) -> int:
-    """Copy rows into a table, in the connection's transaction.
-
-    Args:
-        connection: to the database.
-        into: the table.
-        columns: of the table; those of the batches, in their order.
-        batches: rows in the Arrow types of `schemas.arrow`.
-        errors: for errors.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        DataError: a row does not fit; names it.
-        SparkExtError: the server failed.
-    """
+    """Copy rows into a table, in the connection's transaction."""
     import psycopg
     from psycopg import sql
 
@@ -196,11 +181,6 @@ def copy_sifted(
     """Like `copy_in`, without the rows that do not fit. Each part is tried behind a savepoint.
 
     Args:
-        connection: to the database, in a transaction.
-        into: the table.
-        columns: of the table.
-        batches: rows.
-        errors: for errors.
         bad: takes a row that does not fit.
 
     Returns:
@@ -254,11 +234,7 @@ class NullKey(ValueError):
 
 
 def refuse_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> None:
-    """Check the key of an upsert.
-
-    Raises:
-        NullKey: a row has a null in it.
-    """
+    """Check the key of an upsert."""
     for name in key:
         if batch.column(name).null_count:
             raise NullKey(f"column '{name}': the key of an upsert may not be null")
@@ -276,11 +252,7 @@ def cast(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Re
 
 
 def keyed(batches: Iterable[pa.RecordBatch], key: Sequence[str], errors: RowErrors) -> Iterator[pa.RecordBatch]:
-    """Batches without nulls in the key: a null equals no other, so such a row would be added again by every epoch.
-
-    Raises:
-        DataError: names the first row with a null in its key.
-    """
+    """Batches without nulls in the key: a null equals no other, so such a row would be added again by every epoch."""
     rows = 0
     for batch in batches:
         for name in key:

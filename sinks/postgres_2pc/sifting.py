@@ -85,12 +85,7 @@ class Inserts(Protocol):
 
 
 class Sifting:
-    """One commit.
-
-    Args:
-        committer: in the epoch's transaction.
-        aside: takes the rows that are refused.
-    """
+    """One commit."""
 
     def __init__(self, committer: Inserts, aside: Aside) -> None:
         self._committer, self._aside = committer, aside
@@ -102,15 +97,7 @@ class Sifting:
             self._number += "_"
 
     def move(self, parts: Sequence[Part]) -> int:
-        """Insert all rows that the table takes; the others are put aside.
-
-        Returns:
-            How many are put aside.
-
-        Raises:
-            DataError: they are more than is allowed; or several have the same key, and nothing says which one counts.
-            psycopg.Error: the server failed.
-        """
+        """Insert all rows that the table takes; the others are put aside."""
         staged = [part for part in parts if isinstance(part, Staged)]
         self._committer.count(staged)
         # So that an attempt that is repeated meets the rows in the same order.

@@ -72,12 +72,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     # -- before the query ----------------------------------------------------------------------------------------------
 
     def validate(self, schema: StructType) -> None:
-        """Refuse a server, table or types that cannot be used.
-
-        Raises:
-            ConfigurationError: names the server, table, column or setting.
-            StorageError: the server is unavailable.
-        """
+        """Refuse a server, table or types that cannot be used."""
         from spark_ext.sinks.postgres_2pc.types import new_type
 
         options = self.options
@@ -162,13 +157,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             raise not_the_target("there is no table, and epochs were committed to it", self._who)
 
     def check(self, epoch: Epoch) -> None:
-        """Look at the sink's row and the table, without a lock.
-
-        Raises:
-            FencedError: another start has claimed the table.
-            StateError: it is not the table that was claimed.
-            StorageError: the server failed.
-        """
+        """Look at the sink's row and the table, without a lock."""
         from spark_ext.sinks.postgres_2pc import record
 
         with self._session(epoch.incarnation) as connection:
@@ -185,13 +174,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Part | None:
-        """Write rows that no reader sees: in the message, a staging table or a prepared transaction.
-
-        Raises:
-            DataError: a row does not fit the table; names row, column and value.
-            ConfigurationError: the columns of the rows do not fit the table.
-            StorageError: the server failed.
-        """
+        """Write rows that no reader sees: in the message, a staging table or a prepared transaction."""
         from spark_ext.sinks.postgres_2pc.commit import begin
         from spark_ext.sinks.postgres_2pc.prepare import Origin, gather, make_way, prepare, stage
         from spark_ext.sinks.postgres_2pc.record import refuse_fenced
@@ -224,14 +207,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             return prepare(connection, identity, table, schema.names, every, origin, task.mark, errors)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Part]) -> CommitOutcome:
-        """Commit all rows of the epoch and its record in one transaction; see `commit`.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the table.
-            DataError: the rows violate a constraint, or several have the same key.
-            PreparedLostError: what the tasks had prepared is lost.
-            StorageError: the server failed; the epoch is retried.
-        """
+        """Commit all rows of the epoch and its record in one transaction; see `commit`."""
         who = f"{self._who}, epoch {epoch.number}"
         schema = renamed(schema, self.options.column_map, who)
         with self._session(epoch.incarnation, who) as connection:
@@ -240,12 +216,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             return committer.commit(epoch, prepared)
 
     def kept_bad_rows(self, epoch: Epoch) -> int | None:
-        """The mark in the sink's record, which is that of the table in which the epoch was found.
-
-        Raises:
-            StateError: there is no such table any more, or no record of the epoch.
-            StorageError: the server failed.
-        """
+        """The mark in the sink's record, which is that of the table in which the epoch was found."""
         from spark_ext.sinks.postgres_2pc import record
 
         with self._session(epoch.incarnation) as connection:
@@ -285,11 +256,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
     @contextmanager
     def _fence(self, identity: Identity, mark: FenceMark, who: str) -> Iterator[psycopg.Connection[Any]]:
-        """Another connection that holds the sink's row until the end of the block.
-
-        Raises:
-            FencedError: a newer start has claimed the table, so this one must not roll anything back.
-        """
+        """Another connection that holds the sink's row until the end of the block."""
         from spark_ext.sinks.postgres_2pc.claim import application
         from spark_ext.sinks.postgres_2pc.commit import begin
         from spark_ext.sinks.postgres_2pc.record import lock, refuse_older

@@ -53,11 +53,7 @@ COMMENT ON TABLE spark_ext.setups IS 'spark-ext: which setup_sql has run for a t
 
 
 def split(text: str) -> list[list[str]]:
-    """The words of each statement, in upper case, without names in quotes, values and comments.
-
-    Raises:
-        ValueError: a quote or comment is not closed.
-    """
+    """The words of each statement, in upper case, without names in quotes, values and comments."""
     statements: list[list[str]] = [[]]
     at = 0
     while found := _PART.search(text, at):
@@ -95,11 +91,7 @@ def _after_comment(text: str, at: int) -> int:
 
 
 def check(text: str) -> str:
-    """Refuse statements that cannot be part of the transaction of an epoch.
-
-    Raises:
-        ValueError: says why.
-    """
+    """Refuse statements that cannot be part of the transaction of an epoch."""
     statements = split(text)
     if not statements:
         raise ValueError("it has no statement")
@@ -130,12 +122,7 @@ class Statements:
     """Whether errors omit values of rows."""
 
     def set_up(self, connection: psycopg.Connection[Any], identity: Identity, who: str) -> None:
-        """Run `setup_sql` unless it has run for this target; in a transaction that has locked the sink's row.
-
-        Raises:
-            ConfigurationError: the server refuses it.
-            StorageError: the server failed.
-        """
+        """Run `setup_sql` unless it has run for this target; in a transaction that has locked the sink's row."""
         if self.setup is None:
             return
         if connection.execute("SELECT to_regclass('spark_ext.setups') IS NULL").fetchone() == (True,):

@@ -53,12 +53,7 @@ class Table:
 
 
 def look_up(connection: psycopg.Connection[Any], name: Name, who: str) -> Table | None:
-    """The table as it is in the catalog now; None if it does not exist.
-
-    Raises:
-        ConfigurationError: it is a view or another relation that rows cannot be copied into, or a table that the server
-            empties: an unlogged one after a crash, a temporary one at the end of a connection.
-    """
+    """The table as it is in the catalog now; None if it does not exist."""
     found = connection.execute(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, CASE WHEN row_security_active(c.oid) THEN 'row-level security' "
         "WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid AND ev_type = '3') THEN 'a rule on INSERT' END, "
@@ -170,11 +165,7 @@ def usable(
     make: bool,
     grow: bool = False,
 ) -> Table:
-    """The table for these rows; created if it does not exist and `make` is set, with new columns if `grow` is.
-
-    Raises:
-        ConfigurationError: it does not exist, the rows do not fit it, or it has no unique index on the key.
-    """
+    """The table for these rows; created if it does not exist and `make` is set, with new columns if `grow` is."""
     table = look_up(connection, name, who)
     if table is None:
         if not make:

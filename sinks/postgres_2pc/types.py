@@ -105,13 +105,7 @@ class Column:
 
 
 def means_the_same(column: Column, shown: str, kind: str) -> bool:
-    """Whether the bytes of a value that was encoded for a column have their meaning in another type, too.
-
-    Args:
-        column: as it was.
-        shown: its type now, as in `Column.shown`.
-        kind: the same, as in `Column.kind`.
-    """
+    """Whether the bytes of a value that was encoded for a column have their meaning in another type, too."""
     return shown == column.shown or {column.kind, kind} <= _LIKE_TEXT
 
 
@@ -119,13 +113,8 @@ def new_type(kind: spark.DataType, path: str, who: str, *, in_document: bool = F
     """The type of a column of a new table.
 
     Args:
-        kind: in Spark.
         path: of the column, or of a value in it.
-        who: the sink, for messages.
         in_document: whether it is in a `jsonb`, where an interval has no form that all agree on.
-
-    Raises:
-        ConfigurationError: PostgreSQL does not have such a type.
     """
     if isinstance(kind, spark.DecimalType):
         return f"numeric({kind.precision},{kind.scale})"
@@ -176,11 +165,7 @@ def takes(column: Column, kind: spark.DataType) -> bool:
 
 
 def check(schema: spark.StructType, columns: Sequence[Column], who: str) -> None:
-    """Refuse rows that do not fit the table; names the column and both types.
-
-    Raises:
-        ConfigurationError: a column is missing in the table, has another type, or is required and missing in the rows.
-    """
+    """Refuse rows that do not fit the table; names the column and both types."""
     known = {column.name: column for column in columns}
     for field in schema.fields:
         column = known.get(field.name)

@@ -15,24 +15,13 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """The way of a task's bad rows.
-
-    Args:
-        sink: in the task.
-        task: whose rows they are.
-    """
+    """The way of a task's bad rows."""
 
     def __init__(self, sink: TwoPhaseCommitSink, task: Task) -> None:
         self._sink, self._partition = sink, task.partition
 
     def row(self, number: int, one: pa.RecordBatch, problem: Exception) -> None:
-        """Take a row.
-
-        Args:
-            number: of the row among those of the task, from 0. Another attempt may have the rows in another order.
-            one: a batch of this row.
-            problem: says what is wrong with it.
-        """
+        """Take a row."""
         self._sink.bad_row(BadRow({"partition": self._partition, "row": number}, reason_of(problem), text_of(one)))
 
     def rows(self, batch: pa.RecordBatch, problem: Exception) -> None:

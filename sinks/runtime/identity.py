@@ -13,15 +13,7 @@ from spark_ext.stores import filesystem_of
 
 
 def identity_of(given: Mapping[str, str], operator: str) -> Identity:
-    """The identity in a writer's options; that of no job when the query runs outside any.
-
-    Args:
-        given: the writer's options, under names in any case.
-        operator: the sink, for messages.
-
-    Raises:
-        StateError: the query runs on the checkpoint of a job and carries no identity, or one of another checkpoint.
-    """
+    """The identity in a writer's options; that of no job when the query runs outside any."""
     options = {name.lower(): value for name, value in given.items()}
     identity = Identity.of(options, operator)
     checkpoint = options.get("checkpointlocation", "")

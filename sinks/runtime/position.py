@@ -79,11 +79,7 @@ def remember(checkpoint: str, position: Position, start: int) -> None:
 
 
 def refuse_other_uid(checkpoint: str, uid: str, lineage: int, query_id: str | None) -> None:
-    """Refuse another uid for a sink whose last epoch Spark is going to repeat: under that uid it would be a new one.
-
-    Raises:
-        ConfigurationError: names both uids, and the epoch.
-    """
+    """Refuse another uid for a sink whose last epoch Spark is going to repeat: under that uid it would be a new one."""
     last = remembered(checkpoint)
     if last is None or last.sink == uid or last.of(last.sink, lineage, query_id) is None:
         return

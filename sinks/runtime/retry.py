@@ -21,8 +21,6 @@ def attempts(options: SinkOptions, what: str, *, reraise: bool = False) -> tenac
     So is a `CommitError` without `retry_now`: the target has asked not to be called again soon.
 
     Args:
-        options: `commit_attempts`, `commit_backoff` and `commit_patience` of the sink.
-        what: what is attempted, for the log: "the commit of epoch 3 of sink 'out'".
         reraise: whether the last failure is raised itself, rather than tenacity's `RetryError`.
     """
     import tenacity

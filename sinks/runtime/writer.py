@@ -53,15 +53,7 @@ class Written(WriterCommitMessage):
 def write_task(
     sink: TwoPhaseCommitSink, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task, identity: Identity
 ) -> Written:
-    """Phase one of one task.
-
-    Args:
-        sink: as it has arrived in the task.
-        schema: of the rows.
-        batches: the rows.
-        task: whose they are.
-        identity: of the sink.
-    """
+    """Phase one of one task."""
     counted = _Counted(batches)
     into = None
     if sink.options.on_bad_row == "quarantine":
@@ -77,11 +69,7 @@ def write_task(
 
 
 def _decodable(batches: Iterator[pa.RecordBatch], sink: TwoPhaseCommitSink, task: Task) -> Iterator[pa.RecordBatch]:
-    """The rows without those that have a text that is not UTF-8, whatever the sink: few readers of a target stand it.
-
-    Raises:
-        DataError: there is such a row, and the sink puts none aside; names the row and the column.
-    """
+    """Drop rows with a text that is not UTF-8, whatever the sink: few readers of a target accept it."""
     from spark_ext.schemas.values import undecodable
 
     def check(batch: pa.RecordBatch) -> None:

@@ -47,10 +47,7 @@ def data_of(file: DataFile, names: Mapping[str, str], mapped: bool, widths: Mapp
     """What a channel remembers of its data file, without what a plain table does not need.
 
     Args:
-        file: the data file.
-        names: of the table's columns, by those in data files.
         mapped: whether they differ.
-        widths: of columns whose texts are padded.
     """
     data: dict[str, Any] = {"size": file.size}
     if file.rows_deleted:
@@ -75,12 +72,7 @@ def padded(batch: pa.RecordBatch, widths: Mapping[str, int]) -> pa.RecordBatch:
 
 
 def in_table(declared: StructType, *tables: TableVersion) -> StructType:
-    """The declared columns with the types that they have in a table.
-
-    Args:
-        declared: the columns.
-        tables: versions; each column is that of the first one that has it in a type that fits.
-    """
+    """The declared columns with the types that they have in a table."""
     return StructType([held for held, _ in _fields(declared, tables)])
 
 
@@ -88,7 +80,6 @@ def format_for(declared: StructType, *tables: TableVersion) -> ParquetFormat:
     """Reads the declared columns, under the names in data files; same types, so that a batch can be renamed.
 
     Args:
-        declared: the columns.
         tables: versions whose names they are, as in `in_table`; none: a table without column mapping.
     """
     if not tables:

@@ -23,13 +23,6 @@ def check_begun(
 
     Args:
         begun: the data of the channels that were begun, by their ids; None: it has finished.
-        version: of the table.
-        channels: the data files of that version.
-        path: of the table.
-        who: the source, for messages.
-
-    Raises:
-        DataError: that is so.
     """
     held = {channel.id: channel.data for channel in channels}
     for name, data in begun.items():
@@ -48,11 +41,6 @@ def check_declared(declared: StructType | None, held: StructType, who: str) -> N
 
     Args:
         declared: by the user; None: nothing was declared.
-        held: the columns that can be read.
-        who: the source, for messages.
-
-    Raises:
-        ConfigurationError: a column is not there, or has a type that does not fit.
     """
     for field in declared or ():
         there = held[field.name] if field.name in held.names else None

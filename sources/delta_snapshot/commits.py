@@ -119,24 +119,12 @@ class Piece:
 
 
 def mark_of(text: str) -> str:
-    """A short hash of a commit's file.
-
-    Args:
-        text: the file's content.
-    """
+    """A short hash of a commit's file."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def parse(version: int, text: str) -> Commit:
-    """A commit from its file in the log.
-
-    Args:
-        version: of the table, after the commit.
-        text: the file's content: an action on each line.
-
-    Raises:
-        ValueError: it is not such a file.
-    """
+    """A commit from its file in the log."""
     info: Mapping[str, Any] = {}
     protocol: Mapping[str, Any] = {}
     metadata = None
@@ -186,11 +174,7 @@ def _file(action: Mapping[str, Any]) -> LoggedFile:
 
 
 def local(path: str) -> str:
-    """A path in the log; an absolute local one, as in a shallow clone, without `file:`.
-
-    Raises:
-        ValueError: it leads out of the table's folder.
-    """
+    """A path in the log; an absolute local one, as in a shallow clone, without `file:`."""
     if ".." in path.split("/"):
         raise ValueError(f"it names the file '{path}', and a path in a table has no '..'")
     return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
@@ -209,11 +193,7 @@ def _only_copies(info: Mapping[str, Any]) -> bool:
 
 
 def appended(commit: Commit) -> tuple[Piece, ...]:
-    """The rows that a commit adds; none of a commit that takes rows away, which is refused or passed over as a whole.
-
-    Args:
-        commit: the commit.
-    """
+    """The rows that a commit adds; none if it removes rows: such a commit is refused or skipped as a whole."""
     if commit.changes_rows:
         return ()
     return tuple(
@@ -222,11 +202,7 @@ def appended(commit: Commit) -> tuple[Piece, ...]:
 
 
 def changed(commit: Commit) -> tuple[Piece, ...]:
-    """The rows that a commit adds, deletes or updates, by the rules of Spark's change data feed; deletions first.
-
-    Args:
-        commit: the commit.
-    """
+    """The rows that a commit adds, deletes or updates, by the rules of Spark's change data feed; deletions first."""
     if commit.feed:
         return tuple(Piece(file) for file in _in_order(commit.feed))
     if commit.only_copies:

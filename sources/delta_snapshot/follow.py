@@ -64,11 +64,8 @@ class Pieces:
     """The rows of commits.
 
     Args:
-        log: the table's.
         changes: whether changes of rows are asked for, and not only rows that were added.
-        file: a piece's data file, as it is read.
         format: how data files are read, by the column names of a version; None: the newest one.
-        keep: for a data file and a version of the table, which of its rows exist there.
     """
 
     def __init__(
@@ -105,13 +102,7 @@ class Pieces:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, start: Place, end: Place) -> Iterator[pa.RecordBatch]:
-        """The rows of a range.
-
-        Raises:
-            StateError: the table's log is not the one for which the range was planned, or has been cleaned up.
-            DataError: a data file is gone or damaged.
-            StorageError: the storage failed.
-        """
+        """The rows of a range."""
         last = end.version if end.within else end.version - 1
         newest = self._commit(last) if last >= start.version else None
         if newest is None or (end.mark and newest.mark != end.mark):
@@ -186,8 +177,6 @@ class Reading:
     """Plans how far the channel is read. In the planner.
 
     Args:
-        pieces: the rows of commits.
-        follower: reads the log.
         check: raises if the rows of a commit, or what comes after it, must not be read.
         names: the version by whose column names the rows of a version are read; None: they have always been the same.
     """
@@ -202,12 +191,7 @@ class Reading:
         self._pieces, self._follower, self._check, self._names = pieces, follower, check, names
 
     def advance(self, position: Json, limit: Limit) -> Advance:
-        """The end of the next step; the rows before a commit that is refused are read first.
-
-        Raises:
-            ConfigurationError, StateError: the next commit is refused.
-            DataError, StorageError: it, or one of its files, cannot be read.
-        """
+        """The end of the next step; the rows before a commit that is refused are read first."""
         self._follower.again()
         at = begin = Place.of(position)
         stop = None if limit.upto is None else Place.of(limit.upto).version
@@ -271,16 +255,7 @@ class Reading:
         return None
 
     def seek(self, position: Json, newest: int, who: str) -> Json:
-        """A version, or a list of a version, the number of one of its files and a row of that.
-
-        Args:
-            position: as an operator gives it.
-            newest: version of the table.
-            who: source and channel, for messages.
-
-        Raises:
-            ConfigurationError: there is no such position.
-        """
+        """A version, or a list of a version, the number of one of its files and a row of that."""
         parts = [position, 0, 0] if not isinstance(position, list) else position
         if len(parts) not in (3, 4, 5):
             raise no_position(position, "a version, or a list of a version, the number of a file and a row", who)
@@ -312,12 +287,7 @@ def _less(limit: Limit, step: Advance) -> Limit:
 
 
 def unknown_partition(file: InputFile, version: int) -> DataError:
-    """The error for a removed file of which the log does not say what its rows have in common.
-
-    Args:
-        file: the file.
-        version: that removes it.
-    """
+    """The error for a removed file of which the log does not say what its rows have in common."""
     return file.refusal(
         f"version {version} removes it, and the table's log does not have its partition values",
         f"read it with a later starting_version {NEW_QUERY}; have such changes made by a writer that records "

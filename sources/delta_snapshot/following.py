@@ -50,11 +50,7 @@ def instant_of(at: int | None) -> str | None:
 
 
 def require_feed(table: TableVersion, operator: str) -> None:
-    """Refuse a version of a table in which changes are not recorded.
-
-    Raises:
-        ConfigurationError: names the version and the table property.
-    """
+    """Refuse a version of a table in which changes are not recorded."""
     if not table.metadata.has_feed:
         raise refused(
             f"version {table.version} of '{shown(table.path)}' has no change data feed: its table property {FEED} is "
@@ -69,11 +65,7 @@ class Following:
     """Follows a table in the planner. Looks at the table once when it starts, and then at its commits only.
 
     Args:
-        options: of the source.
-        log: the table's.
         load: a version of the table; None: the current one.
-        pieces: the rows of commits.
-        operator: the source, for messages.
         clock: s; never goes back.
         last: version that was the newest one when the run began, if it ends with that one; None: the current one.
     """
@@ -129,13 +121,8 @@ class Following:
         Args:
             known: it, if it has begun.
             after: the version of the snapshot; None: there is none.
-            declared: the columns to read.
             table: id of the table whose snapshot was read; "" if there is none.
             mark: hash of the commit of the snapshot's version; "" if there is none, or if it is unknown.
-
-        Raises:
-            ConfigurationError: it cannot begin there.
-            StateError: the table is not the one that was begun, or whose snapshot was read, or it was put back.
         """
         self._declared = declared
         if self._channel is None:

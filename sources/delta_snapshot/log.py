@@ -26,25 +26,14 @@ ANEW: Final = f"read the table that is there now {NEW_QUERY}"
 
 
 class Log:
-    """The log of a table, version by version.
-
-    Args:
-        filesystem: of the table.
-        root: the table's folder in it.
-        path: the table as the user names it, for messages.
-        operator: the source, for messages.
-    """
+    """The log of a table, version by version."""
 
     def __init__(self, filesystem: fs.FileSystem, root: str, path: str, operator: str) -> None:
         self.filesystem, self.root = filesystem, root
         self._path, self._operator = path, operator
 
     def text(self, version: int) -> str | None:
-        """The file of a version; None: there is none.
-
-        Raises:
-            StorageError: it cannot be read.
-        """
+        """The file of a version; None: there is none."""
         try:
             with self.filesystem.open_input_stream(self._file(version)) as file:
                 return bytes(file.read()).decode()
@@ -54,12 +43,7 @@ class Log:
             raise self._unreadable(f"version {version} of the log", problem) from None
 
     def commit(self, version: int) -> Commit | None:
-        """The commit that made a version; None: its file is not there.
-
-        Raises:
-            DataError: it is damaged.
-            StorageError: it cannot be read.
-        """
+        """The commit that made a version; None: its file is not there."""
         text = self.text(version)
         if text is None:
             return None
@@ -81,16 +65,8 @@ class Log:
     def same(self, version: int, mark: str) -> str:
         """The hash of the commit that made a version of which rows were read.
 
-        Args:
-            version: the version.
-            mark: the hash, as it was when the version was chosen; "": unknown.
-
         Returns:
             That one; if it is unknown, the hash of the file that is there now.
-
-        Raises:
-            StateError: another commit has the version's number now.
-            StorageError: it cannot be read.
         """
         there = self.mark(version)
         # A file that has been cleaned up says nothing: the version itself may still be there.
@@ -99,11 +75,7 @@ class Log:
         return mark or there
 
     def at(self, version: int) -> int | None:
-        """When a version's file was written, ms since 1970 UTC; None: there is no such file.
-
-        Raises:
-            StorageError: the storage failed.
-        """
+        """When a version's file was written, ms since 1970 UTC; None: there is no such file."""
         try:
             found = self.filesystem.get_file_info(self._file(version))
         except (OSError, ValueError) as problem:
@@ -111,11 +83,7 @@ class Log:
         return None if found.type != fs.FileType.File else found.mtime_ns // 1_000_000
 
     def earliest(self, least: int = 0) -> int | None:
-        """The first version from `least` on from which all files up to the newest are there; None: there are none.
-
-        Raises:
-            StorageError: the log cannot be listed.
-        """
+        """The first version from `least` on from which all files up to the newest are there; None: there are none."""
         try:
             infos = self.filesystem.get_file_info(fs.FileSelector(f"{self.root}/_delta_log", allow_not_found=True))
         except (OSError, ValueError) as problem:
@@ -170,7 +138,6 @@ class Log:
         """The error for a table whose history is not the one that was read.
 
         Args:
-            version: the last one that was read.
             newest: the newest one that is there; None: there are others in its place.
         """
         now = "another commit has its number now" if newest is None else f"its newest version is {newest}"
@@ -183,11 +150,7 @@ class Log:
         )
 
     def unknown(self, version: int) -> StateError:
-        """The error for a log in which the last version that was read cannot be compared any more.
-
-        Args:
-            version: that one.
-        """
+        """The error for a log in which the last version that was read cannot be compared any more."""
         return StateError(
             f"version {version} of '{shown(self._path)}' has been read, and its file is no longer in the table's log: "
             "whether the version that comes next follows it, or the table was put back in between, is unknown",
@@ -203,9 +166,7 @@ class Follower:
     """Reads a log forwards, one commit after the other, and notices when it is no longer the same log.
 
     Args:
-        log: the table's.
         table: looks at the table: the id and the newest version.
-        id: of the table when it was first looked at.
         clock: s; never goes back.
         poll_s: how often to look for a new commit when there was none, s.
     """
@@ -240,17 +201,7 @@ class Follower:
             self._fresh.discard(version)
 
     def commit(self, version: int, mark: str) -> Commit | None:
-        """The commit that makes a version; None: there is none yet.
-
-        Args:
-            version: the version.
-            mark: of the commit before it, as it was when that was read; "": unknown.
-
-        Raises:
-            StateError: the file is gone, or the log is another one, or that cannot be known.
-            DataError: it is damaged.
-            StorageError: it cannot be read.
-        """
+        """The commit that makes a version; None: there is none yet."""
         held = self._held.get(version)
         if held is not None:
             return held
@@ -303,10 +254,5 @@ class Follower:
 
 
 def not_the_commit(log: Log, version: int) -> SparkExtError:
-    """The error for a range to be read whose last commit is not the one that was planned.
-
-    Args:
-        log: the table's.
-        version: of that commit.
-    """
+    """The error for a range to be read whose last commit is not the one that was planned."""
     return log.lost(version) if log.text(version) is None else log.put_back(version)

@@ -18,8 +18,6 @@ class ColumnNames:
 
     Args:
         load: a version of the table; None: the newest one; `pinned`: it must be there.
-        log: of the table.
-        declared: gives the query's columns.
     """
 
     def __init__(

@@ -107,12 +107,7 @@ class DeltaSnapshot(StagedSource):
         return inner if filesystem.type_name == "local" else self.options.path
 
     def schema(self) -> StructType:
-        """The columns of the version, or with `follow` of the current one; with `changes` those of the feed as well.
-
-        Raises:
-            ConfigurationError: there is no such table or version, or it has no change data feed.
-            UnsupportedTableError: the table needs a feature that this source does not support; names it.
-        """
+        """The columns of the version, or with `follow` of the current one; with `changes` those of the feed as well."""
         if not self.options.follow:
             return self._load(self.options.version, self.options.timestamp).schema
         if self.options.version is not None or self.options.timestamp is not None:
@@ -124,11 +119,7 @@ class DeltaSnapshot(StagedSource):
         return StructType([*table.schema, *COLUMNS])
 
     def open(self) -> None:
-        """Look at the table before the query starts.
-
-        Raises:
-            ConfigurationError: there is no table, or it has no change data feed.
-        """
+        """Look at the table before the query starts."""
         if self.options.follow:
             self.schema()
 
@@ -179,11 +170,7 @@ class DeltaSnapshot(StagedSource):
         return {"number": number, "version": self._pinned, "table": self._table, "mark": self._mark}
 
     def enter(self, stage: Json) -> None:
-        """Continue with the snapshot, or with what comes after it.
-
-        Raises:
-            ConfigurationError: the options do not ask for what was begun.
-        """
+        """Continue with the snapshot, or with what comes after it."""
         if not self.options.follow or not self.options.begins_with_snapshot:
             raise refused(
                 f"this source has begun with version {stage['version']} of the table and follows it, which the options "
@@ -198,11 +185,7 @@ class DeltaSnapshot(StagedSource):
     # -- planning -------------------------------------------------------------------------------------------
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Continue with the version that the first epoch chose, or with the versions after it.
-
-        Raises:
-            ConfigurationError: the option `version` now names another one, or there is another source in the offset.
-        """
+        """Continue with the version that the first epoch chose, or with the versions after it."""
         self._resumed = True
         self._known = next((one for one in known if one.id == CHANNEL), None)
         chosen = {
@@ -231,13 +214,7 @@ class DeltaSnapshot(StagedSource):
             _ = self._followed
 
     def discover(self) -> Iterable[Channel]:
-        """The data files of the version, of which only the log is read; or the channel of what comes after it.
-
-        Raises:
-            ConfigurationError: the table cannot be followed from there.
-            DataError: the source's version is no longer in the log, or is that of another table.
-            StateError: the table is another one than that which was followed, or was put back.
-        """
+        """The data files of the version, of which only the log is read; or the channel of what comes after it."""
         if self._is_following:
             # An AvailableNow run asks before it knows where it is.
             if not self._resumed:
@@ -305,12 +282,7 @@ class DeltaSnapshot(StagedSource):
         return None if rows is None else max(0, rows - at)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
-        """The number of a row of the data file, deleted ones included; of later versions see `Reading.seek`.
-
-        Raises:
-            ConfigurationError: there is no such row or version.
-            DataError: the data file was deleted, or is damaged.
-        """
+        """The number of a row of the data file, deleted ones included; of later versions see `Reading.seek`."""
         if channel.id == CHANNEL:
             newest = self._load(None).version
             return self._followed.reading.seek(position, newest, f"{self._operator}, channel '{CHANNEL}'")
@@ -330,12 +302,7 @@ class DeltaSnapshot(StagedSource):
     # -- reading --------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of a range that exist in the version, or that later versions have added or changed.
-
-        Raises:
-            DataError: a data file was deleted by a vacuum, or is damaged.
-            StateError: the table's log is no longer the one for which the range was planned.
-        """
+        """The rows of a range that exist in the version, or that later versions have added or changed."""
         if channel.id == CHANNEL:
             batches = self._pieces.read(Place.of(start), Place.of(end))
             tables = self._names.of(Place.of(end).names) if channel.data["mapping"] == "name" else ()

@@ -46,9 +46,6 @@ def commits_of(table: DeltaTable, filesystem: fs.FileSystem, root: str, at: int)
     before, by the modification times of their files.
 
     Args:
-        table: its current version.
-        filesystem: of the table.
-        root: the table's folder in it.
         at: the time, in ms since 1970 UTC.
     """
     settings = table.metadata().configuration

@@ -71,8 +71,6 @@ class TableVersion:
     Args:
         path: local path or URI.
         version: its number; None: the current one, or that of `timestamp`.
-        timestamp: ISO 8601; the version that was current at this time.
-        operator: for messages.
         pinned: whether the version was chosen by an earlier run, so that it cannot change now.
         followed: whether rows of the table have been read before, so that a storage that fails is tried again.
     """
@@ -217,11 +215,7 @@ class TableVersion:
         return {name: length for name, (kind, length) in lengths.items() if kind == "char"}
 
     def files(self) -> Iterator[DataFile]:
-        """Its data files, oldest first.
-
-        Raises:
-            DataError: one of them is outside of the table.
-        """
+        """Its data files, oldest first."""
         actions = pa.table(self._table.get_add_actions()).sort_by(
             [("modification_time", "ascending"), ("path", "ascending")]
         )
@@ -268,11 +262,7 @@ def struct_of(fields: Mapping[str, Any]) -> StructType:
 
 
 def physical_names(fields: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
-    """The names in data files of all fields of a schema as it is in a log, nested ones included, by where they are.
-
-    Args:
-        fields: the schema as JSON.
-    """
+    """The names in data files of all fields of a schema as it is in a log, nested ones included, by where they are."""
     return dict(_names_in(fields, ()))
 
 

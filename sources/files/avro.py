@@ -57,15 +57,7 @@ Key = tuple[str, int, int | None]
 
 
 class AvroFormat:
-    """Plans and reads Avro files.
-
-    Args:
-        wanted: the declared columns.
-        operator: the source, for errors.
-
-    Raises:
-        EnvironmentProblem: fastavro is not installed.
-    """
+    """Plans and reads Avro files."""
 
     by_row = False
 
@@ -117,11 +109,7 @@ class AvroFormat:
     # -- planning --------------------------------------------------------------------------------------------
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
-        """The end of the next step: as many blocks as the limits allow, and at least one.
-
-        Raises:
-            DataError: the file has changed, is damaged, or has other columns than declared.
-        """
+        """The end of the next step: as many blocks as the limits allow, and at least one."""
         file.verify()
         with file.faults(), file.open() as raw:
             header = self._header(file, raw)
@@ -141,12 +129,7 @@ class AvroFormat:
         return Advance(end, end == file.size, rows=rows, bytes=end - start, whole=over)
 
     def seek(self, file: InputFile, position: Json) -> int:
-        """The byte at which a block begins, 0, or the end of the file.
-
-        Raises:
-            ConfigurationError: no block begins there.
-            DataError: the file has changed, or is damaged.
-        """
+        """The byte at which a block begins, 0, or the end of the file."""
         who = f"source '{file.uid}', file '{file.path}'"
         file.verify()
         at = number_in(position, 0, file.size, "the byte at which a block begins", who)
@@ -175,13 +158,9 @@ class AvroFormat:
         """The rows of the blocks in [start, end); `end` None: all.
 
         Args:
-            file: the file.
             start: the byte at which the first block begins.
             end: the byte after the last one.
             bad: takes the rows with a value that does not fit; None: they are refused.
-
-        Raises:
-            DataError: the file has changed, is damaged, or a value does not fit; names the file and the block.
         """
         with file.unchanged():
             if file.size:
@@ -376,11 +355,7 @@ class _Joined:
 
 
 def schema_of(file: InputFile) -> pa.Schema:
-    """The columns of a file, for the source's schema.
-
-    Raises:
-        DataError: the file has changed, is damaged, or has a column whose type is not supported.
-    """
+    """The columns of a file, for the source's schema."""
     file.verify()
     with file.faults(), file.open() as raw:
         found = columns_of(read_header(raw, file.size).schema)

@@ -55,11 +55,7 @@ def read_header(raw: pa.NativeFile, size: int) -> Header:
     """Read the header of a file.
 
     Args:
-        raw: the file.
         size: of the file, bytes.
-
-    Raises:
-        ValueError: it is not a complete header of Avro.
     """
     length = min(_FIRST, size)
     while True:
@@ -134,11 +130,7 @@ def _take(stream: io.BytesIO, length: int) -> bytes:
 
 
 def block_at(raw: pa.NativeFile, header: Header, begin: int, size: int) -> Block:
-    """The block that begins at a byte.
-
-    Raises:
-        ValueError: none does.
-    """
+    """The block that begins at a byte."""
     raw.seek(begin)
     stream = io.BytesIO(bytes(raw.read(min(_NUMBERS, size - begin))))
     try:
@@ -155,11 +147,7 @@ def block_at(raw: pa.NativeFile, header: Header, begin: int, size: int) -> Block
 
 
 def blocks(raw: pa.NativeFile, header: Header, begin: int, size: int) -> Iterator[Block]:
-    """The blocks from a byte on; their rows are not read.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """The blocks from a byte on; their rows are not read."""
     while begin < size:
         found = block_at(raw, header, begin, size)
         yield found

@@ -56,11 +56,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(schema: Any) -> Columns:
-    """The columns of an Avro schema.
-
-    Raises:
-        ValueError: it is not that of a record.
-    """
+    """The columns of an Avro schema."""
     if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
         kind = schema.get("type") if isinstance(schema, dict) else schema
         raise ValueError(f"its rows are not records but of the type {kind!r}")

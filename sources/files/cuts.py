@@ -15,8 +15,6 @@ def parts_between(start: int, end: int, cuts: Iterable[int]) -> list[tuple[int, 
     """The parts of a range.
 
     Args:
-        start: of the range.
-        end: of the range.
         cuts: positions near those of `even_cuts` at which it may be cut. One that does not come after the one before,
             or is not within the range, is passed over.
     """

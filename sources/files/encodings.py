@@ -44,11 +44,7 @@ class Encoding:
 
     @classmethod
     def of(cls, text: str) -> Encoding:
-        """The encoding of a name, under any of the names that Python knows.
-
-        Raises:
-            ValueError: there is none, or lines in it cannot be found.
-        """
+        """The encoding of a name, under any of the names that Python knows."""
         try:
             name = codecs.lookup(text.strip()).name
         except (LookupError, ValueError):
@@ -77,9 +73,6 @@ class Encoding:
 
         Args:
             begin: at least `MARK` bytes, or the whole file.
-
-        Raises:
-            ValueError: they are the mark of another encoding, or UTF-16 or UTF-32 has none.
         """
         found = next((name for name, mark in _MARKS.items() if begin.startswith(mark)), None)
         either = self.name in ("utf-16", "utf-32")
@@ -91,11 +84,7 @@ class Encoding:
             )
 
     def to_utf8(self, block: bytes | pa.Buffer) -> pa.Buffer:
-        """Whole lines in UTF-8.
-
-        Raises:
-            pa.ArrowInvalid: they have bytes that the encoding does not have.
-        """
+        """Whole lines in UTF-8."""
         if self.is_utf8:
             return pa.py_buffer(block)
         try:

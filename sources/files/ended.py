@@ -16,10 +16,6 @@ class Ended:
 
     The line has one column more than the others, so that Arrow asks what to do about it. It is part of a value, and
     Arrow does not ask, if a quote is open.
-
-    Args:
-        raw: the text.
-        separators: as many as the rows have columns.
     """
 
     closed = False

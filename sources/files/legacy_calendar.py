@@ -77,11 +77,7 @@ class Calendar:
         """A batch with the same dates and times of day in the Gregorian calendar.
 
         Args:
-            batch: columns of the file.
             int96: by column, for each of its leaves in order, whether it is of the type INT96.
-
-        Raises:
-            UnknownZoneError: a timestamp before 1900 of a zone other than UTC; names the column.
         """
         columns = []
         for field, column in zip(batch.schema, batch.columns, strict=True):

@@ -97,7 +97,6 @@ def first_line(
     """The first line that is not empty, without its end, and the byte after it.
 
     Args:
-        raw: a stream at its beginning; it may be read further than the line.
         complete: whether a line is one; a line that is not continues with the next one.
         skipped: whether a line is passed over, such as a comment.
     """

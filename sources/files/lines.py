@@ -44,9 +44,7 @@ class LinesFormat(ABC):
     """Plans and reads files of lines. Positions are the bytes at which lines begin.
 
     Args:
-        wanted: the declared columns.
         whole: whether rows may span lines, so that a file is one step.
-        encoding: of the files.
     """
 
     begin = 0
@@ -100,11 +98,7 @@ class LinesFormat(ABC):
                 self._encoding.check(bytes(raw.read(MARK)))
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
-        """The end of the next step: limits are exact to the line; a row is a line, including blank ones.
-
-        Raises:
-            DataError: the file has changed, or a declared column is missing in its header.
-        """
+        """The end of the next step: limits are exact to the line; a row is a line, including blank ones."""
         file.verify()
         if start == 0 and file.size:
             self._check_mark(file)
@@ -132,12 +126,7 @@ class LinesFormat(ABC):
         return Advance(end, end == file.size, rows=rows, bytes=end - start)
 
     def seek(self, file: InputFile, position: Json) -> int:
-        """The byte at which a line begins, or the end of the file.
-
-        Raises:
-            ConfigurationError: no line begins there.
-            DataError: the file has changed.
-        """
+        """The byte at which a line begins, or the end of the file."""
         file.verify()
         if self.whole(file):
             if position not in (0, file.size) or isinstance(position, bool):
@@ -172,13 +161,9 @@ class LinesFormat(ABC):
         """The rows of the lines in [start, end); `end` None: all.
 
         Args:
-            file: the file.
             start: the byte at which the first line begins.
             end: the byte after the last one.
             bad: takes the lines that do not fit, unless rows may span lines; None: they are refused.
-
-        Raises:
-            DataError: the file has changed, or a line does not fit; names file, byte and line.
         """
         with file.unchanged():
             end = file.size if end is None else min(end, file.size)

@@ -37,11 +37,7 @@ def spark_type(*, by_row: bool) -> StructType:
 
 
 def check(declared: pa.Schema, operator: str) -> None:
-    """Refuse a declared schema whose column `_metadata` has other fields, or that does not have the column.
-
-    Raises:
-        ConfigurationError: that is so.
-    """
+    """Refuse a declared schema whose column `_metadata` has other fields, or that does not have the column."""
     if NAME not in declared.names:
         raise refused(
             f"metadata=true adds the column '{NAME}', which the declared schema does not have",
@@ -77,11 +73,7 @@ def with_metadata(
 
     Args:
         read: reads the rows without it; takes what takes bad rows.
-        declared: the columns, with it.
-        file: the file.
-        place: the option `path`.
         start: the position of the first row; its number if positions are rows.
-        bad: takes bad rows.
     """
     kind = declared.field(NAME).type
     passed = 0
@@ -120,12 +112,7 @@ def with_metadata(
 
 
 def uri(file: InputFile, place: str) -> str:
-    """The address of a file, without credentials.
-
-    Args:
-        file: the file.
-        place: the option `path`, which has the scheme and the server.
-    """
+    """The address of a file, without credentials."""
     if file.local:
         return Path(file.path).as_uri()
     found = urlsplit(place)

@@ -31,11 +31,7 @@ _LEAVES = (True,) * 10_000
 
 
 def read_footer(file: InputFile) -> Footer:
-    """Read the rows and sizes of the stripes, and the columns.
-
-    Raises:
-        DataError: the file has changed, or is not a complete ORC file.
-    """
+    """Read the rows and sizes of the stripes, and the columns."""
     file.verify()
     if not file.size:
         return EMPTY

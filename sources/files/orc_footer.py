@@ -53,11 +53,7 @@ def read_tail(raw: pa.NativeFile, size: int) -> Tail:
     """Read the tail of a file.
 
     Args:
-        raw: the file.
         size: of the file, bytes.
-
-    Raises:
-        ValueError: it is no ORC file, or damaged.
     """
     data = _at(raw, max(0, size - _TAIL), min(size, _TAIL))
     length = data[-1] if data else 0
@@ -85,11 +81,7 @@ def read_tail(raw: pa.NativeFile, size: int) -> Tail:
 
 
 def time_zones(raw: pa.NativeFile, tail: Tail) -> set[str]:
-    """The time zones in which the stripes were written; the empty text stands for one that is not named.
-
-    Raises:
-        ValueError: the footer of a stripe is damaged.
-    """
+    """The time zones in which the stripes were written; the empty text stands for one that is not named."""
     zones = set()
     for stripe in tail.stripes:
         found = _message(_plain(_at(raw, *stripe.footer), tail.compression, tail.block))

@@ -24,11 +24,7 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 
 def read_footer(file: InputFile) -> Footer:
-    """Read a footer.
-
-    Raises:
-        DataError: the file has changed, or is not a complete Parquet file.
-    """
+    """Read a footer."""
     file.verify()
     if not file.size:
         return EMPTY

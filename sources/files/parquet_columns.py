@@ -22,11 +22,7 @@ class Columns(NamedTuple):
 
 
 def columns_in(parquet: pq.ParquetFile) -> Columns:
-    """The file's columns; INT96 is a timestamp in UTC and ENUM is text, at any depth, as in Spark and Hive.
-
-    Raises:
-        ValueError: the columns that Arrow makes of the file are not those of its footer.
-    """
+    """The file's columns; INT96 is a timestamp in UTC and ENUM is text, at any depth, as in Spark and Hive."""
     leaves = [parquet.schema.column(index) for index in range(len(parquet.schema))]
     rest = iter(leaves)
     fields, int96, first = [], {}, 0

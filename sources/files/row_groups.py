@@ -38,10 +38,7 @@ class Footer:
         """What planning needs.
 
         Args:
-            rows: of each group.
-            sizes: of each group, in any measure.
             file_size: bytes.
-            schema: of the file.
         """
         share = file_size / max(1, sum(sizes))
         return cls(tuple(accumulate(rows)), tuple(int(size * share) for size in sizes), schema)
@@ -91,11 +88,7 @@ class Footers:
         self._ahead = iter(files)
 
     def get(self, file: InputFile) -> Footer:
-        """The footer of a file; kept until `forget`.
-
-        Raises:
-            DataError: see the format.
-        """
+        """The footer of a file; kept until `forget`."""
         if file.path not in self._kept:
             self._fill()
             reading = self._reading.pop(file.path, None)
@@ -120,7 +113,6 @@ class RowGroupsFormat(ABC):
     """Plans and reads files of groups of rows. Positions are row numbers.
 
     Args:
-        wanted: the declared columns.
         grown: whether a column that is missing in a file is null there, as in a Delta table to which columns were
             added; otherwise such a file is refused.
     """
@@ -140,11 +132,7 @@ class RowGroupsFormat(ABC):
     @staticmethod
     @abstractmethod
     def read_footer(file: InputFile) -> Footer:
-        """Read a footer; that of a file of 0 bytes is `EMPTY`.
-
-        Raises:
-            DataError: the file has changed, or is damaged.
-        """
+        """Read a footer; that of a file of 0 bytes is `EMPTY`."""
 
     @abstractmethod
     def _rows(
@@ -160,11 +148,7 @@ class RowGroupsFormat(ABC):
     # -- planning --------------------------------------------------------------------------------------------
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
-        """The end of the next step; the row limit is exact, the byte limit uses the sizes of the groups.
-
-        Raises:
-            DataError: the file has changed, is damaged, or has other columns than declared.
-        """
+        """The end of the next step; the row limit is exact, the byte limit uses the sizes of the groups."""
         footer = self.footers.get(file)
         self._check(file, footer)
         if start >= footer.rows:
@@ -182,12 +166,7 @@ class RowGroupsFormat(ABC):
         return Advance(end, finished, rows=end - start, bytes=int(footer.bytes_upto(end) - before))
 
     def seek(self, file: InputFile, position: Json) -> int:
-        """The number of a row.
-
-        Raises:
-            ConfigurationError: there is no such row.
-            DataError: the file has changed, or is damaged.
-        """
+        """The number of a row."""
         return number_in(position, 0, self.footers.get(file).rows, "the number of a row of the file", _who(file))
 
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
@@ -214,14 +193,10 @@ class RowGroupsFormat(ABC):
 
         Args:
             file: the file; must be as it was discovered.
-            start: first row.
             end: the row after the last one; None: all.
             keep: by row number, whether the row exists; rows after its end do. None: all do.
             bad: takes the rows with a value that the declared type does not have; None: they are refused. Not together
                 with `keep`.
-
-        Raises:
-            DataError: the file has changed, is damaged, or has other columns than declared; names it.
         """
         with file.unchanged():
             if file.size:

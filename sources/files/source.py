@@ -74,11 +74,7 @@ class Files(ChannelSource):
         return Listing(filesystem, path, self._operator, options.recursive, options.pattern, options.order)
 
     def schema(self) -> StructType:
-        """The schema of the first file, with the keys of `key=value` folders as strings; not of CSV and JSON.
-
-        Raises:
-            ConfigurationError: there is no file, no schema, or a type that Spark does not support.
-        """
+        """The schema of the first file, with the keys of `key=value` folders as strings; not of CSV and JSON."""
         entries = self._listing.entries()
         first = next((entry for entry in entries if entry.size), None)
         if first is None:
@@ -143,12 +139,7 @@ class Files(ChannelSource):
         self._past.update(finished, (channel.id for channel in known))
 
     def open(self) -> None:
-        """Refuse a path that does not exist, before the query starts.
-
-        Raises:
-            ConfigurationError: there is no such file or folder.
-            StorageError: the storage failed.
-        """
+        """Refuse a path that does not exist, before the query starts."""
         self._listing.check()
         if self.options.format == "avro":
             load("fastavro", "avro", self._operator)
@@ -228,12 +219,7 @@ class Files(ChannelSource):
         return self._format(file.name).split(file, start, end, parts)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
-        """A row number, or the byte at which a block or line begins; with `group=directory` behind a file's number.
-
-        Raises:
-            ConfigurationError: there is no such position.
-            DataError: a file has changed, or is damaged.
-        """
+        """A row number, or the byte at which a block or line begins; with `group=directory` behind a file's number."""
         if self.options.group == "file":
             file = self._file(channel.id, *channel.data)
             return self._format(file.name).seek(file, position)
@@ -261,11 +247,7 @@ class Files(ChannelSource):
     # -- reading --------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of a range.
-
-        Raises:
-            DataError: a file has changed, is damaged, or does not match the declared schema; names it.
-        """
+        """The rows of a range."""
         if self.options.group == "file":
             file = self._file(channel.id, *channel.data)
             yield from self._rows(file, start, end)

@@ -18,7 +18,6 @@ def parsed_in_csv(kind: pa.DataType, odd_integers: bool) -> pa.DataType:
     """The type that Arrow parses in CSV; timestamps and decimals are converted from text by more exact rules.
 
     Args:
-        kind: the declared type.
         odd_integers: whether there may be integers with a plus or in hexadecimal.
     """
     exact = types.is_timestamp(kind) or types.is_decimal(kind) or (odd_integers and types.is_integer(kind))

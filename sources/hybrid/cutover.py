@@ -32,11 +32,7 @@ _TIMES = (TimestampType, TimestampNTZType)
 
 
 def check_columns(schema: StructType, columns: Sequence[str], who: str) -> StructType:
-    """The columns of a cutover, from a stage's schema: `partition` columns and an offset, or one time.
-
-    Raises:
-        ConfigurationError: one does not exist, or has the wrong type.
-    """
+    """The columns of a cutover, from a stage's schema: `partition` columns and an offset, or one time."""
     for name in columns:
         if name not in schema.names:
             existing = ", ".join(schema.names)
@@ -56,7 +52,6 @@ def extended(seen: Cutover, batches: Iterable[pa.RecordBatch], columns: Sequence
     """A cutover that covers further rows.
 
     Args:
-        seen: the cutover so far.
         batches: rows with at least the columns of the cutover.
         columns: those that name a partition, then the offset; or a time alone.
     """

@@ -84,12 +84,7 @@ class Hybrid(StagedSource):
         return "hybrid"
 
     def schema(self) -> StructType:
-        """Of the first stage; all stages must have the same columns.
-
-        Raises:
-            ConfigurationError: a stage has other columns; names the stage, the column and both types. Or a stage cannot
-                begin where the one before it ends.
-        """
+        """Of the first stage; all stages must have the same columns."""
         for before, after in pairwise(self._stages):
             if before.cutover and isinstance(after.source, SelectiveSource):
                 after.source.check_cutover(len(before.cutover) - 1, time=before.cutover_by_time)
@@ -164,11 +159,7 @@ class Hybrid(StagedSource):
         return {**kept, "seam": list(here.cutover), "seen": asdict(seen)}
 
     def _check_seam(self, stage: Json) -> None:
-        """Refuse another `seam` than the one with which the stage began.
-
-        Raises:
-            ConfigurationError: it was changed, added or removed.
-        """
+        """Refuse another `seam` than the one with which the stage began."""
         here, begun = self._stage, stage or {}
         if "seam" in begun:
             same = begun["seam"] == list(here.cutover)
@@ -200,11 +191,7 @@ class Hybrid(StagedSource):
         }
 
     def enter(self, stage: Json) -> None:
-        """Begin, or continue with, a stage.
-
-        Raises:
-            ConfigurationError: the option `stages` no longer has it there, or its source cannot begin at a cutover.
-        """
+        """Begin, or continue with, a stage."""
         number = stage["number"]
         if number >= len(self._stages) or self._stages[number].name != stage["name"]:
             raise ConfigurationError(
@@ -227,11 +214,7 @@ class Hybrid(StagedSource):
             self._current.resume((), frozenset())
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Resume the stage that is being read, with its own channels.
-
-        Raises:
-            ConfigurationError: there are channels of a stage that would come later: the order of the stages changed.
-        """
+        """Resume the stage that is being read, with its own channels."""
         self._opened = True
         name = self._stage.name
         begun = {stage.name for stage in self._stages[: self._at + 1]}
@@ -260,11 +243,7 @@ class Hybrid(StagedSource):
         return source.advance(inner, start, limit)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
-        """As the stage's source.
-
-        Raises:
-            ConfigurationError: the source refuses it, or the next stage begins where this one has been read to.
-        """
+        """As the stage's source."""
         source, inner = self._of(channel)
         if self._by_name[_stage_name(channel.id)].cutover:
             raise ConfigurationError(

@@ -53,11 +53,7 @@ class HybridOptions(SourceOptions):
 
     @classmethod
     def parse(cls, connector: str, raw: Mapping[str, str]) -> HybridOptions:
-        """Build the options, with those of the stages kept apart.
-
-        Raises:
-            ConfigurationError: an option is refused, an option's stage does not exist, or a stage has no format.
-        """
+        """Build the options, with those of the stages kept apart."""
         own = {name: value for name, value in raw.items() if "." not in name}
         cls.keep_secret({name.lower(): value for name, value in raw.items()})
         made = super().parse(connector, own)
@@ -110,15 +106,7 @@ class HybridOptions(SourceOptions):
 
 
 class Stage:
-    """One stage: a source, the columns that are taken from it, and those of its cutover.
-
-    Args:
-        options: of the hybrid source.
-        name: the stage's.
-
-    Raises:
-        ConfigurationError: the stage's format is unknown, or an option of it is refused.
-    """
+    """One stage: a source, the columns that are taken from it, and those of its cutover."""
 
     def __init__(self, options: HybridOptions, name: str) -> None:
         self.name = name
@@ -161,11 +149,7 @@ class Stage:
         return columns(found)
 
     def schema(self) -> StructType:
-        """Its columns, with the names that `select` gives.
-
-        Raises:
-            ConfigurationError: a column named in `select` or `seam` does not exist, or has the wrong type.
-        """
+        """Its columns, with the names that `select` gives."""
         whole = self._whole()
         if self.cutover:
             check_columns(whole, self.cutover, self._who)
@@ -184,11 +168,7 @@ class Stage:
 
     @property
     def cutover_by_time(self) -> bool:
-        """Whether the last column of its cutover is of times.
-
-        Raises:
-            ConfigurationError: a column does not exist, or has the wrong type.
-        """
+        """Whether the last column of its cutover is of times."""
         return is_time(check_columns(self._whole(), self.cutover, self._who)[-1].dataType)
 
     @cached_property
@@ -207,11 +187,7 @@ class Stage:
         return {key: value for key, value in self.__dict__.items() if key != "cutover_reader"}
 
     def check(self, wanted: StructType, other: str) -> None:
-        """Refuse columns that differ from those of another stage; their order does not matter.
-
-        Raises:
-            ConfigurationError: names the column, and both types.
-        """
+        """Refuse columns that differ from those of another stage; their order does not matter."""
         mine = self.schema()
         for field in wanted:
             found = mine[field.name].dataType.simpleString() if field.name in mine.names else None
@@ -243,11 +219,7 @@ class Stage:
 
 
 def source_type(name: str, who: str) -> type[ChannelSource]:
-    """The class of a format: one that is registered in this process, one that ships, or `module:class`.
-
-    Raises:
-        ConfigurationError: there is none, or it cannot be a stage.
-    """
+    """The class of a format: one that is registered in this process, one that ships, or `module:class`."""
     module, colon, member = name.partition(":")
     if colon:
         return _imported(module, member, who)

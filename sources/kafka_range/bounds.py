@@ -36,22 +36,14 @@ class Bound:
 
     @classmethod
     def of(cls, text: str, words: tuple[str, ...]) -> Bound:
-        """Parse an option: one of the keywords, or `{"topic": {"0": 23}}`.
-
-        Raises:
-            ValueError: it is neither.
-        """
+        """Parse an option: one of the keywords, or `{"topic": {"0": 23}}`."""
         if text in words:
             return cls(word=text)  # type: ignore[arg-type]
         return cls(offsets=_by_partition(text, _offset, f"{', '.join(words)} or offsets"))
 
     @classmethod
     def at(cls, text: str) -> Bound:
-        """Parse an option: a time for all partitions, or `{"topic": {"0": "2024-01-01"}}`.
-
-        Raises:
-            ValueError: it is neither.
-        """
+        """Parse an option: a time for all partitions, or `{"topic": {"0": "2024-01-01"}}`."""
         if text.lstrip().startswith("{"):
             return cls(times=_by_partition(text, milliseconds, "a time or times"))
         return cls(time=milliseconds(text))
@@ -62,11 +54,7 @@ class Bound:
 
 
 def milliseconds(value: object) -> int:
-    """An ISO 8601 time (UTC if no zone is given), or milliseconds since 1970 UTC.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """An ISO 8601 time (UTC if no zone is given), or milliseconds since 1970 UTC."""
     text = str(value).strip()
     if text.isdigit():
         return int(text)
@@ -120,19 +108,9 @@ def begins(
     """The first offsets of partitions.
 
     Args:
-        bound: from the options.
-        places: the partitions.
-        ends: of the partitions.
-        ask: looks up times.
-        who: for messages.
         accept: whether messages deleted by retention are skipped.
         future: whether a time may be in the future; earlier messages that come until then are read.
         matched: whether each partition must have a message at or after its time.
-
-    Raises:
-        ConfigurationError: a partition is not named, or an offset lies beyond its end, or a time in the future, or
-            there is no message of a time.
-        DataError: retention has deleted the beginning.
     """
     out = {}
     now = time.time() * 1000
@@ -160,11 +138,7 @@ def begins(
 def finishes(
     bound: Bound, places: Iterable[TopicPartition], ends: Ends, ask: Ask, who: str, *, grace: int
 ) -> dict[TopicPartition, int | None]:
-    """The end offsets of partitions; None: there is no end, or it is a time that is not `grace` ms in the past yet.
-
-    Raises:
-        ConfigurationError: a partition is not named.
-    """
+    """The end offsets of partitions; None: there is no end, or it is a time that is not `grace` ms in the past yet."""
     if bound.word == "none":
         return dict.fromkeys(places)
     now = time.time() * 1000
@@ -218,10 +192,6 @@ def after(offsets: Mapping[str, int], who: str) -> dict[TopicPartition, int]:
 
     Args:
         offsets: the last ones, by `topic:partition`, or `partition` of the only topic, whose name is "" in the answer.
-        who: for messages.
-
-    Raises:
-        ConfigurationError: an offset is of no partition.
     """
     given: dict[TopicPartition, int] = {}
     for key, at in offsets.items():
@@ -233,16 +203,7 @@ def after(offsets: Mapping[str, int], who: str) -> dict[TopicPartition, int]:
 
 
 def among(given: Mapping[TopicPartition, int], places: Iterable[TopicPartition], who: str) -> dict[TopicPartition, int]:
-    """Those of the offsets at which partitions continue that are of partitions which are read.
-
-    Args:
-        given: as `after` returns them.
-        places: the partitions that there are.
-        who: for messages.
-
-    Raises:
-        ConfigurationError: an offset is of a partition that there is not in a topic that is read.
-    """
+    """Those of the offsets at which partitions continue that are of partitions which are read."""
     there = set(places)
     topics = {topic for topic, _ in there}
     if len(topics) > 1 and any(not topic for topic, _ in given):
@@ -261,16 +222,7 @@ def among(given: Mapping[TopicPartition, int], places: Iterable[TopicPartition],
 
 
 def rest(there: Mapping[TopicPartition, Sequence[int]], cutover: Cutover, who: str) -> dict[TopicPartition, int]:
-    """Where a partition begins before the first later message: at those of the cutover's millisecond that are left.
-
-    Args:
-        there: the offsets of the messages of that millisecond, by partition; of partitions that have some.
-        cutover: by time.
-        who: for messages.
-
-    Raises:
-        DataError: it cannot be told which of them the stage before it has read.
-    """
+    """Where a partition begins before the first later message: at those of the cutover's millisecond that are left."""
     found = sum(map(len, there.values()))
     if cutover.rows is None or found in (0, cutover.rows):
         return {}
@@ -315,11 +267,7 @@ def lost(place: TopicPartition, wanted: int, low: int, who: str) -> DataError:
 
 
 def options_of(given: Mapping[str, Any]) -> tuple[Bound, Bound]:
-    """Both bounds, from the options by name.
-
-    Raises:
-        ValueError: one is invalid, or there are two for the same end.
-    """
+    """Both bounds, from the options by name."""
     for end in ("starting", "ending"):
         if given[end] is not None and given[f"{end}_time"] is not None:
             raise ValueError(f"{end} and {end}_time exclude each other")

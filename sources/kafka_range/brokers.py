@@ -40,12 +40,7 @@ _OLD_S: Final = 1.0
 
 
 class Brokers:
-    """The brokers, as the planner of one source asks them. Holds no connection: clients are lent for each request.
-
-    Args:
-        options: of the source.
-        who: for messages.
-    """
+    """The brokers, as the planner of one source asks them. Holds no connection: clients are lent for each request."""
 
     def __init__(self, options: KafkaRangeOptions, who: str) -> None:
         self._options, self._who = options, who
@@ -68,11 +63,6 @@ class Brokers:
 
         Args:
             own: a client to ask with; None: the process's.
-
-        Raises:
-            ConfigurationError: there is no such topic.
-            DataError: it was deleted, or created anew, since it was begun.
-            StorageError: the brokers do not answer.
         """
         if own is None:
             with self._admin() as client:
@@ -104,10 +94,6 @@ class Brokers:
 
         Args:
             topics: those that there are; None: the brokers are asked.
-
-        Raises:
-            DataError: a topic was deleted, or deleted and created anew.
-            SparkExtError: the brokers refuse the request, or do not answer.
         """
         if topics is None:
             with self._admin() as client:
@@ -122,7 +108,6 @@ class Brokers:
         """Ask for the ends of these partitions too whenever one is needed.
 
         Args:
-            places: the partitions.
             highs: their ends, if they have just been asked for.
         """
         self._watched.update(places)
@@ -136,13 +121,7 @@ class Brokers:
         """The end of what is committed in a partition, as it was within the last 20 ms.
 
         Args:
-            place: the partition.
-            start: what it has been read up to.
             enough: an end that would do, however long ago it was asked for; None: the newest is wanted.
-
-        Raises:
-            DataError: the partition ends before `start`, or its topic is another one.
-            StorageError: the brokers do not answer.
         """
         known = self._highs.get(place)
         if known is None or (known < enough if enough is not None else True):
@@ -176,11 +155,7 @@ class Brokers:
         return self._highs.get(place)
 
     def ends(self, places: Sequence[TopicPartition]) -> Ends:
-        """The beginnings and ends of partitions.
-
-        Raises:
-            StorageError: the brokers do not answer.
-        """
+        """The beginnings and ends of partitions."""
         return Ends(self.offsets(dict.fromkeys(places, "earliest")), self.offsets(dict.fromkeys(places, "latest")))
 
     # -- offsets of times -----------------------------------------------------------------------------------
@@ -189,7 +164,6 @@ class Brokers:
         """The first offset of a partition with a timestamp that is not earlier, as of the last second; -1: none.
 
         Args:
-            place: the partition.
             at: seconds since 1970 UTC.
         """
         # Limits for rows of different ages may be in force at once.
@@ -206,10 +180,6 @@ class Brokers:
         Args:
             wanted: by partition `earliest`, `latest`, or a time, ms since 1970 UTC, of which the first message that is
                 not earlier is looked up; -1 in the answer: there is none.
-
-        Raises:
-            DataError: a topic is gone, or is another one.
-            SparkExtError: the brokers refuse the request, or do not answer.
         """
         kafka = library(self._who)
         of = kafka.admin.OffsetSpec

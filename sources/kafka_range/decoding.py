@@ -42,12 +42,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def value(self, content: bytes) -> Any:
-        """The value, as Arrow takes it.
-
-        Raises:
-            Undecodable: it is none.
-            SparkExtError: the registry does not answer.
-        """
+        """The value, as Arrow takes it."""
 
 
 class JsonText(Decoder):
@@ -73,27 +68,14 @@ def _no_number(word: str) -> None:
 
 
 def schema_id(content: bytes) -> int:
-    """The id of the schema with which a record was written.
-
-    Raises:
-        Undecodable: there is none.
-    """
+    """The id of the schema with which a record was written."""
     if len(content) < HEADER_BYTES or content[0] != 0:
         raise Undecodable("it does not begin with a zero and the id of a schema, as records of a registry do")
     return int.from_bytes(content[1:HEADER_BYTES], "big")
 
 
 class Avro(Decoder):
-    """Avro, resolved to the pinned schema.
-
-    Args:
-        pinned: that schema.
-        registry: gives the client, for the schemas of the writers.
-        who: for messages.
-
-    Raises:
-        ConfigurationError: the schema has no form in Spark.
-    """
+    """Avro, resolved to the pinned schema."""
 
     def __init__(self, pinned: Pinned, registry: Callable[[], Registry], who: str) -> None:
         self._pinned, self._registry = pinned, registry
@@ -141,15 +123,7 @@ class Avro(Decoder):
 
 
 class Protobuf(Decoder):
-    """Protobuf, read by the pinned schema: fields that it does not have are left out, others have their defaults.
-
-    Args:
-        pinned: that schema.
-        who: for messages.
-
-    Raises:
-        ConfigurationError: the message has no form in Spark.
-    """
+    """Protobuf, read by the pinned schema: fields that it does not have are left out, others have their defaults."""
 
     def __init__(self, pinned: Pinned, who: str) -> None:
         from google.protobuf.message_factory import GetMessageClass
@@ -225,15 +199,7 @@ def decoded(
     """A batch with decoded columns, without its bad rows.
 
     Args:
-        batch: with the column `offset`.
-        decoders: by column.
-        names: the columns that are wanted.
-        place: topic and partition.
         bad: takes a bad row, and the error that is raised if none is allowed.
-        who: for messages.
-
-    Raises:
-        SparkExtError: the registry does not answer.
     """
     offsets = batch.column("offset").to_pylist()
     arrays: dict[str, pa.Array] = {}

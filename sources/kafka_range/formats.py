@@ -19,10 +19,6 @@ class Formats:
 
     Spark asks for the source's schema once, and sends the source to the planner and to tasks afterwards: they all have
     the schemas that were pinned then.
-
-    Args:
-        options: of the source.
-        who: for messages.
     """
 
     def __init__(self, options: KafkaRangeOptions, who: str) -> None:
@@ -35,12 +31,7 @@ class Formats:
         return {**self.__dict__, "_decoders": {}}
 
     def decoder(self, column: str) -> Decoder | None:
-        """What decodes a column; None: nothing does.
-
-        Raises:
-            ConfigurationError: there is no such schema, or it has no form in Spark.
-            StorageError: the registry does not answer.
-        """
+        """What decodes a column; None: nothing does."""
         form = getattr(self._options, f"{column}_format") if column in COLUMNS else "bytes"
         if form == "bytes":
             return None
@@ -60,12 +51,7 @@ class Formats:
         return Avro(pinned, lambda: kept_registry(self._options, seconds, self._who), self._who)
 
     def check_versions(self) -> None:
-        """Refuse a first start whose columns are not those of the version that the job has noted meanwhile.
-
-        Raises:
-            ConfigurationError: another version was registered since the query was defined.
-            StorageError: the registry does not answer.
-        """
+        """Refuse a first start whose columns are not those of the version that the job has noted meanwhile."""
         for column, pinned in self._pinned.items():
             now = self._options.pin(column, self._who)
             if now.version != pinned.version:

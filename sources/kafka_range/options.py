@@ -143,13 +143,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
         return cast(str, self._of(column, "subject")) or f"{self.topics[0]}-{column}"
 
     def pin(self, column: str, who: str) -> Pinned:
-        """Ask the registry for the schema of a column.
-
-        Raises:
-            EnvironmentProblem: the library is missing.
-            ConfigurationError: there is no such schema, or the registry refuses the question.
-            StorageError: it does not answer.
-        """
+        """Ask the registry for the schema of a column."""
         registry = Registry(self, self.request_timeout / 1000, who)
         version = self._of(column, "version")
         return pin(
@@ -161,11 +155,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
         )
 
     def identity(self) -> dict[str, str]:
-        """With the formats, and the schemas with their versions as they are now: another one has other columns.
-
-        Raises:
-            SparkExtError: the registry does not answer, or has no such schema.
-        """
+        """With the formats, and the schemas with their versions as they are now: another one has other columns."""
         found = super().identity()
         for column in COLUMNS:
             if self._of(column, "format") == "bytes":

@@ -163,18 +163,7 @@ def read(
     """The committed messages of the offsets [start, end), in order.
 
     Args:
-        options: how to reach the brokers.
-        place: topic and partition.
-        start: the first offset.
-        end: the offset after the last one.
-        names: which columns of `COLUMNS`.
-        who: for messages.
         accept: whether messages deleted by retention are skipped.
-        bad: takes a message whose headers cannot be read.
-
-    Raises:
-        DataError: retention has deleted the range, or the topic is another one with the same name.
-        StorageError: no answer.
     """
     kafka = library(who)
     consumer = _consumer(options, who)

@@ -75,12 +75,7 @@ class KafkaRange(ChannelSource):
         return f"source '{self.options.uid}' (kafka_range {self.options.pattern or ', '.join(self.options.topics)})"
 
     def schema(self) -> StructType:
-        """The columns of Spark's own Kafka source; a key or value that is decoded has another type.
-
-        Raises:
-            ConfigurationError: there is no such schema, or it has no form in Spark.
-            StorageError: the registry does not answer.
-        """
+        """The columns of Spark's own Kafka source; a key or value that is decoded has another type."""
         fields = [field for field in COLUMNS.fields if self.options.headers or field is not HEADERS]
         return StructType(
             [
@@ -104,22 +99,13 @@ class KafkaRange(ChannelSource):
         return False
 
     def open(self) -> None:
-        """Refuse topics that do not exist, before the query starts.
-
-        Raises:
-            ConfigurationError: there is no such topic, or the client is refused.
-            StorageError: the brokers do not answer.
-        """
+        """Refuse topics that do not exist, before the query starts."""
         # This process is the driver; it needs no client afterwards.
         with admin(self.options, self._who) as client:
             self._brokers.topics(client)
 
     def check_cutover(self, partition: int, *, time: bool | None) -> None:
-        """A cutover names the topic, the partition and its offset, for a single topic without it; or it is a time.
-
-        Raises:
-            ConfigurationError: it is another one.
-        """
+        """A cutover names the topic, the partition and its offset, for a single topic without it; or it is a time."""
         single = self.options.pattern is None and len(self.options.topics) == 1
         if partition == 0 and time is False:
             what = "an offset without its partition says nothing about where a topic continues"
@@ -133,20 +119,11 @@ class KafkaRange(ChannelSource):
         raise refused(what, self._who, f"give the stage before it the seam {wanted}, or a column of times")
 
     def follow(self, cutover: Cutover) -> None:
-        """Begin after another source's last offsets, or after its last time and the rows that it has of it.
-
-        Raises:
-            ConfigurationError: an offset has no partition.
-        """
+        """Begin after another source's last offsets, or after its last time and the rows that it has of it."""
         self._cutover, self._after = cutover, after(cutover.offsets, self._who)
 
     def ids(self) -> Mapping[str, str]:
-        """Of the topics, as they are now; none if the brokers give topics no ids.
-
-        Raises:
-            ConfigurationError: there is no such topic.
-            StorageError: the brokers do not answer.
-        """
+        """Of the topics, as they are now; none if the brokers give topics no ids."""
         return {topic: one.id for topic, one in self._brokers.topics().items() if one.id is not None}
 
     def expect(self, ids: Mapping[str, str]) -> None:
@@ -156,11 +133,7 @@ class KafkaRange(ChannelSource):
         self._expected = {topic: id for topic, id in ids.items() if topic in read}
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Continue with the ends in the first offset; a partition that was added since is read from its beginning.
-
-        Raises:
-            ConfigurationError: a declared column is not one of the source's.
-        """
+        """Continue with the ends in the first offset; a partition that was added since is read from its beginning."""
         self._check_columns()
         self._begun = bool(known or finished)
         if not self._begun:
@@ -305,12 +278,7 @@ class KafkaRange(ChannelSource):
         return list(pairwise(cuts))
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
-        """An offset, from the first one that is still there up to the channel's end.
-
-        Raises:
-            ConfigurationError: it is another one.
-            StorageError: the brokers do not answer.
-        """
+        """An offset, from the first one that is still there up to the channel's end."""
         stored = ChannelData.of(channel.data)
         ends = self._brokers.ends([stored.place])
         most = min(one for one in (ends.latest[stored.place], stored.end) if one is not None)
@@ -344,13 +312,7 @@ class KafkaRange(ChannelSource):
     # -- reading --------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The committed messages of a range.
-
-        Raises:
-            DataError: retention has deleted the range, or the topic is no longer the one that was planned, or a key or
-                value cannot be decoded.
-            StorageError: the brokers or the registry do not answer.
-        """
+        """The committed messages of a range."""
         stored = ChannelData.of(channel.data)
         columns = (self.declared or self.schema()).names
         accept = self.options.lost_records == "accept"
@@ -373,12 +335,7 @@ class KafkaRange(ChannelSource):
     # -- what is safe ---------------------------------------------------------------------------------------
 
     def on_epoch_committed(self, epoch: Committed) -> None:
-        """Commit the positions to the consumer group, if one is given.
-
-        Raises:
-            SparkExtError: the positions of the last epoch could not be committed; those of others the next epoch
-                commits.
-        """
+        """Commit the positions to the consumer group, if one is given."""
         if self.options.group is None or not epoch.positions:
             return
         kafka = library(self._who)

@@ -57,11 +57,7 @@ class ChannelData:
 
 
 def described(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, Topic]:
-    """Those of the topics that exist. Asking does not create a topic, as asking for its metadata does by default.
-
-    Raises:
-        SparkExtError: the brokers refuse the request, or do not answer.
-    """
+    """Those of the topics that exist. Asking does not create a topic, as asking for its metadata does by default."""
     import confluent_kafka as kafka
 
     if not topics:
@@ -100,11 +96,6 @@ def check_ids(known: Mapping[str, str | None], found: Mapping[str, Topic], who: 
 
     Args:
         known: ids by topic, of those that were begun or have to be; None: not known, as in offsets of older versions.
-        found: the topics that exist.
-        who: for messages.
-
-    Raises:
-        DataError: a topic was deleted, or deleted and created anew.
     """
     for topic, id in known.items():
         one = found.get(topic)
@@ -119,12 +110,7 @@ def check_ids(known: Mapping[str, str | None], found: Mapping[str, Topic], who: 
 
 
 def check_still(options: KafkaOptions, topic: str, id: str | None, who: str) -> None:
-    """After a read: refuse what was read if the topic is no longer the one that was planned.
-
-    Raises:
-        DataError: it was deleted, or deleted and created anew.
-        SparkExtError: the brokers do not answer.
-    """
+    """After a read: refuse what was read if the topic is no longer the one that was planned."""
     if id is None:
         return
     seconds = options.request_timeout / 1000

@@ -77,14 +77,8 @@ def identify(
     """Look a table, view or query up.
 
     Args:
-        connection: of the planner.
-        relation: what is read.
         is_table: whether it is a table or view, not a query.
         column: the increasing column, if there is one.
-        following: the snapshot's `pg_snapshot_xmax`.
-
-    Raises:
-        ReplayError: the table is gone.
     """
     facts: tuple[Any, ...] | None = (relation.source, "", "", None)
     if is_table:
@@ -135,15 +129,9 @@ def compare(
     """Refuse another table, another order of keys, and a table that was emptied, whether or not it was filled again.
 
     Args:
-        connection: of the planner, in its snapshot.
         relation: the table or query.
         known: of the channels that were started; none, if an older version has stored them.
-        now: what it is now.
-        who: for errors.
         whole: whether rows are still to be read that were there when the first channel was made.
-
-    Raises:
-        ReplayError: it is not what was read before.
     """
     known = list(known)
     if any(one.source != now.source for one in known):
@@ -178,19 +166,7 @@ def compare(
 def refuse_restart(
     connection: psycopg.Connection[Any], relation: Relation, column: str, mark: str, following: int, who: str
 ) -> None:
-    """Refuse a table that was emptied and filled again with values up to the mark, which no increment would contain.
-
-    Args:
-        connection: of the planner, in its snapshot.
-        relation: the table, whose storage has changed.
-        column: the increasing column.
-        mark: the value up to which it was read.
-        following: the `pg_snapshot_xmax` in which it was read.
-        who: for errors.
-
-    Raises:
-        ReplayError: that is so.
-    """
+    """Refuse a table that was emptied and filled again with values up to the mark, which no increment would contain."""
     older = f"EXISTS (SELECT FROM {relation.source} t WHERE {XID} < {following})"
     below = f"EXISTS (SELECT FROM {relation.source} t WHERE t.{quoted(column)} <= {literal(mark)})"
     if connection.execute(f"SELECT {below} AND NOT {older}").fetchone() == (True,):

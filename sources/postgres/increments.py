@@ -102,11 +102,7 @@ class Increments(ABC):
 
     @abstractmethod
     def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
-        """Check a position.
-
-        Raises:
-            ConfigurationError: it is not one.
-        """
+        """Check a position."""
 
     @abstractmethod
     def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
@@ -123,10 +119,6 @@ class Increments(ABC):
         """The next step; `start` itself while there are no rows.
 
         Args:
-            view: of the planner.
-            relation: the table.
-            start: the position.
-            limit: of the epoch.
             check: refuses a table that is not the same any more, in the view's snapshot; returns what a position has
                 of its partitions.
         """

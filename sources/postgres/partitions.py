@@ -29,12 +29,7 @@ FROM (SELECT %s::bigint::oid AS oid, to_regclass(%s)::oid AS root) r
 
 
 def leaves(connection: psycopg.Connection[Any], relation: Relation) -> list[int]:
-    """The numbers of the partitions that hold a partitioned table's rows, in order.
-
-    Args:
-        connection: of the planner.
-        relation: the table.
-    """
+    """The numbers of the partitions that hold a partitioned table's rows, in order."""
     return [row[0] for row in connection.execute(_LEAVES, (relation.source,)).fetchall()]
 
 
@@ -44,15 +39,7 @@ def refuse_passed(
     """Refuse partitions with rows that the increments have passed before these belonged to the table.
 
     Args:
-        connection: of the planner, in its snapshot.
-        relation: the table.
         fresh: numbers of the partitions that were not there when the mark was set.
-        passed: SQL condition of rows of `t` up to the mark.
-        which: which rows these are, for the error.
-        who: for errors.
-
-    Raises:
-        ReplayError: there are such rows; names the partition.
     """
     condition = passed if relation.where is None else f"{passed} AND ({relation.where}\n)"
     for number in fresh:

@@ -60,11 +60,7 @@ class KeyRange:
 
 
 def parse(channel: str) -> tuple[Json, KeyRange, Identity | None]:
-    """The key as it is stored, the range and the identity of the table in an id; ids of older versions lack the last.
-
-    Raises:
-        ValueError: it is not such an id.
-    """
+    """An id's key as stored, its range, and the table's identity, which ids of older versions lack."""
     key, low, high, last, *more = json.loads(channel)
     return key, KeyRange.of((low, high, last)), Identity.parse(more[0]) if more else None
 
@@ -81,11 +77,7 @@ def top(connection: psycopg.Connection[Any], relation: Relation) -> Bound | None
 def cut(
     connection: psycopg.Connection[Any], relation: Relation, rows_per_range: int, done: Iterable[KeyRange] = ()
 ) -> list[KeyRange]:
-    """The keys that `done` does not cover, in ranges of about that many rows, in the key's order.
-
-    Raises:
-        ReplayError: the ranges in `done` overlap in the order that keys have now.
-    """
+    """The keys that `done` does not cover, in ranges of about that many rows, in the key's order."""
     done = list(done)
     closing = next((taken for taken in done if taken.last), None)
     end = closing.high if closing is not None else top(connection, relation)
@@ -135,11 +127,7 @@ def _covered(done: Iterable[KeyRange], ranks: Mapping[Bound, int], relation: Rel
 
 
 def refuse_nulls(view: View, relation: Relation) -> None:
-    """Refuse null keys, which no range would contain; the key of a table is NOT NULL, in a query it has to be checked.
-
-    Raises:
-        DataError: a row's key is null.
-    """
+    """Refuse null keys, which no range contains. A table's key is NOT NULL; a query's has to be checked."""
     if relation.has_xid:
         return
     among = "" if relation.where is None else f"({relation.where}\n) AND "
@@ -264,14 +252,8 @@ def seek(view: View, relation: Relation, found: KeyRange, position: Json, who: s
     """The position of a key in a range.
 
     Args:
-        view: of the planner.
         relation: the table or query.
-        found: the range.
         position: the key, or an object with it as `upto`.
-        who: source and channel.
-
-    Raises:
-        ConfigurationError: it is not a key of this range.
     """
     given = position.get("upto") if isinstance(position, dict) else position
     key, high = relation.key, shown(found.high)
@@ -300,10 +282,7 @@ def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advanc
     """A step in a range: the rest of it, or about as many rows as the limit allows.
 
     Args:
-        view: of the planner.
         relation: the table or query.
-        rest: the rest of the range.
-        limit: of the epoch.
     """
     key, most, upto = relation.key, rows_of(limit, relation), None
     if most is not None:

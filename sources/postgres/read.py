@@ -58,19 +58,10 @@ def read(
     """The rows of a range, in the declared types.
 
     Args:
-        server: the database.
-        statement: selects the declared columns in their order, and the hash.
-        wanted: the declared columns in Spark's types.
         plan: what the rows must be.
-        who: source and channel, for errors.
         lock_timeout: how long to wait for a lock, ms.
         bad: takes the rows with a value that does not fit; None: they are refused.
         statement_timeout: how long the statement may take, ms; None: as the server has it.
-
-    Raises:
-        ReplayError: the rows are no longer those that were planned.
-        DataError: a value does not fit the declared type, or is infinite.
-        SparkExtError: the server failed.
     """
     rows = digest = 0
     with arrow_session(server, f"{APPLICATION} reader", who, KEPT) as connection:

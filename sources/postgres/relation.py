@@ -159,16 +159,9 @@ def look_up(
     """The table or query, from the catalog.
 
     Args:
-        connection: of the planner.
-        source: SQL after FROM.
         is_table: whether it is a table or view, not a query.
         key: a column, or several with commas; None: the primary key.
-        who: for errors.
         selected: the columns to read; empty: all.
-        where: the condition of the rows to read.
-
-    Raises:
-        ConfigurationError: there is no such table, column or usable key, or the condition is none.
     """
     found = _of_table(connection, source, key, who) if is_table else _of_query(connection, source, key, who)
     names = [column.name for column in found.columns]
@@ -300,11 +293,7 @@ def _relation(
 
 
 def check_increasing(connection: psycopg.Connection[Any], relation: Relation, column: str, who: str) -> None:
-    """Refuse a column by which a table cannot be followed.
-
-    Raises:
-        ConfigurationError: there is no such column, or its values have no order.
-    """
+    """Refuse a column by which a table cannot be followed."""
     import psycopg
 
     kinds = {one.name: one.kind for one in relation.columns}
@@ -324,11 +313,7 @@ def check_increasing(connection: psycopg.Connection[Any], relation: Relation, co
 
 
 def check_declared(declared: spark.StructType, relation: Relation, who: str) -> None:
-    """Refuse a declared schema that does not match the columns. Any column may be declared as string.
-
-    Raises:
-        ConfigurationError: a column is missing, or its values do not all fit the declared type.
-    """
+    """Refuse a declared schema that does not match the columns. Any column may be declared as string."""
     from spark_ext.schemas.arrow import arrow_type
     from spark_ext.schemas.columns import fits
 

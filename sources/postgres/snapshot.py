@@ -55,8 +55,6 @@ class View:
     """The planner's connection. Each `look` takes a new snapshot and releases the previous one.
 
     Args:
-        server: the database.
-        who: source and table, for errors.
         lock_timeout: how long to wait for a lock, ms.
         statement_timeout: how long a statement may take, ms; None: as the server has it.
     """
@@ -74,11 +72,7 @@ class View:
         return self._seen or self.look()
 
     def look(self) -> Seen:
-        """Take and hold a new snapshot.
-
-        Raises:
-            SparkExtError: the server is unavailable.
-        """
+        """Take and hold a new snapshot."""
         self.release()
         connection = self._open()
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + self._settings)
@@ -172,9 +166,6 @@ class View:
         """The greatest value of the column, once no smaller one can appear; None: there are no values.
 
         With `past` the greatest but one.
-
-        Raises:
-            StorageError: transactions stay open.
         """
         end = time.monotonic() + seconds
         while True:
@@ -192,11 +183,7 @@ class View:
             time.sleep(0.05)
 
     def greatest(self, relation: Relation, column: str, *, past: bool = False) -> str | None:
-        """The greatest value of a column as text, in the snapshot; with `past` the greatest but one.
-
-        Raises:
-            DataError: nothing is greater than it, so that all rows to come would be passed over.
-        """
+        """The greatest value of a column as text, in the snapshot; with `past` the greatest but one."""
         value = self._text(greatest_of(relation.source, column))
         kind = next((one.kind for one in relation.columns if one.name == column), "")
         if value in _ENDLESS and kind in _WITH_END:

@@ -136,12 +136,7 @@ class Postgres(ChannelSource):
             raise
 
     def schema(self) -> StructType:
-        """The columns of the table or query.
-
-        Raises:
-            ConfigurationError: there is no such table, or no usable key.
-            StorageError: the server cannot be reached.
-        """
+        """The columns of the table or query."""
         with self._asking():
             found = self._relation.spark_schema
             self._view.release()
@@ -304,12 +299,7 @@ class Postgres(ChannelSource):
             return self._increments.advance(self._view, self._relation, start, limit, check)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
-        """A key of the range, or a value or transaction of the increment.
-
-        Raises:
-            ConfigurationError: there is no such position, or the rows before the increment are still being read.
-            StorageError: the server cannot be reached.
-        """
+        """A key of the range, or a value or transaction of the increment."""
         who = f"{self._who}, channel '{channel.id}'"
         try:
             with translated(who, "the channel continues where it is"):
@@ -347,13 +337,7 @@ class Postgres(ChannelSource):
         return of_range(self._from, channel.data, options.incremental_column, start, end, options.where)
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of a range in the key's order.
-
-        Raises:
-            ReplayError: they are no longer those of the plan.
-            DataError: a value does not fit its declared type.
-            StorageError: the server failed.
-        """
+        """The rows of a range in the key's order."""
         from spark_ext.sources.postgres.read import Plan, read
 
         if not end.get("rows"):

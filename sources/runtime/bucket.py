@@ -25,12 +25,7 @@ _TINY: Final = 1e-6
 
 
 class Bucket:
-    """The tokens of one limit; it is empty at first.
-
-    Args:
-        rate: tokens per second.
-        now: s.
-    """
+    """The tokens of one limit; it is empty at first."""
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate = rate
@@ -41,7 +36,6 @@ class Bucket:
         """Add what has accrued since the last time.
 
         Args:
-            now: s.
             most_s: what it holds at most, s of its rate.
 
         Returns:

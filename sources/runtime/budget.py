@@ -30,7 +30,6 @@ class Budget:
     Args:
         rows: by the options; None: no limit.
         size: bytes, likewise.
-        rates: of the source, after `Rates.begin`.
     """
 
     def __init__(self, rows: int | None, size: int | None, rates: Rates) -> None:
@@ -45,14 +44,7 @@ class Budget:
         return self._left.spent or self._rates.waits
 
     def allowed(self, channel: Channel, at: Position, among: int, upto: Position = None) -> Allowance | None:
-        """How much of a channel may be read; None: nothing in this epoch.
-
-        Args:
-            channel: which.
-            at: the position of its next row.
-            among: how many channels share what is left.
-            upto: see `Limit`.
-        """
+        """How much of a channel may be read; None: nothing in this epoch."""
         found = self._rates.of(channel, at)
         if any(limited.spent for _, limited in found):
             return None

@@ -19,15 +19,6 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, piece: Range, uid: str) ->
     """A batch in the declared schema.
 
     Spark checks only the first batch of a task; a later one that differs crashes the JVM's reader.
-
-    Args:
-        batch: as the source has returned it.
-        schema: the declared one.
-        piece: the range, for messages.
-        uid: of the source, for messages.
-
-    Raises:
-        DataError: a column is missing, or a value does not fit.
     """
     import pyarrow as pa
 
@@ -45,19 +36,7 @@ def sifted(
     first: int,
     bad: Callable[[BadRow], object],
 ) -> pa.RecordBatch:
-    """Like `conform`, without the rows that do not fit.
-
-    Args:
-        batch: as the source has returned it.
-        schema: the declared one.
-        piece: the range: a bad row's position is where it begins, and the row's number among those returned.
-        uid: of the source, for messages.
-        first: number of the batch's first row.
-        bad: takes a bad row.
-
-    Raises:
-        DataError: a column is missing, or no value of its type could fit.
-    """
+    """Like `conform`, without the rows that do not fit."""
     import pyarrow as pa
 
     def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:

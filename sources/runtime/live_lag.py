@@ -26,8 +26,6 @@ class LiveLag:
     """Keeps the lag of one source up to date.
 
     Args:
-        uid: of the source.
-        place: the registry's folder.
         every: how old an answer may become, s; more than 0.
         ask: the lag of the source behind an offset; None: it does not know. Called while `turn` is held.
         clock: s; never goes back.
@@ -52,11 +50,7 @@ class LiveLag:
         self._over = False
 
     def planned(self, at: SourceOffset) -> None:
-        """An epoch was planned, and the lag behind it was asked for. Called while `turn` is held.
-
-        Args:
-            at: its end.
-        """
+        """An epoch was planned, and the lag behind it was asked for. Called while `turn` is held."""
         self._at = at
         self._due = max(self._due, self._clock() + self._every)
 

@@ -74,10 +74,7 @@ class OrderBook:
     """The events of one source, as its planner obeys them.
 
     Args:
-        source: whose.
         registration: what its job has registered; None outside a job: there are no events.
-        view: of the job's ledger.
-        wall_clock: s since 1970, for expiry.
     """
 
     def __init__(
@@ -103,24 +100,13 @@ class OrderBook:
         """Whether it has just been let go."""
 
     def configuration(self, start: SourceOffset) -> Configuration:
-        """What was in force in the epoch that ended at an offset.
-
-        Raises:
-            StateError: its stamp is gone.
-        """
+        """What was in force in the epoch that ended at an offset."""
         if self._registration is None or not start.stamp:
             return NONE if not start.control else Configuration(start.control)
         return stamps.read(self._registration.checkpoint, start.stamp).seen_by(self._registration.query)
 
     def next(self, start: SourceOffset) -> Orders:
-        """What the next epoch has to do.
-
-        Args:
-            start: where it begins.
-
-        Raises:
-            StateError, StorageError, OSError: a file or table cannot be read.
-        """
+        """What the next epoch has to do."""
         before = self.configuration(start)
         if self._registration is None:
             return Orders(before)
@@ -161,11 +147,7 @@ class OrderBook:
         return not any(event.kind in ("restart", "align") or self._mine(start, event) for event in fresh)
 
     def write(self, stamp: Stamp) -> str:
-        """Write a stamp down before the offset that names it is returned.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write a stamp down before the offset that names it is returned."""
         assert self._registration is not None
         return stamps.write(self._registration.checkpoint, stamp.text())
 
@@ -247,11 +229,6 @@ class OrderBook:
         The driver adds a release once the barrier has passed all of them, or has been given up. Until then no query
         plans anything behind it, so that all obey the event behind this one barrier, or none does.
 
-        Args:
-            start: where the epoch begins.
-            event: of the kind `align`.
-            events: it, and all that have come behind it.
-
         Returns:
             WAIT: the barrier is ahead, and with it all later events; STAND: the query has passed it; "": it is over.
         """
@@ -298,10 +275,8 @@ class OrderBook:
         """Obey an event; what there is to say about it, empty if nothing.
 
         Args:
-            start: where the epoch begins.
             event: of anybody; nothing is said of those that do not concern this source.
             late: whether it had expired.
-            jumps: takes the positions to which channels are sent.
         """
         if not self._mine(start, event):
             return {}
@@ -399,13 +374,7 @@ def paused_channels(configuration: Configuration, uid: str) -> frozenset[str]:
 
 
 def interval_ms(configuration: Configuration, of_query: str, given: int) -> int:
-    """The minimum time between two data epochs of a query, ms.
-
-    Args:
-        configuration: what is in force.
-        of_query: the query.
-        given: by the job's settings.
-    """
+    """The minimum time between two data epochs of a query, ms."""
     for target in (query(of_query), JOB):
         found = configuration.of("trigger_interval", target)
         if found is not None:

@@ -61,10 +61,6 @@ class Pace:
         self._limit = max(1, round(min(rows, self._limit) * min(ratio, GROWTH)))
 
     def planned(self, rows: int) -> None:
-        """An epoch has been planned.
-
-        Args:
-            rows: that it reads of this source.
-        """
+        """An epoch has been planned."""
         if self._target and rows > 0:
             self._planned_at, self._rows = self._clock(), rows

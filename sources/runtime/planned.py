@@ -12,9 +12,6 @@ def planned_sources(checkpoint: str) -> dict[str, SourceOffset]:
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
-
-    Raises:
-        OSError: Spark's log cannot be read.
     """
     log = SparkLog(checkpoint)
     newest = log.newest_offsets()

@@ -42,9 +42,7 @@ class Planner:
     """Turns the start of an epoch into its end.
 
     Args:
-        source: whose epochs.
         registration: what the job has registered for it; None outside a job.
-        view: the job's ledger as seen by this source.
         clock: s; never goes back, and is the same in all processes of this machine.
         stages: of the source; None: found by its class.
     """
@@ -106,11 +104,7 @@ class Planner:
         return len(self._pending)
 
     def lag(self, at: SourceOffset) -> int | None:
-        """Rows that exist, as far as the source knows, and are in no epoch up to an offset; None: it does not know.
-
-        Args:
-            at: the end of the epoch that was planned last.
-        """
+        """Rows that exist, as far as the source knows, and are in no epoch up to an offset; None: it does not know."""
         if at.ended:
             return 0
         if isinstance(self._source, AlignedSource):
@@ -192,12 +186,7 @@ class Planner:
             current.planned(job, query, lambda: self._orders.configuration(offset))
 
     def configuration(self, offset: SourceOffset) -> Configuration:
-        """What was in force in the epoch that ends at an offset.
-
-        Raises:
-            StateError: its stamp is gone.
-            OSError: it cannot be read.
-        """
+        """What was in force in the epoch that ends at an offset."""
         return self._orders.configuration(offset)
 
     def _data(self, start: SourceOffset, known: Checkpoints, orders: Orders) -> SourceOffset:

@@ -39,12 +39,7 @@ class Left:
 
 
 class Limited:
-    """A limit that is in force, and what is left of it in the epoch that is being planned.
-
-    Args:
-        value: of the control event; see `control_values.RateLimit`.
-        now: s.
-    """
+    """A limit that is in force, and what is left of it in the epoch that is being planned."""
 
     def __init__(self, value: Mapping[str, Json], now: float) -> None:
         self.value = value
@@ -87,7 +82,6 @@ class Limited:
         """A channel is read in this epoch.
 
         Args:
-            rows: of it.
             size: bytes of it.
             cut: whether a limit has kept it from reading more.
         """
@@ -122,7 +116,6 @@ class Rates:
     """The limits of one source.
 
     Args:
-        source: whose.
         clock: s; never goes back.
         wall_clock: s since 1970 UTC, for the age of rows.
     """
@@ -153,11 +146,7 @@ class Rates:
         self._limits = found
 
     def begin(self, interval_s: float) -> None:
-        """An epoch is to be planned.
-
-        Args:
-            interval_s: between the starts of two epochs: tokens for as long may be necessary.
-        """
+        """An epoch is to be planned."""
         now = self._clock()
         for limited in self._limits.values():
             limited.begin(now, max(MOST_S, 2 * interval_s))

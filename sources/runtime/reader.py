@@ -58,13 +58,7 @@ class ReadTask(InputPartition):
 
 
 def report_of(uid: str, planner: Planner, at: SourceOffset) -> dict[str, Any]:
-    """What a source reports of itself once an epoch has been planned; see `spark.source_reports`.
-
-    Args:
-        uid: of the source.
-        planner: of the source.
-        at: the end of the epoch.
-    """
+    """What a source reports of itself once an epoch has been planned; see `spark.source_reports`."""
     found: dict[str, Any] = {"uid": uid, "waiting": planner.waiting}
     lag = None
     with suppress(Exception):  # A figure for display: what is wrong is found when the source plans its next epoch.
@@ -295,11 +289,8 @@ def assign(
     """Spread the ranges of an epoch over at most `readers` tasks, largest first; order within a channel is kept.
 
     Args:
-        source: whose ranges.
-        pieces: the ranges.
         readers: maximum number of tasks, unless the source wants more.
         shares: by channel, of which rows a share is read: such ranges are not split.
-        bad_rows: where they are left.
     """
     shares = shares or {}
     if not pieces:

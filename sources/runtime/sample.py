@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 
 def shares_of(configuration: Configuration, uid: str, pieces: Sequence[Range]) -> dict[str, float]:
-    """The shares of an epoch's ranges by channel, without those that are read whole; a channel's own one counts.
-
-    Args:
-        configuration: what is in force in the epoch.
-        uid: of the source.
-        pieces: what the epoch reads.
-    """
+    """The shares of an epoch's ranges by channel, without those that are read whole; a channel's own one counts."""
     if "sample" not in configuration.standing:
         return {}
     whole = configuration.of("sample", source(uid)) or {"fraction": 1}
@@ -43,8 +37,6 @@ def sampled(batches: Iterable[pa.RecordBatch], piece: Range, shares: Mapping[str
     """The rows of a range that are chosen.
 
     Args:
-        batches: all rows of the range.
-        piece: the range.
         shares: by channel; a channel without one is read whole.
     """
     share = shares.get(piece.channel)
@@ -67,12 +59,7 @@ def sampled(batches: Iterable[pa.RecordBatch], piece: Range, shares: Mapping[str
 
 
 def keeps_bad_row(piece: Range, shares: Mapping[str, float]) -> Callable[[int], bool] | None:
-    """Which bad rows of a range are chosen, by their number among these; None: all are.
-
-    Args:
-        piece: the range.
-        shares: as for `sampled`.
-    """
+    """Which bad rows of a range are chosen, by their number among these; None: all are."""
     share = shares.get(piece.channel)
     if share is None:
         return None

@@ -56,11 +56,7 @@ class Stages(OneStage):
         return self._source.last_stage
 
     def end_with_now(self, kept: Targets) -> None:
-        """A run that ends with what is there begins, or continues in this planner: also for stages that come later.
-
-        Raises:
-            OSError: what is there cannot be kept.
-        """
+        """A run that ends with what is there begins, or continues in this planner: also for stages that come later."""
         self._source.end_with(kept.of(_ALL, self._source.here))
 
     def restore(self, stage: Json) -> None:

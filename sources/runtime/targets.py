@@ -36,9 +36,6 @@ class Targets:
         Args:
             stage: of the source, if it is made of stages.
             now: finds them; not called if they are known.
-
-        Raises:
-            OSError: they cannot be kept.
         """
         place, registration = self._place, self._registration
         if not self._kept or place is None or registration is None:

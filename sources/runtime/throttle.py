@@ -14,9 +14,6 @@ class Throttle:
 
     An exchange holds `max_in_flight` rows and one epoch at most: an epoch is planned when there are fewer. Consumers
     that are built later, or have left the job, are not waited for.
-
-    Args:
-        writes: as in `Registration.writes`.
     """
 
     def __init__(self, writes: Sequence[Any]) -> None:
@@ -24,11 +21,7 @@ class Throttle:
         self._fills: list[tuple[Fill, int]] | None = None
 
     def full(self) -> bool:
-        """Whether the query has to wait.
-
-        Raises:
-            OSError: a log cannot be read.
-        """
+        """Whether the query has to wait."""
         if not self._writes:
             return False
         if self._fills is None:

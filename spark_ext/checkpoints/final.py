@@ -69,14 +69,6 @@ class FinalCheckpoint:
     It calls hooks and writes, which takes time: it belongs to the query's worker.
 
     Args:
-        query: in the state FINISHING.
-        spec: its specification.
-        lineage: its lineage.
-        operators: its operators' hooks.
-        context: the job's.
-        checkpoint_id: of the final checkpoint; kept from the earlier run when there was one.
-        passed: steps that an earlier run has recorded.
-        flagged: kind and source of flags, other than those of channels, that an earlier run has stored.
         clock: s; never goes back.
     """
 
@@ -119,15 +111,7 @@ class FinalCheckpoint:
         return FinalStep.COMPLETED not in self._left
 
     def advance(self, position: QueryPosition) -> Advance:
-        """Take the next step.
-
-        Args:
-            position: how far the query has come.
-
-        Raises:
-            FinalizationTimeout: an operator was not finalized within the job's limit.
-            Exception: what a hook has raised, or the ledger; the next call tries again.
-        """
+        """Take the next step."""
         if not self._end_announced:
             reach(FailPoint.FINAL_BEFORE_END_OF_INPUT)
             self._operators.end_of_input()

@@ -57,12 +57,7 @@ class ToPin:
 
 
 def refuse_used(folder: str, who: str) -> None:
-    """Refuse a folder that holds anything.
-
-    Raises:
-        ConfigurationError: names a file.
-        OSError: it cannot be listed.
-    """
+    """Refuse a folder that holds anything."""
     found = next(iter(Location.of(folder, {}).files()), None)
     if found is not None:
         raise ConfigurationError(
@@ -77,17 +72,9 @@ def pin(spark: SparkSession, folder: str, what: ToPin, before_seal: Callable[[],
     """Write a savepoint.
 
     Args:
-        spark: the job's session.
         folder: an absolute path or URI; empty or missing.
-        what: it is made of.
         before_seal: called once all of it is there but the manifest, which makes it a savepoint. If it raises an
             exception, what was written is deleted again.
-
-    Raises:
-        CheckpointError: a file was deleted before it was pinned; what was written is deleted again.
-        ConfigurationError: the folder is not empty.
-        StateError: the state of a query cannot be restored from, because of its provider or format.
-        StorageError: something cannot be read or written.
     """
     who = f"job '{what.about.job}'"
     refuse_used(folder, who)

@@ -116,40 +116,20 @@ def child(folder: str, name: str) -> str:
 
 
 def write_text(folder: str, name: str, text: str) -> None:
-    """Write a small file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a small file."""
     with Location.of(folder, {}).create(name) as out:
         out.write(text.encode())
 
 
 def write_flags(folder: str, flags: list[FinishedRow]) -> None:
-    """Write the flags.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+    """Write the flags."""
     table = to_arrow(FinishedRow, flags)
     with Location.of(folder, {}).create(FLAGS) as out, pa.ipc.new_file(out, table.schema) as file:
         file.write_table(table)
 
 
 def seal(folder: str, about: About, names: list[str]) -> Mapping[str, tuple[int, str]]:
-    """Write the manifest, by which a savepoint is complete.
-
-    Args:
-        folder: of the savepoint.
-        about: what it is.
-        names: of all its files.
-
-    Returns:
-        Size and checksum of each.
-
-    Raises:
-        OSError: a file cannot be read, or the manifest not be written.
-    """
+    """Write the manifest, by which a savepoint is complete."""
     files = {name: checksum(child(folder, name)) for name in sorted(names)}
     out = {"version": VERSION, **asdict(about), "files": {name: list(one) for name, one in files.items()}}
     write_text(folder, MANIFEST, json.dumps(out, indent=1))
@@ -161,10 +141,6 @@ def read_savepoint(path: str) -> Savepoint:
 
     Args:
         path: of its folder, or a URI.
-
-    Raises:
-        StateError: there is none, it was never completed, it is damaged, or a newer release has written it.
-        OSError: it cannot be read.
     """
     location = Location.of(path, {})
     folder, who = location.uri, f"savepoint {location.uri}"

@@ -63,11 +63,7 @@ class Taken:
 
 @dataclass
 class Unaligned:
-    """Takes cuts of a job; for one thread.
-
-    Args:
-        older: reads the committed epochs that Spark still has of a query, for a step back beyond those of a look.
-    """
+    """Takes cuts of a job; for one thread."""
 
     older: Callable[[str], Logged]
     _known: dict[tuple[str, str, int], CommittedEpoch] = field(default_factory=dict)
@@ -78,16 +74,10 @@ class Unaligned:
         """The newest consistent cut.
 
         Args:
-            graph: the job's.
             looks: of each query; one that is missing has not been built.
-            views: of each exchange, looked at after the queries.
 
         Returns:
             The cut; or why there is none now.
-
-        Raises:
-            OffsetError: an offset is not that of a source which reads its exchange.
-            OSError: a log cannot be read.
         """
         logs = {node.uid: self._log(node, looks.get(node.uid), views) for node in graph}
         found = cut(graph, logs)
@@ -145,16 +135,7 @@ class Unaligned:
 def held_positions(
     held: Held, readers: Mapping[str, Mapping[str, str]], views: Mapping[str, ExchangeView]
 ) -> dict[tuple[str, str], Position]:
-    """How far the sources of some queries had read, by query and source; see `release_bound`.
-
-    Args:
-        held: the queries' offsets.
-        readers: by exchange, the query by the uid of its source.
-        views: of these exchanges, looked at after `held`.
-
-    Raises:
-        OffsetError: an offset is not that of a source which reads its exchange.
-    """
+    """How far the sources of some queries had read, by query and source; see `release_bound`."""
     found = {}
     for name, queries in readers.items():
         for uid, query in queries.items():
@@ -165,11 +146,7 @@ def held_positions(
 
 
 def position_in(logged: LoggedOffsets, uid: str, view: ExchangeView) -> Position:
-    """How far a source has read an exchange, by the offsets of its query.
-
-    Raises:
-        OffsetError: an offset is not that of a source which reads this exchange.
-    """
+    """How far a source has read an exchange, by the offsets of its query."""
     front = front_of(logged, uid, view.about.partitions)
     if front is None:
         # It has read the seal, which therefore is there.

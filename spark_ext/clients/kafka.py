@@ -129,11 +129,7 @@ class KafkaOptions(BaseModel):
     """Time limit for an answer of the brokers, ms."""
 
     def client(self, who: str, **own: Any) -> dict[str, Any]:
-        """The configuration of a client; `own` takes precedence, with `_` for `.` in its names.
-
-        Raises:
-            ConfigurationError: an environment variable is not set in this process.
-        """
+        """The configuration of a client; `own` takes precedence, with `_` for `.` in its names."""
 
         def filled(match: re.Match[str]) -> str:
             if match[1] not in os.environ:
@@ -162,11 +158,7 @@ class KafkaOptions(BaseModel):
 
 
 def library(who: str) -> Any:
-    """The client library.
-
-    Raises:
-        EnvironmentProblem: it is not installed.
-    """
+    """The client library."""
     load("confluent_kafka.admin", "kafka", who)
     return load("confluent_kafka", "kafka", who)
 
@@ -176,11 +168,6 @@ def admin(options: KafkaOptions, who: str) -> AdminClient:
 
     A client must be closed by the thread that used it. Left to the garbage collector it might be destroyed by a thread
     of another client, whose answer happened to start a collection: librdkafka then aborts the process.
-
-    Raises:
-        EnvironmentProblem: the library is missing.
-        ConfigurationError: a client option or the credentials are refused.
-        StorageError: no broker answers.
     """
     kafka = library(who)
     from confluent_kafka.admin import AdminClient
@@ -204,13 +191,7 @@ _sharing: Final = threading.Lock()
 
 
 def shared(purpose: str, settings: Mapping[str, Any], connect: Callable[[], Client]) -> Client:
-    """A client that this process keeps until its end, or until `discard`: never left to the garbage collector.
-
-    Args:
-        purpose: there is one client for each purpose and settings.
-        settings: those that the client has, with environment variables filled in.
-        connect: creates the client.
-    """
+    """A client that this process keeps until its end, or until `discard`: never left to the garbage collector."""
     key = (purpose, repr(sorted(settings.items())))
     with _sharing:
         if key not in _shared:
@@ -277,12 +258,7 @@ def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: st
 
 
 def answered(answer: Any, seconds: float) -> Any:
-    """The result of a call of the library.
-
-    Raises:
-        KafkaException: the brokers refused it.
-        TimeoutError: no answer; before Python 3.11 futures raise an error of their own for this.
-    """
+    """The result of a call of the library."""
     try:
         return answer.result(seconds)
     except FutureTimeout:
@@ -295,14 +271,8 @@ def offsets(
     """Offsets of partitions, in one request; -1 if no message is at or after a time.
 
     Args:
-        client: from `admin`.
-        wanted: an `OffsetSpec` by (topic, partition).
         seconds: time limit for an answer. For a partition without a leader the request is repeated until then.
         committed: whether the end is the one that a `read_committed` reader sees.
-
-    Raises:
-        KafkaException: a partition's error.
-        TimeoutError: no answer.
     """
     import confluent_kafka as kafka
 
@@ -325,20 +295,13 @@ def partitions(client: AdminClient, topics: Collection[str], seconds: float, who
     """The number of partitions of topics; 0: there is no such topic.
 
     This request does not create a topic, as a request for its metadata does by default.
-
-    Raises:
-        SparkExtError: the brokers refuse the request, or do not answer.
     """
     described = _described(client, topics, seconds, who, kept)
     return {topic: 0 if one is None else len(one.partitions) for topic, one in described.items()}
 
 
 def topic_ids(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, str]:
-    """The ids of those topics that exist: a topic that is deleted and created again has another one.
-
-    Raises:
-        SparkExtError: the brokers refuse the request, or do not answer.
-    """
+    """The ids of those topics that exist: a topic that is deleted and created again has another one."""
     described = _described(client, topics, seconds, who, kept)
     return {topic: str(one.topic_id) for topic, one in described.items() if one is not None}
 
@@ -393,10 +356,8 @@ def to_error(error: KafkaError, what: str, who: str, kept: str) -> SparkExtError
     """An error of Kafka as one of this package's: terminal if every retry gives the same, else transient.
 
     Args:
-        error: from the library.
         what: what could not be done, as the beginning of a sentence.
         who: source or sink, with topic and epoch if they are known.
-        kept: what is safe.
     """
     name, message = error.name(), f"{what}: {error.str()} ({error.name()})"
     if name in _NO_TOPIC:

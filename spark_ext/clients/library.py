@@ -11,17 +11,7 @@ _EVERYWHERE = "the Python of the driver and of the executors"
 
 
 def load(module: str, extra: str, who: str, where: str = _EVERYWHERE) -> Any:
-    """Import a client library.
-
-    Args:
-        module: its module.
-        extra: the extra of this package that installs it.
-        who: the operator that needs it.
-        where: it is needed, for the message.
-
-    Raises:
-        EnvironmentProblem: it is not installed.
-    """
+    """Import a client library."""
     try:
         return import_module(module)
     except ImportError as missing:

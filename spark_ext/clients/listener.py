@@ -16,12 +16,7 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Listener(socket.socket):
-    """Closes the oldest connection that is not busy when a further one comes; refuses that if all are.
-
-    Args:
-        bound: a socket that listens; it is taken over.
-        most: connections at once, and no more than a share of the descriptors that this process may have.
-    """
+    """Closes the oldest connection that is not busy when a further one comes; refuses that if all are."""
 
     def __init__(self, bound: socket.socket, most: int) -> None:
         super().__init__(fileno=bound.detach())
@@ -33,12 +28,7 @@ class Listener(socket.socket):
         """Descriptors of connections that are serving an admitted request; the server maintains it."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection.
-
-        Raises:
-            ConnectionAbortedError: it was refused.
-            OSError: see `socket.accept`.
-        """
+        """Accept a connection."""
         try:
             accepted, address = super().accept()
         except OSError as problem:

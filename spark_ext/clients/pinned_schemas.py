@@ -36,12 +36,7 @@ class Pinned:
 def pin(
     registry: Registry, format: Literal["avro", "protobuf"], subject: str, version: int | None, message: str | None
 ) -> Pinned:
-    """Pin a version of a subject; None: the one that is the latest now.
-
-    Raises:
-        ConfigurationError: there is no such version, or it is of another format.
-        StorageError: no answer.
-    """
+    """Pin a version of a subject; None: the one that is the latest now."""
     who = registry.who
     try:
         found = registry.registered(subject, version)

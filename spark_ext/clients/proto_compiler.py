@@ -22,14 +22,7 @@ def compiled(registry: Registry, schema: Any, message: str | None) -> tuple[str,
     """A schema with all that it refers to, as a `FileDescriptorSet` in Base64; and the full name of its message.
 
     Args:
-        registry: for what it refers to.
-        schema: of the registry.
         message: the message that is wanted; None: the first one.
-
-    Raises:
-        EnvironmentProblem: the compiler is missing.
-        ConfigurationError: it does not compile, or has no such message.
-        NoSuchSchema, StorageError: as `Registry.ask` raises them.
     """
     who = registry.who
     protoc = load("grpc_tools.protoc", "schemas", who)
@@ -79,12 +72,7 @@ def _write_references(registry: Registry, schema: Any, place: Path, known: set[s
 
 
 def descriptor(text: str, message: str) -> Descriptor | None:
-    """The descriptor of a message; without a name that of the first one. None: there is none.
-
-    Args:
-        text: a `FileDescriptorSet` in Base64, the schema's own file last.
-        message: full name.
-    """
+    """The descriptor of a message; without a name that of the first one. None: there is none."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(text))

@@ -14,9 +14,6 @@ class OwnSchema:
     """The Avro schema of a column, and the subject in which it is registered.
 
     Args:
-        registry: where.
-        subject: its name.
-        schema: as JSON.
         register: whether it may be registered.
     """
 
@@ -28,12 +25,7 @@ class OwnSchema:
         self._schema = Schema(self._text, "AVRO")
 
     def check(self) -> None:
-        """Refuse a schema that cannot be registered, without registering it.
-
-        Raises:
-            ConfigurationError: it is not compatible with the subject, or is not there and must not be registered.
-            StorageError: the registry does not answer.
-        """
+        """Refuse a schema that cannot be registered, without registering it."""
         try:
             self._found()
         except NoSuchSchema as missing:
@@ -59,11 +51,7 @@ class OwnSchema:
             raise self._incompatible(None)
 
     def take(self) -> Pinned:
-        """The schema with its id; registers it if it may be and is not.
-
-        Raises:
-            ConfigurationError, StorageError: as `check` raises them.
-        """
+        """The schema with its id; registers it if it may be and is not."""
         try:
             if not self._register:
                 return self._pinned(self._found().schema_id)
@@ -97,10 +85,5 @@ class OwnSchema:
 
 
 def existing(registry: Registry, subject: str, version: int) -> Pinned:
-    """A version of a subject.
-
-    Raises:
-        ConfigurationError: there is none, or it is not Avro.
-        StorageError: no answer.
-    """
+    """A version of a subject."""
     return pin(registry, "avro", subject, version, None)

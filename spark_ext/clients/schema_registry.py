@@ -74,17 +74,7 @@ class Incompatible(Exception):
 
 
 class Registry:
-    """A client of a registry.
-
-    Args:
-        options: where it is, and how to log in.
-        seconds: limit for an answer.
-        who: for messages.
-
-    Raises:
-        EnvironmentProblem: the library is missing.
-        ConfigurationError: a setting is refused, or an environment variable is not set.
-    """
+    """A client of a registry."""
 
     def __init__(self, options: RegistryOptions, seconds: float, who: str) -> None:
         self.url, self.who = options.schema_registry_url or "", who
@@ -111,18 +101,7 @@ class Registry:
             ) from problem
 
     def ask(self, call: Callable[[Any], T], what: str) -> T:
-        """Ask the registry.
-
-        Args:
-            call: is given the client.
-            what: is asked for, for messages.
-
-        Raises:
-            NoSuchSchema: there is none.
-            Incompatible: a schema that was given is refused.
-            ConfigurationError: the credentials or the question are refused.
-            StorageError: no answer.
-        """
+        """Ask the registry."""
         import httpx
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
@@ -163,30 +142,17 @@ class Registry:
         )
 
     def schema(self, id: int) -> Any:
-        """A schema by its id, kept once it is known: an id never gets another schema.
-
-        Raises:
-            NoSuchSchema, SparkExtError: as `ask` raises them.
-        """
+        """A schema by its id, kept once it is known: an id never gets another schema."""
         return self.ask(lambda client: client.get_schema(id), f"the schema {id}")
 
     def registered(self, subject: str, version: int | None) -> Any:
-        """A version of a subject; None: the latest.
-
-        Raises:
-            NoSuchSchema, SparkExtError: as `ask` raises them.
-        """
+        """A version of a subject; None: the latest."""
         if version is None:
             return self.ask(lambda client: client.get_latest_version(subject), f"the latest version of '{subject}'")
         return self.ask(lambda client: client.get_version(subject, version), f"version {version} of '{subject}'")
 
     def avro(self, schema: Any) -> Any:
-        """An Avro schema with all that it refers to, parsed.
-
-        Raises:
-            NoSuchSchema, SparkExtError: as `ask` raises them.
-            InvalidSchema: it is none.
-        """
+        """An Avro schema with all that it refers to, parsed."""
         with warnings.catch_warnings(record=True):
             load("fastavro", "schemas", self.who)
             from confluent_kafka.schema_registry.avro import _resolve_named_schema

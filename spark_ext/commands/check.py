@@ -110,9 +110,6 @@ def facts_of(ledger: Ledger) -> JobFacts:
 
     Args:
         ledger: of a job that was started at least once.
-
-    Raises:
-        StateError, StorageError: a table cannot be read.
     """
     from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, JobRow
     from spark_ext.views.recorded import beats_of, driver_alive, rows_of

@@ -36,13 +36,8 @@ def notified(registry: Registry, read: Mapping[str, Health], now: datetime, reme
     """Notify the listeners of a file.
 
     Args:
-        registry: of the file.
-        read: the jobs that could be read, by state directory. What is known of others stays as it is.
         now: UTC.
         remember: the file of what was notified; None: each finding is notified.
-
-    Raises:
-        ConfigurationError: a listener is invalid, or the file cannot be read or written.
     """
     known = {} if remember is None else _read(remember)
     changes, after = steps(read, known, now)
@@ -67,8 +62,6 @@ def steps(read: Mapping[str, Health], known: Known, now: datetime) -> tuple[list
     An open incident of a job whose driver runs is left to that: it has notified its own listeners.
 
     Args:
-        read: the jobs that could be read, by state directory.
-        known: what was notified before.
         now: UTC.
 
     Returns:

@@ -226,11 +226,7 @@ def connected(where: str, token_file: Path | None, ca: str | None, storage: list
 
 
 def read_token(file: Path) -> str:
-    """The token in a file.
-
-    Raises:
-        BadParameter: it cannot be read, or others can read it as well.
-    """
+    """The token in a file."""
     try:
         mode = file.stat().st_mode
         text = file.read_text().strip()

@@ -234,11 +234,7 @@ def consequence(control: Control, target: str, to: Json) -> str:
 
 
 def parsed(text: str, name: str) -> Any:
-    """JSON.
-
-    Raises:
-        BadParameter: it is not; NaN is not JSON.
-    """
+    """JSON."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as problem:

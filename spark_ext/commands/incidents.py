@@ -85,11 +85,7 @@ def incidents(
 
 
 class Seen:
-    """What was read of a job's incidents; each look after the first reads only what is new.
-
-    Args:
-        ledger: the job's.
-    """
+    """What was read of a job's incidents; each look after the first reads only what is new."""
 
     def __init__(self, ledger: Ledger) -> None:
         from spark_ext.ledger.added import Added

@@ -52,21 +52,13 @@ SessionStorage = Annotated[
 
 
 def session_storage(given: list[str] | None) -> dict[str, Any]:
-    """The arguments of `session` for what a command line says about stores.
-
-    Raises:
-        BadParameter: an option is neither `s3` nor KEY=VALUE.
-    """
+    """The arguments of `session` for what a command line says about stores."""
     options = pairs([one for one in given or () if one != "s3"], "s3 or KEY=VALUE", "--storage")
     return {"storage": "s3" if "s3" in (given or ()) else None, "storage_options": options or None}
 
 
 def storage_options(storage: list[str] | None) -> dict[str, str]:
-    """The object-store options of a command line, which this process has from now on.
-
-    Raises:
-        ConfigurationError: one is unknown or invalid.
-    """
+    """The object-store options of a command line, which this process has from now on."""
     options = StoreOptions.of(pairs(storage, "KEY=VALUE", "--storage"), "option --storage", kept="nothing was changed")
     options.enter(os.environ)
     return dict(options.values)
@@ -98,16 +90,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_
 
 
 def pairs(given: Sequence[str] | None, form: str, option: str) -> dict[str, str]:
-    """Options of the form KEY=VALUE.
-
-    Args:
-        given: what was written.
-        form: for messages.
-        option: for messages.
-
-    Raises:
-        BadParameter: one has no `=`.
-    """
+    """Options of the form KEY=VALUE."""
     found = [item.partition("=") for item in given or ()]
     for name, separator, _ in found:
         if not separator:

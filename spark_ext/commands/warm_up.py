@@ -8,11 +8,7 @@ from tempfile import TemporaryDirectory
 
 
 def main(storage: str | None = None) -> None:
-    """Run it in a folder that is deleted afterwards.
-
-    Args:
-        storage: the object store whose file system the session has.
-    """
+    """Run it in a folder that is deleted afterwards."""
     from pyspark.sql import functions as F
 
     import spark_ext as sx

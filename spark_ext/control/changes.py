@@ -26,13 +26,7 @@ class Changes:
     """What has changed since the last look. For one thread at a time.
 
     Args:
-        history: of the job.
         after: begins with all events after this sequence; None: with what changes from now on.
-        mark: of a `Changes` that this one continues; takes the place of `after`.
-
-    Raises:
-        ControlRefused: the mark is malformed.
-        StateError, StorageError: the ledger cannot be read.
     """
 
     def __init__(self, history: History, after: int | None = None, mark: str | None = None) -> None:
@@ -57,11 +51,7 @@ class Changes:
                 self._note(state)
 
     def take(self) -> list[tuple[str, EventState]]:
-        """What is new, in the order of the events, each with the mark behind it.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read; nothing is lost.
-        """
+        """What is new, in the order of the events, each with the mark behind it."""
         begin = self._since - MARGIN
         found = {one.event_id: one for one in self._history.changed(self._sequence, begin)}
         missing = [event_id for event_id in self._open if event_id not in found]

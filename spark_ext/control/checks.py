@@ -33,13 +33,8 @@ def check_request(request: Request, job: KnownJob, queries: Collection[str], *, 
     """Check all of a request that does not depend on other events.
 
     Args:
-        request: what is asked for.
-        job: as its ledger describes it.
         queries: further queries of the job, which the ledger does not know yet.
         by_driver: whether the job's own driver asks: it runs.
-
-    Raises:
-        ControlRefused: says what is wrong.
     """
     who = f"job '{job.name}', {request.kind} for {request.target}"
     kind = kinds().get(request.kind)
@@ -123,18 +118,11 @@ def moved(
     """The configuration behind an event.
 
     Args:
-        before: the configuration before it.
         size: no less than the bytes of that.
-        one: what was asked for.
-        event: as it would be accepted.
         now: UTC.
-        who: the job.
 
     Returns:
         The configuration, and a number no less than its bytes.
-
-    Raises:
-        ControlRefused: it cannot be added to what is in force.
     """
     who = f"{who}, {one.kind.name} for {one.target}"
     if event.expires_ms is not None and event.expires_ms <= now.timestamp() * 1000:

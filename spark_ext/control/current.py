@@ -142,12 +142,7 @@ _last: tuple[str | None, str | None, InForce | None] = (None, None, None)
 
 
 def current() -> InForce:
-    """What is in force in the epoch to which the calling code belongs.
-
-    Raises:
-        StateError: it belongs to none; or the epoch's offsets or stamp are gone or damaged.
-        OSError: they cannot be read.
-    """
+    """What is in force in the epoch to which the calling code belongs."""
     found = in_worker()
     if found is not None:
         return found
@@ -205,9 +200,6 @@ def planned(job: str, query: str, configuration: Callable[[], Configuration], st
     """Say what is in force in the epoch that is being planned, until `planning` ends; nothing outside of it.
 
     Args:
-        job: its name.
-        query: the query's uid.
-        configuration: called when somebody asks.
         stamp: of the epoch; None: it obeys no further events.
     """
     global _entered
@@ -231,12 +223,7 @@ def committing(place: Place) -> Iterator[None]:
 
 @lru_cache(maxsize=16)
 def _in_force(place: Place) -> InForce:
-    """Read an epoch's offsets and stamp.
-
-    Raises:
-        StateError: they are gone or damaged.
-        OSError: they cannot be read.
-    """
+    """Read an epoch's offsets and stamp."""
     sequence, name = _newest(place, place.number)
     stamp = stamps.read(place.checkpoint, name) if name else Stamp(Configuration())
 

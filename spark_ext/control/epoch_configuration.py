@@ -47,16 +47,10 @@ def epoch_configuration(ledger: Ledger, query: str, epoch: int | None = None) ->
     """The configuration of an epoch: a pure function of its offsets, whichever events have come since.
 
     Args:
-        ledger: the job's.
-        query: uid of the query.
         epoch: Spark's batch id; None: the newest epoch that was planned.
 
     Returns:
         None if there is no such epoch: the query has not planned it, or its history has expired.
-
-    Raises:
-        StateError: the file that says it is missing, or was changed; or the ledger cannot be read.
-        StorageError: it cannot be read at the moment.
     """
     if not UID.fullmatch(query) or (epoch is not None and not 0 <= epoch < 2**63):
         return None

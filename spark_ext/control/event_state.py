@@ -189,12 +189,7 @@ class EventState:
 
 
 def state_of(row: ControlEventRow, transitions: Iterable[ControlTransitionRow] = ()) -> EventState:
-    """The state of an event.
-
-    Args:
-        row: of the table `control_events`.
-        transitions: of this event, in any order; a row may be there twice.
-    """
+    """The state of an event."""
     steps = {
         (one.status, one.query, one.epoch, one.at): Step(
             one.status, one.query, one.epoch, one.at, one.reason, one.result

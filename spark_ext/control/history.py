@@ -73,9 +73,6 @@ class History:
 
         Returns:
             A number that is another one whenever something may have changed.
-
-        Raises:
-            StateError, StorageError: a table cannot be read.
         """
         with self._lock:
             self._look()
@@ -93,13 +90,7 @@ class History:
 
         Args:
             wanted: which; None: all.
-            cursor: of a page before, to continue in its direction.
             after: events after this sequence in ascending order; None: newest first. Ignored with a cursor.
-            limit: most events.
-
-        Raises:
-            ControlRefused: the cursor is not one, or the limit or a status is out of range.
-            StateError, StorageError: the ledger cannot be read.
         """
         wanted = wanted or Filter()
         self._check(wanted, limit)
@@ -120,20 +111,12 @@ class History:
         return Page(states, _cursor(False, states[-1].sequence) if more else None)
 
     def event(self, event_id: str) -> EventState | None:
-        """One event; None if there is none with this id.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read.
-        """
+        """One event; None if there is none with this id."""
         found = self.events([event_id])
         return found[0] if found else None
 
     def events(self, event_ids: Sequence[str]) -> tuple[EventState, ...]:
-        """The events with these ids, in their order; ids without an event are left out.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read.
-        """
+        """The events with these ids, in their order; ids without an event are left out."""
         with self._lock:
             self._look()
             rows = self._accepted
@@ -144,11 +127,7 @@ class History:
         """Events after a sequence, and those with a transition at or after a time, in their order.
 
         Args:
-            after: the sequence.
             since: s since 1970 UTC.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read.
         """
         with self._lock:
             self._look()
@@ -160,11 +139,7 @@ class History:
             return self._states(rows.sort_by("sequence"))
 
     def newest(self) -> int:
-        """The highest sequence of an event; 0 if there is none.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read.
-        """
+        """The highest sequence of an event; 0 if there is none."""
         with self._lock:
             self._look()
             return int(pc.max(self._accepted["sequence"]).as_py() or 0)

@@ -27,41 +27,23 @@ def hold(checkpoint: str, start: int, sequence: int, source: str) -> None:
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
-        start: random number of the job's start.
-        sequence: of the event.
-        source: uid.
-
-    Raises:
-        OSError: it cannot be written.
     """
     put(checkpoint, f"{FOLDER}/{_held(start, sequence, source)}", "")
 
 
 def all_hold(checkpoint: str, start: int, sequence: int, sources: Collection[str]) -> bool:
-    """Whether all of these sources hold at an event.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Whether all of these sources hold at an event."""
     log = SparkLog(checkpoint)
     return all(log.has(f"{FOLDER}/{_held(start, sequence, source)}") for source in sources)
 
 
 def release(checkpoint: str, start: int, sequence: int) -> None:
-    """The query is not restarted at an event: its sources obey the event, and continue.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """The query is not restarted at an event: its sources obey the event, and continue."""
     put(checkpoint, f"{FOLDER}/{_released(start, sequence)}", "")
 
 
 def is_released(checkpoint: str, start: int, sequence: int) -> bool:
-    """Whether the sources of a query continue at an event.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Whether the sources of a query continue at an event."""
     return SparkLog(checkpoint).has(f"{FOLDER}/{_released(start, sequence)}")
 
 
@@ -70,7 +52,6 @@ def forget(checkpoint: str, start: int) -> None:
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
-        start: random number of this start.
     """
     log = SparkLog(checkpoint)
     with suppress(OSError):

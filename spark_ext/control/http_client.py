@@ -31,14 +31,8 @@ class ControlClient:
     """A client of a REST server. For one thread at a time.
 
     Args:
-        url: of the server, such as `http://127.0.0.1:8090`.
-        token: with the scopes that are needed. It is masked in this process's errors and log lines.
         job: name or id of the job; None: the only one that the server has.
-        verify: path of a file of certificates that are trusted, instead of the system's.
         timeout: for one request, s, beside the time that it waits for an event.
-
-    Raises:
-        EnvironmentProblem: httpx is not installed.
     """
 
     def __init__(

@@ -31,16 +31,7 @@ def request(log: Accepts, target: str, kind: str, value: Json = None, *, origin:
     """Have an event accepted before returning; sources obey it from their next planned epoch on.
 
     Args:
-        log: the job's, with the fence of the running incarnation.
-        target: as written.
-        kind: of the event.
-        value: of the event.
         origin: who asks: the job itself, or `python`.
-
-    Raises:
-        ControlRefused: it was refused.
-        FencedError: a newer incarnation owns the ledger.
-        StorageError: the event is not in the ledger.
     """
     (event,) = request_all(log, [asked(kind, target, value, origin=origin)])
     return event
@@ -52,11 +43,7 @@ def asked(kind: str, target: str, value: Json, *, origin: str = "job") -> Reques
 
 
 def request_all(log: Accepts, requests: Sequence[Request]) -> list[Event]:
-    """Like `request`, for several in one commit: if one is refused, the others are accepted.
-
-    Raises:
-        ControlRefused, FencedError, StorageError: see `request`.
-    """
+    """Like `request`, for several in one commit: if one is refused, the others are accepted."""
     events = []
     for found in log.accept(requests):
         if isinstance(found, ControlRefused):
@@ -69,17 +56,6 @@ def takes_back(log: Accepts, refused: str, step: Step, target: str, kind: str, v
     """Like `request`, for an event that takes back the value of a refused one.
 
     Both become durable in one commit: from here on `refusals` says at any start what has come of the refused event.
-
-    Args:
-        log: the job's, with the fence of the running incarnation.
-        refused: id of the refused event.
-        step: what has finally come of that.
-        target: of the new event, as written.
-        kind: of the new event.
-        value: of the new event.
-
-    Raises:
-        ControlRefused, FencedError, StorageError: see `request`.
     """
     key = f"{step.status}:{refused}"
     (event,) = request_all(log, [replace(asked(kind, target, value), idempotency_key=key, reason=mask(step.reason))])
@@ -102,13 +78,7 @@ def in_force(events: Sequence[ControlEventRow], kind: str) -> list[ControlEventR
 
 
 def acknowledge(rows: WriteBehind, kind: str, reason: str = "") -> None:
-    """Mark the open events of a kind as completed. The marks are written with the next flush.
-
-    Args:
-        rows: of the running incarnation.
-        kind: of the events.
-        reason: what there is to say; "" for nothing.
-    """
+    """Mark the open events of a kind as completed. The marks are written with the next flush."""
     for event in in_force(rows.ledger.open_control_events(), kind):
         rows.put(transition(rows.incarnation, event.event_id, event.sequence, "acknowledged", reason=reason))
 

@@ -23,11 +23,7 @@ MANY = 256
 
 
 class KeptTable(Generic[R]):
-    """All rows of a table, as Arrow. For one thread at a time.
-
-    Args:
-        table: of the ledger.
-    """
+    """All rows of a table, as Arrow. For one thread at a time."""
 
     def __init__(self, table: LedgerTable[R]) -> None:
         self._table = table
@@ -43,9 +39,6 @@ class KeptTable(Generic[R]):
 
         Returns:
             Whether rows may have come or gone.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
         """
         self._table.refresh()
         if self._table.version == self._version:

@@ -63,11 +63,7 @@ class KnownJob:
 
     @classmethod
     def read(cls, ledger: Ledger) -> KnownJob:
-        """Read the ledger.
-
-        Raises:
-            StateError, StorageError: a table cannot be read.
-        """
+        """Read the ledger."""
         jobs = ledger.jobs()
         started = [row for row in jobs if row.event == "started"]
         if not started:
@@ -101,11 +97,7 @@ class KnownJob:
 
 
 class Structure:
-    """The job's structure, read again only when a table of it has changed, or whether the driver runs may have.
-
-    Args:
-        ledger: the job's.
-    """
+    """The job's structure, read again only when a table of it has changed, or whether the driver runs may have."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -115,11 +107,7 @@ class Structure:
         self._newest: JobRow | None = None
 
     def look(self) -> KnownJob:
-        """The job now.
-
-        Raises:
-            StateError, StorageError: a table cannot be read.
-        """
+        """The job now."""
         for table in self._tables:
             table.refresh()
         seen = tuple(table.version for table in self._tables)

@@ -44,9 +44,6 @@ def logger(name: str) -> logging.Logger:
     It may be made anywhere, also at the top of a module. Known secrets are masked. In workers, where Python drops lines
     below WARNING unless somebody has configured logging, lines go to standard error, which Spark keeps as the
     executor's log. In the driver it is an ordinary logger.
-
-    Args:
-        name: as for `logging.getLogger`.
     """
     found = masking.logger(name)
     if not isinstance(found, EpochLogger):
@@ -65,11 +62,7 @@ def follow() -> None:
 
 
 def apply(wanted: Mapping[str, str]) -> None:
-    """Give loggers the levels that were requested, and those that are not among them any more what they had before.
-
-    Args:
-        wanted: levels of control events by name of the logger; "" is the root.
-    """
+    """Give loggers the levels that were requested, and those that are not among them any more what they had before."""
     global _applied
     if NUMBERS[wanted.get("", "OFF")] < logging.INFO:
         wanted = {"py4j": "INFO", **wanted}  # below, it logs all values that Spark's settings have

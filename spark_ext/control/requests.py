@@ -67,14 +67,7 @@ class ControlRefused(ConfigurationError):
 
     @classmethod
     def because(cls, refusal: Refusal, what: str, who: str, do: str) -> ControlRefused:
-        """The refusal of a request.
-
-        Args:
-            refusal: why.
-            what: what is wrong, one sentence.
-            who: the job and the target.
-            do: what to do instead.
-        """
+        """The refusal of a request."""
         found = cls(what, operator=who, kept="the job continues as it was; nothing was accepted", do=do)
         found.refusal = refusal
         return found

@@ -59,11 +59,8 @@ class ControlService:
     """Accepts control events on a thread of its own. Safe for several threads.
 
     Args:
-        ledger: the job's.
         fence: of the incarnation on behalf of which events are accepted; None for everybody else.
         queries: further queries that the job has and its ledger does not know yet, for targets.
-        capacity: requests that may wait.
-        batch: most requests of one commit.
     """
 
     def __init__(
@@ -91,22 +88,11 @@ class ControlService:
         self._thread.start()
 
     def submit(self, request: Request) -> Accepted:
-        """Accept a request: on return its event survives any crash.
-
-        Raises:
-            ControlRefused: it is refused; with `Refusal.BUSY` and `retry_after` when too many are waiting.
-            StateError, StorageError: the ledger cannot be read or written; whether the event is in it is then not known
-                unless the request has an idempotency key, with which it may be repeated.
-            FencedError: a newer incarnation owns the ledger, for a service with a fence.
-        """
+        """Accept a request: on return its event survives any crash."""
         return self.offer(request).result()
 
     def offer(self, request: Request) -> Future[Accepted]:
-        """Like `submit`, without waiting: the future ends as `submit` would. Cancelling it has no effect.
-
-        Raises:
-            ControlRefused: too many requests are waiting, or the service is closed.
-        """
+        """Like `submit`, without waiting: the future ends as `submit` would. Cancelling it has no effect."""
         try:
             size = len(json.dumps(request.value))
         except (TypeError, ValueError, RecursionError):

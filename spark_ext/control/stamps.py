@@ -39,13 +39,6 @@ def write(checkpoint: str, text: str) -> str:
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
-        text: of the stamp.
-
-    Returns:
-        Its name.
-
-    Raises:
-        OSError: it cannot be written.
     """
     name = name_of(text)
     reach(FailPoint.CONTROL_BEFORE_STAMP)
@@ -59,14 +52,6 @@ def decide(checkpoint: str, name: str, wanted: str) -> str:
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
-        name: of the question.
-        wanted: this planner's answer.
-
-    Returns:
-        The answer that counts.
-
-    Raises:
-        OSError: it cannot be written or read.
     """
     place = f"{FOLDER}/{name}.txt"
     there = SparkLog(checkpoint).read(place)
@@ -81,11 +66,6 @@ def put(checkpoint: str, place: str, text: str) -> None:
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
-        place: relative to it.
-        text: of the file.
-
-    Raises:
-        OSError: it cannot be written.
     """
     folder = local_path(checkpoint)
     if folder is not None:
@@ -100,11 +80,6 @@ def read(checkpoint: str, name: str) -> Stamp:
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
-        name: as an offset has it.
-
-    Raises:
-        StateError: it is not there, or was damaged.
-        OSError: it cannot be read.
     """
     text = SparkLog(checkpoint).read(file_of(name))
     if text is None or name_of(text) != name:
@@ -131,12 +106,6 @@ def configuration(checkpoint: str, offsets: Iterable[SourceOffset], query: str =
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
-        offsets: of the epoch's sources.
-        query: the query's uid, to which is addressed what stands for it; "": the uid that it had then.
-
-    Raises:
-        StateError: the stamp is not there, or was damaged.
-        OSError: it cannot be read.
     """
     _, name = newest(offsets)
     return read(checkpoint, name).seen_by(query) if name else Configuration()
@@ -152,12 +121,6 @@ def sweep(checkpoint: str, older_than: float) -> int:
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
         older_than: age of what may be deleted, s; much more than the time between two sweeps.
-
-    Returns:
-        How many files were deleted.
-
-    Raises:
-        OSError: something cannot be read or deleted.
     """
     folder = local_path(checkpoint)
     if folder is None or not (folder / FOLDER).is_dir():

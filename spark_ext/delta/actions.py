@@ -8,14 +8,7 @@ from typing import Any
 
 
 def actions(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The kind and the content of each action, in the order of the file.
-
-    Args:
-        text: the file's content: an action on each line.
-
-    Raises:
-        ValueError: it is not such a file.
-    """
+    """The kind and the content of each action, in the order of the file."""
     for line in text.splitlines():
         found = json.loads(line) if line.strip() else {}
         if not isinstance(found, dict):

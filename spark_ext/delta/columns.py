@@ -43,21 +43,8 @@ def check_fit(
     """Refuse a table that the rows do not fit, or that demands a feature that the sink does not write.
 
     Args:
-        table: as it is now.
-        schema: of the rows.
-        partition_by: the partition columns that the sink expects.
         merge_schema: whether columns that the table lacks are added to it.
-        who: the sink, for messages.
-        uri: of the table, for messages.
-        without_nulls: columns of which no null is written.
         replaces: whether rows of the table are replaced or deleted.
-
-    Returns:
-        The columns to add.
-
-    Raises:
-        UnsupportedTableError: names the features.
-        ConfigurationError: names the column, the expected and the given type.
     """
     facts = facts_of(table)
     refuse(demands(facts, replaces=replaces), who, uri)
@@ -108,13 +95,7 @@ def check_reserved(schema: StructType, configuration: Mapping[str, str], who: st
 
 
 def _missing_field(given: DataType, there: DataType, path: str = "") -> str | None:
-    """A field inside a column of the table that the rows do not have, with its full name; None: they have all.
-
-    Args:
-        given: type of the rows.
-        there: type of the table, to which it fits.
-        path: the name of both.
-    """
+    """A field inside a column of the table that the rows do not have, with its full name; None: they have all."""
     if isinstance(given, StructType) and isinstance(there, StructType):
         for field in there.fields:
             name = f"{path}.{field.name}" if path else field.name

@@ -55,16 +55,7 @@ class Entry:
 
 
 def parse(version: int, text: str, uid: str) -> Entry:
-    """A commit from its file in the log.
-
-    Args:
-        version: of the table, after the commit.
-        text: the file's content: an action on each line.
-        uid: the sink's.
-
-    Raises:
-        ValueError: it is not such a file.
-    """
+    """A commit from its file in the log."""
     info: Mapping[str, Any] = {}
     numbers: dict[str, int] = {}
     changes = False
@@ -97,13 +88,7 @@ def _epoch(numbers: Mapping[str, int], uid: str) -> tuple[str, int, int] | None:
 
 @dataclass(frozen=True)
 class Entries:
-    """A table's log by version; each file is read once.
-
-    Args:
-        location: the table's root.
-        uid: the sink's.
-        operator: the sink, for messages.
-    """
+    """A table's log by version; each file is read once."""
 
     location: Location
     uid: str
@@ -111,12 +96,7 @@ class Entries:
     _read: dict[int, Entry] = field(default_factory=dict)
 
     def __getitem__(self, version: int) -> Entry:
-        """The commit that made a version.
-
-        Raises:
-            StateError: its file has been cleaned up.
-            StorageError: it cannot be read.
-        """
+        """The commit that made a version."""
         if version not in self._read:
             self._read[version] = parse(version, self._text(version), self.uid)
         return self._read[version]

@@ -60,11 +60,7 @@ class LogErrors(Protocol):
 
 @contextmanager
 def guarded(errors: LogErrors, doing: str) -> Iterator[None]:
-    """Turn storage failures into the user's errors. A conflict of commits passes as it is.
-
-    Raises:
-        SparkExtError: as `errors.storage` gives it.
-    """
+    """Turn storage failures into the user's errors. A conflict of commits passes as it is."""
     try:
         yield
     except CommitFailedError:

@@ -65,7 +65,6 @@ def demands(table: TableFacts, *, replaces: bool = False) -> tuple[str, ...]:
     """The features that this sink would have to write but does not, by Delta's names, sorted.
 
     Args:
-        table: what its log says.
         replaces: whether the sink also replaces and deletes rows; delta-rs then writes change data, and reads deletion
             vectors, by itself.
     """
@@ -87,13 +86,7 @@ def refuse(missing: Iterable[str], who: str, path: str, writer: str = "delta_2pc
     """Raise when the table demands anything that the sink does not write.
 
     Args:
-        missing: the features.
-        who: whose table it is, for messages.
-        path: of the table, for messages.
         writer: what does not write them, for messages.
-
-    Raises:
-        UnsupportedTableError: names the features.
     """
     names = ", ".join(missing)
     if names:

@@ -33,15 +33,7 @@ class Guard(Protocol):
         """What each commit carries."""
 
     def check(self, held: Held, operator: str) -> None:
-        """Compare with what the log holds.
-
-        Args:
-            held: asks the log.
-            operator: whose log it is, for messages.
-
-        Raises:
-            FencedError: this writer may not commit any more.
-        """
+        """Compare with what the log holds."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +73,5 @@ class Fence:
         return held(self.application) == self.number and (held(self.start_application) or 0) == self.start
 
     def check(self, held: Held, operator: str) -> None:
-        """Compare with the newest incarnation in the log.
-
-        Raises:
-            FencedError: it is newer than this one, or another start with the same number.
-        """
+        """Compare with the newest incarnation in the log."""
         FenceMark(self.number, self.start).check(self.held_mark(held), operator)

@@ -52,13 +52,9 @@ class FencedLog:
 
     Args:
         uri: path or URI of the table.
-        errors: what failures are raised as.
-        storage_options: of the object store, as delta-rs names them.
         required: whether a table that was seen and is gone is lost, which is an error. Otherwise it is absent, and may
             be created again.
         max_age: age at which `refresh` opens a new handle, s.
-        max_advance: versions after which `refresh` opens a new handle. Both are for handles that may sleep for longer
-            than log files are kept: bringing such a handle up to date misses those that were cleaned up.
     """
 
     def __init__(
@@ -103,11 +99,7 @@ class FencedLog:
         return None if self._handle is None else self._handle.version()
 
     def held(self, application: str) -> int | None:
-        """The newest number under an application id, as last seen; None when there is none.
-
-        Raises:
-            SparkExtError: of `errors`, when the log, of which a part is read only now, is gone or cannot be read.
-        """
+        """The newest number under an application id, as last seen; None when there is none."""
         if self._handle is None:
             return None
         if self._numbers is None or self._numbers[0] is not self._handle or self._numbers[1] != self._handle.version():
@@ -123,11 +115,7 @@ class FencedLog:
             raise self.errors.storage(problem, "reading the log") from problem
 
     def exists(self) -> bool:
-        """Whether the table is there, by its log's folder when that is local. Leaves the handle as it is.
-
-        Raises:
-            SparkExtError: of `errors`, when the storage does not answer.
-        """
+        """Whether the table is there, by its log's folder when that is local. Leaves the handle as it is."""
         with guarded(self.errors, "looking for the table"):
             if self.folder is not None:
                 return self.folder.is_dir()
@@ -138,9 +126,6 @@ class FencedLog:
 
         Returns:
             Whether there is something new since the last look. A table that is not there yet has nothing new.
-
-        Raises:
-            SparkExtError: of `errors`, when the log cannot be read, or is lost.
         """
         with self.lock:
             if self._handle is None:
@@ -162,11 +147,7 @@ class FencedLog:
             return self.version != before
 
     def reopen(self) -> None:
-        """Open a new handle, at the newest version.
-
-        Raises:
-            SparkExtError: of `errors`, when the log cannot be read, or is lost.
-        """
+        """Open a new handle, at the newest version."""
         with self.lock:
             self._handle, self._passed = None, None
             with guarded(self.errors, "opening the table"):
@@ -190,11 +171,7 @@ class FencedLog:
             return (self.folder / f"{version:020}.json").exists()
 
     def file_of(self, version: int) -> tuple[int, int, int] | None:
-        """What tells the file of a version from another one of its name; None when there is none, or not locally.
-
-        Raises:
-            SparkExtError: of `errors`, when the storage does not answer.
-        """
+        """What tells the file of a version from another one of its name; None when there is none, or not locally."""
         if self.folder is None:
             return None
         with guarded(self.errors, "looking for the log"), suppress(FileNotFoundError, NotADirectoryError):
@@ -234,16 +211,7 @@ class FencedLog:
         """Create the table. Any number of processes may try at once: it is created once.
 
         Args:
-            schema: of the rows.
-            name: stored in the table.
-            partition_by: partition columns.
-            configuration: table properties.
             own: whether there may be properties that are not Delta's.
-            transactions: what the first commit carries.
-
-        Raises:
-            SparkExtError: of `errors`, when it could not be created and is not there either.
-            ConfigurationError: nobody could open the table: delta-rs would not say that it has such times.
         """
         from spark_ext.schemas.parquet_types import from_delta, has_local_times
 
@@ -277,11 +245,7 @@ class FencedLog:
             self.reopen()
 
     def check(self, guard: Guard | None) -> None:
-        """Check a writer's guard: once per look, as what commits later through this handle carries it.
-
-        Raises:
-            FencedError: the log refuses this writer.
-        """
+        """Check a writer's guard: once per look, as what commits later through this handle carries it."""
         if guard is not None and guard != self._passed:
             guard.check(self.held, self.errors.operator)
             self._passed = guard
@@ -292,13 +256,7 @@ class FencedLog:
         The handle is not brought up to date first: only a conflict costs a second look.
 
         Args:
-            write: makes the commit; called again after a conflict.
             guard: what the commit asserts; None for a writer that nothing fences off.
-            doing: for messages: "appending".
-
-        Raises:
-            FencedError: the log refuses this writer; nothing was committed.
-            SparkExtError: of `errors`: not committed or, when the storage failed late, not known to be.
         """
 
         def attempt(table: DeltaTable | None) -> bool:
@@ -308,15 +266,7 @@ class FencedLog:
         self.settle(attempt, doing, newest=False)
 
     def compare_and_swap(self, write: Write, guard: Guard | None, expected: int, doing: str) -> bool:
-        """Make one commit if the table is at the version expected, and nothing else is committed before it.
-
-        Returns:
-            Whether it was made.
-
-        Raises:
-            FencedError: the log refuses this writer; nothing was committed.
-            SparkExtError: of `errors`: not committed or, when the storage failed late, not known to be.
-        """
+        """Make one commit if the table is at the version expected, and nothing else is committed before it."""
         with self.lock:
             self.notice_loss()
             self.refresh()
@@ -335,10 +285,6 @@ class FencedLog:
 
         Returns:
             Whether it was made; False also when there is no table.
-
-        Raises:
-            FencedError: the log refuses this writer; nothing was committed.
-            SparkExtError: of `errors`: not committed or, when the storage failed late, not known to be.
         """
         with self.lock:
             self.reopen()
@@ -359,13 +305,8 @@ class FencedLog:
         Args:
             attempt: looks at the table and writes through the handle that it is given, which is None when there is no
                 table. Returns what was found or done, or None to be called again on the newest version.
-            doing: for messages: "committing epoch 3".
             newest: whether the first look has to be at the newest version. Without it an open handle is used as it is,
                 and something newer is noticed only if it conflicts.
-
-        Raises:
-            SparkExtError: as `attempt` raises it; or of `errors`: the storage failed, or other writers were faster
-                in all attempts.
         """
         look = newest
 
@@ -415,9 +356,7 @@ def properties(
     """What a commit carries.
 
     Args:
-        transactions: the numbers it keeps under application ids.
         passes: commits of others without a common id that it may pass; 0: it has to be the next version.
-        info: what the table's history shows of it.
     """
     return CommitProperties(dict(info or {}) or None, passes, list(transactions) or None)
 

@@ -38,11 +38,6 @@ def newest_checkpoint(location: Location) -> int:
 def checkpoint_if_due(location: Location, version: int, every: int) -> threading.Thread | None:
     """Start a log checkpoint if one is due and none is running.
 
-    Args:
-        location: the table's root.
-        version: the table's version after the commit.
-        every: versions between two checkpoints.
-
     Returns:
         The thread that makes it; None when none was started.
     """

@@ -61,12 +61,7 @@ class Merge:
     """Most disk space that it may use for that, bytes; None: delta-rs's own limit, 100 GB."""
 
     def rows(self, location: Location, schema: StructType, files: Sequence[DataFile], who: str) -> pa.Table:
-        """The rows of an epoch that count, one of each key, with all columns of the query.
-
-        Raises:
-            DataError: two rows of a key differ, and nothing says which one is newer.
-            OSError: a file cannot be read.
-        """
+        """The rows of an epoch that count, one of each key, with all columns of the query."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -80,18 +75,8 @@ class Merge:
     def write(self, table: DeltaTable, rows: pa.Table, commit: CommitProperties | None, who: str) -> bool:
         """Merge rows, in one commit through this handle, which then is at the commit's version.
 
-        Args:
-            table: as it was looked at.
-            rows: one of each key.
-            commit: what the commit carries. It may pass no other commit.
-            who: the sink, for messages.
-
         Returns:
             Whether there was anything to commit: delta-rs makes no commit when no row changes.
-
-        Raises:
-            CommitFailedError: another commit has come in between.
-            ConfigurationError: the merge needs more memory or disk than it may use.
         """
         before = table.version()
         try:

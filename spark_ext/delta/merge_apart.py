@@ -111,12 +111,7 @@ def _is_changed(name: str, value: str | float | Decimal | None, longest: int | N
 def merged(
     merge: Merge, table: DeltaTable, rows: pa.Table, location: Location, task: Task, who: str
 ) -> tuple[Sequence[DataFile], Sequence[RemoveAction]] | None:
-    """Write the files that an epoch adds, and name those that it removes; None if no row changes.
-
-    Raises:
-        UnsupportedTableError: the table has deletion vectors.
-        OSError: a file cannot be read or written.
-    """
+    """Write the files that an epoch adds, and name those that it removes; None if no row changes."""
     refuse(
         {"deletionVectors"} & set(table.protocol().reader_features or ()) and ("deletion vectors",), who, location.uri
     )

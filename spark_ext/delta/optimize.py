@@ -68,17 +68,7 @@ class Optimize:
     def check(
         self, schema: StructType, partition_by: Sequence[str], configuration: Mapping[str, str], who: str
     ) -> None:
-        """Refuse what would fail behind the epochs, where nobody waits for it.
-
-        Args:
-            schema: of the table, as far as the sink knows it.
-            partition_by: its partition columns.
-            configuration: its properties.
-            who: the sink, for messages.
-
-        Raises:
-            ConfigurationError: names the option.
-        """
+        """Refuse what would fail behind the epochs, where nobody waits for it."""
         from spark_ext.schemas.checks import SIMPLE
 
         check_partitions(schema, partition_by, who)
@@ -152,16 +142,10 @@ def run(location: Location, plan: Optimize, now: int) -> int:
     """Compact the table and delete what has become old, so far as either is due.
 
     Args:
-        location: the table's root.
-        plan: what is to be done.
         now: the time, ms since 1970.
 
     Returns:
         Time until it is due again, ms.
-
-    Raises:
-        CommitFailedError: another commit has changed the files in the meantime; nothing was done.
-        DeltaError, OSError: the table cannot be read or written.
     """
     table = DeltaTable(location.uri, storage_options=location.options)
     history = table.history(HISTORY)
@@ -245,7 +229,6 @@ def crowded_partitions(files: Iterable[tuple[tuple[Any, ...], int]], target: int
     """The partitions with enough files of less than half the size wanted.
 
     Args:
-        files: partition values and size of each file.
         target: the size wanted, bytes.
     """
     small = Counter(values for values, size in files if 2 * size < target)

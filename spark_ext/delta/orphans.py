@@ -28,17 +28,7 @@ def committed_names(table: DeltaTable) -> frozenset[str]:
 
 
 def clean(location: Location, table: DeltaTable, claim: Claim, who: str) -> int:
-    """Delete what dead incarnations have left; returns how many files.
-
-    Args:
-        location: the table's root.
-        table: loaded after the fence was committed.
-        claim: the claiming incarnation.
-        who: for messages.
-
-    Raises:
-        StorageError: the folder cannot be listed, or a file not deleted.
-    """
+    """Delete what dead incarnations have left; returns how many files."""
     try:
         return delete_orphans(location, claim, lambda: committed_names(table))
     except OSError as problem:

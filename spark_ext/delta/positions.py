@@ -30,13 +30,7 @@ def position_after(log: Log, newest: int, epoch: Epoch, last: int | None) -> int
     by others that took epochs away is not passed either.
 
     Args:
-        log: the table's.
-        newest: the table's version.
-        epoch: the epoch; its number may be -1, which is before the first one.
         last: the newest epoch in the table of its application; None when there is none.
-
-    Raises:
-        StateError: the log does not reach back far enough.
     """
     found, right, seen = newest, None, False
     nothing_later = last is None or last <= epoch.number
@@ -76,11 +70,7 @@ def _holds(log: Log, version: int, wanted: int) -> bool:
 
 
 def before_all(log: Log, newest: int) -> int | None:
-    """The version before the first epoch that a sink has ever committed; None when there is none.
-
-    Raises:
-        StateError: the log does not reach back to its beginning.
-    """
+    """The version before the first epoch that a sink has ever committed; None when there is none."""
     first = None
     for version in range(newest, -1, -1):
         if log[version].epoch is not None:
@@ -110,11 +100,7 @@ class Difference:
 
 
 def difference(log: Log, one: int, other: int) -> Difference:
-    """Compare what two versions hold.
-
-    Raises:
-        StateError: the log does not reach back to where they meet.
-    """
+    """Compare what two versions hold."""
     gained: list[Entry] = []
     lost: list[Entry] = []
     while one != other:

@@ -32,10 +32,6 @@ class Publish(Protocol):
     def __call__(self, table: DeltaTable, transactions: Sequence[Transaction]) -> int:
         """Make one commit through the handle that was looked at; called again after a conflict.
 
-        Args:
-            table: the handle.
-            transactions: what the commit carries.
-
         Returns:
             The version that it has made.
         """

@@ -44,11 +44,7 @@ class Fault:
     """Versions of the sink's commits that it had rolled back itself, and that the table holds again."""
 
     def error(self, operator: str) -> StateError:
-        """What the user reads.
-
-        Args:
-            operator: the sink, for messages.
-        """
+        """What the user reads."""
         found = f"version {self.restore} of the table is a RESTORE of an earlier one"
         if self.lost:
             others = f" and {len(self.lost) - 1} later ones" if len(self.lost) > 1 else ""
@@ -71,7 +67,6 @@ def newest_restore(recent: Sequence[Entry], uid: str, seen: int | None) -> Entry
     Args:
         recent: the newest commits, newest first: those after `seen`, or any number when that is not known. There may be
             more of them, and what they say of their versions is not used.
-        uid: the sink's.
         seen: version that is known to hold all of the sink's commits until then. None: it is not known, and what
             comes before the sink's newest commit is not examined.
     """
@@ -88,7 +83,6 @@ def find_fault(history: Sequence[Entry], uid: str, seen: int | None) -> Fault | 
 
     Args:
         history: the newest commits, newest first, with their versions.
-        uid: the sink's.
         seen: as for `newest_restore`.
     """
     restore = newest_restore(history, uid, seen)
@@ -167,13 +161,7 @@ def restored_to(entry: Entry) -> int | None:
 
 
 def taken_away(lineage: int, rolled_back: int, operator: str) -> StateError:
-    """The error for a start that would continue epochs of which a roll back has taken some away.
-
-    Args:
-        lineage: of the start.
-        rolled_back: the lineage that the roll back was made for.
-        operator: the sink, for messages.
-    """
+    """The error for a start that would continue epochs of which a roll back has taken some away."""
     return StateError(
         f"the target was rolled back when a savepoint was restored, as lineage {rolled_back}, and this start continues "
         f"lineage {lineage}, of which it may hold fewer epochs than were committed",

@@ -51,16 +51,7 @@ def statistics(schema: spark.StructType) -> Mapping[str, Any]:
 
 
 def check_partitions(schema: spark.StructType, partition_by: Sequence[str], who: str) -> None:
-    """Refuse partition columns whose values a compaction would change.
-
-    Args:
-        schema: of the table, as far as the sink knows it.
-        partition_by: its partition columns.
-        who: the sink, for messages.
-
-    Raises:
-        ConfigurationError: names the column.
-    """
+    """Refuse partition columns whose values a compaction would change."""
     for field in schema.fields:
         if field.name not in partition_by:
             continue

@@ -49,10 +49,6 @@ class RollBack:
         Returns:
             The version, the table's id, and the application and number of the last epoch that the version holds. None
             if the table does not exist.
-
-        Raises:
-            StateError: the log does not reach back far enough.
-            StorageError: it cannot be read.
         """
         table = self.target.load()
         if table is None:
@@ -64,14 +60,7 @@ class RollBack:
         return {"version": version, "table": str(table.metadata().id), **({} if held is None else {"epoch": held})}
 
     def check(self, claim: Claim, position: Any) -> None:
-        """Refuse what `apply` would refuse; nothing is changed.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the table.
-            ConfigurationError: the table's epochs of this uid belong to another job.
-            StateError: the table cannot be put back; says why.
-            StorageError: the log cannot be read.
-        """
+        """Refuse what `apply` would refuse; nothing is changed."""
 
         def attempt(log: FencedLog, table: DeltaTable | None) -> bool:
             self._version(table, claim, position)
@@ -84,12 +73,6 @@ class RollBack:
 
         Returns:
             Whether there was anything to take away; otherwise nothing was committed.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the table; nothing was changed.
-            ConfigurationError: the table's epochs of this uid belong to another job.
-            StateError: the table cannot be put back, or is not the one that was claimed; nothing was changed.
-            StorageError: the log cannot be read or written.
         """
         fence = self.target.fence(claim.mark)
 
@@ -122,9 +105,6 @@ class RollBack:
         """The version to go back to; None when the sink has committed nothing that would have to go.
 
         Several sinks of the job go back to one version, each by a commit of its own, by which it knows what has gone.
-
-        Raises:
-            StateError: the table cannot be put back.
         """
         entries = self._entries(self.target.uid)
         if table is None:

@@ -61,11 +61,7 @@ class RowRules:
         )
 
     def check(self, batch: pa.RecordBatch, who: str) -> None:
-        """Refuse rows that do not obey.
-
-        Raises:
-            DataError: names the column.
-        """
+        """Refuse rows that do not obey."""
         for name in self.not_null & set(batch.schema.names):
             if batch.column(name).null_count:
                 raise _refused(f"column '{name}' may not be null in the table", f"coalesce({name}, ...)", who)
@@ -78,12 +74,7 @@ class RowRules:
 
 
 def check_files(schema_json: str, location: Location, files: Iterable[DataFile], who: str) -> None:
-    """Refuse texts that are longer than the table's columns, in files that are not committed yet.
-
-    Raises:
-        DataError: names the column.
-        OSError: a file cannot be read.
-    """
+    """Refuse texts that are longer than the table's columns, in files that are not committed yet."""
     if LENGTH_NOTE not in schema_json:
         return
     rules = RowRules(lengths=RowRules.of(from_delta(schema_json)).lengths)
@@ -131,12 +122,7 @@ def row_rules(location: Location, errors: LogErrors, clock: Callable[[], float] 
     """The rules of a table's columns, as of at most `FRESH` ago; none if there is no table.
 
     Args:
-        location: the table's root.
-        errors: what failures are raised as.
         clock: s; never goes back.
-
-    Raises:
-        SparkExtError: of `errors`, if the table cannot be read.
     """
     key = location.uri, tuple(sorted(location.storage_options.items()))
     now = clock()

@@ -67,12 +67,7 @@ class Target:
     """One table as the target of one sink.
 
     Args:
-        location: the table's root.
-        uid: the sink's.
-        partition_by: partition columns.
         merge_schema: whether columns that the table lacks are added to it.
-        properties: table properties, used when the table is created.
-        who: the sink, for messages.
         without_nulls: columns of which no null is written, so that the table need not allow them.
         merge: how the rows of an epoch are merged into the table; None: they are appended.
     """
@@ -99,11 +94,7 @@ class Target:
     # -- the table ----------------------------------------------------------------------------------------------------
 
     def load(self) -> DeltaTable | None:
-        """The table as it is now; None when there is none.
-
-        Raises:
-            StorageError: it cannot be read.
-        """
+        """The table as it is now; None when there is none."""
         log = self._log()
         log.refresh()
         return log.handle
@@ -170,21 +161,8 @@ class Target:
     ) -> tuple[CommitOutcome, int]:
         """Make the files of an epoch visible, once, unless a newer incarnation has claimed the table.
 
-        Args:
-            schema: of the rows.
-            epoch: whose files they are.
-            files: what its tasks have written.
-            also: what else the commit is to carry; called right before it.
-
         Returns:
             What was found, and the version that the table has at least.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the table.
-            ConfigurationError: the rows do not fit the table, or it demands a feature that the sink does not write.
-            DataError: a text is longer than its column allows.
-            CommitError: other writers were faster, again and again.
-            StorageError: the log cannot be read or written.
         """
         log = self._kept_log(epoch)
         fence = self.fence(epoch.mark)
@@ -230,13 +208,7 @@ class Target:
         return MergeInto(self._merge, log, self.location, schema, epoch, files, self.who)
 
     def look(self, epoch: Epoch) -> None:
-        """Look whether the table is still this start's; nothing is written.
-
-        Raises:
-            FencedError: another start has claimed the table.
-            StateError: it is not the table that was claimed.
-            StorageError: the log cannot be read.
-        """
+        """Look whether the table is still this start's; nothing is written."""
         log = self._kept_log(epoch)
         with log.lock:
             log.notice_loss()
@@ -244,12 +216,7 @@ class Target:
             self._check_target(log, epoch)
 
     def _check_target(self, log: FencedLog, epoch: Epoch) -> None:
-        """Compare the table, as last seen, with what was claimed and committed; see `Epoch.check_target`.
-
-        Args:
-            log: the table's.
-            epoch: to be committed next.
-        """
+        """Compare the table, as last seen, with what was claimed and committed; see `Epoch.check_target`."""
         fence = self.fence(epoch.mark)
         if fence is None or (log.handle is None and not epoch.start and epoch.previous is None):
             return
@@ -266,7 +233,6 @@ class Target:
         """Refuse a table from which RESTORE has taken commits of the sink: their numbers stay, their rows go.
 
         Args:
-            table: as it is now.
             seen: version up to which the history is known; None: not known.
         """
         if seen is not None and seen > table.version():
@@ -298,15 +264,10 @@ class Target:
         """Fence older incarnations off.
 
         Args:
-            claim: whose the table is from now on.
             schema: of the rows, to create the table with; None when it is not known.
 
         Returns:
             The table with the fence in it; None when there is no table and it could not be created.
-
-        Raises:
-            FencedError: a newer incarnation has claimed it.
-            ConfigurationError: the table's epochs of this uid belong to another job.
         """
         log = self._log()
         fence = self.fence(claim.mark)
@@ -344,19 +305,7 @@ class Target:
     def settle_claimed(
         self, claim: Claim, attempt: Callable[[FencedLog, DeltaTable | None], T | None], doing: str
     ) -> T:
-        """Look and write for the start of a job, until no other commit comes in between.
-
-        Args:
-            claim: whose start it is.
-            attempt: called with the owner and the fence checked. What it commits has to carry the fence.
-            doing: for messages.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the table.
-            ConfigurationError: the table's epochs of this uid belong to another job.
-            CommitError: other writers were faster, again and again.
-            StorageError: the log cannot be read or written.
-        """
+        """Look and write for the start of a job, until no other commit comes in between."""
         log = self._log()
 
         def checked(table: DeltaTable | None) -> T | None:
@@ -370,28 +319,13 @@ class Target:
         return Fence(self.uid, mark.incarnation, mark.start) if mark.incarnation else None
 
     def check_fence(self, table: DeltaTable, mark: FenceMark) -> None:
-        """Check the fence of a table that was loaded, before a read that depends on it.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the table.
-        """
+        """Check the fence of a table that was loaded, before a read that depends on it."""
         fence = self.fence(mark)
         if fence is not None:
             fence.check(table.transaction_version, self.who)
 
     def settle(self, epoch: Epoch, attempt: Callable[[DeltaTable | None], T | None], doing: str) -> T:
-        """Look and write until no other commit comes in between, through the handle that the epoch's commits use.
-
-        Args:
-            epoch: whose log is used.
-            attempt: called with the fence checked; see `FencedLog.settle`. What it commits has to carry the fence.
-            doing: for messages.
-
-        Raises:
-            FencedError: a newer incarnation has claimed the table.
-            CommitError: other writers were faster, again and again.
-            StorageError: the log cannot be read or written.
-        """
+        """Look and write until no other commit comes in between, through the handle that the epoch's commits use."""
         log = self._kept_log(epoch)
 
         def fenced(table: DeltaTable | None) -> T | None:

@@ -23,7 +23,6 @@ class Tail:
     """The entries of a local log behind a version.
 
     Args:
-        folder: of the log.
         schema: the columns that are wanted; those that a file does not have are null.
     """
 
@@ -33,10 +32,6 @@ class Tail:
 
     def after(self, version: int, most: int) -> tuple[int, pa.Table] | None:
         """The rows that the entries after a version have added.
-
-        Args:
-            version: the last one that is known.
-            most: number of entries to read.
 
         Returns:
             The newest version that was read, and the rows; None when they have to be read in the ordinary way: an entry

@@ -57,8 +57,6 @@ def known_epochs(held: Callable[[str], int | None], uid: str, claim: Claim) -> d
     """The newest epochs of a sink that its table knows, before a claim.
 
     Args:
-        held: the table's number under an application id.
-        uid: the sink's.
         claim: names the lineage, and the query if it has an id.
 
     Returns:

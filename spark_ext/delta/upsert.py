@@ -63,11 +63,7 @@ class Upsert:
         return spark.StructType([field for field in schema.fields if field.name != self.dropped])
 
     def check_columns(self, schema: spark.StructType, who: str) -> None:
-        """Refuse columns by which rows cannot be found or compared.
-
-        Raises:
-            ConfigurationError: names the column and the option.
-        """
+        """Refuse columns by which rows cannot be found or compared."""
         kinds = {field.name: field.dataType for field in schema.fields}
         given = [("key", name) for name in self.key] + [("newest_by", name) for name in self.newest_by]
         for option, name in (*given, *([("deleted_if", self.deleted_if)] if self.deleted_if else ())):
@@ -102,16 +98,7 @@ class Upsert:
             )
 
     def check_values(self, batch: pa.RecordBatch, before: int, who: str) -> None:
-        """Refuse rows that have no key, no time, or do not say whether they delete.
-
-        Args:
-            batch: rows of a task.
-            before: number of rows of the task before these.
-            who: the sink with epoch and partition, for messages.
-
-        Raises:
-            DataError: names the column and the row.
-        """
+        """Refuse rows that have no key, no time, or do not say whether they delete."""
         import pyarrow.compute as pc
 
         flag = (self.deleted_if,) if self.deleted_if else ()
@@ -132,9 +119,6 @@ class Upsert:
 
         Among rows of one key and the same time one that deletes comes before others, and then the one that is greatest
         when it is written out: a rule without meaning, by which a repeated epoch has the same result.
-
-        Raises:
-            DataError: there is no `newest_by`, and two rows of one key differ.
         """
         import numpy as np
         import pyarrow as pa
@@ -190,13 +174,7 @@ class Upsert:
     # -- as SQL -------------------------------------------------------------------------------------------------------
 
     def matches(self, old: str, new: str, as_text: Collection[str] = ()) -> str:
-        """The condition under which two rows have one key.
-
-        Args:
-            old: alias of the table.
-            new: alias of the epoch's rows.
-            as_text: columns that are compared as they are written out, so that no file is passed over by its bounds.
-        """
+        """The condition under which two rows have one key."""
 
         def side(alias: str, name: str) -> str:
             column = f"{alias}.{quoted(name)}"

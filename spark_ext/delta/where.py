@@ -13,11 +13,7 @@ _OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
 
 def sql(where: Where) -> str | None:
-    """The conditions as SQL; None when there are none.
-
-    Raises:
-        ValueError: an operator is unknown.
-    """
+    """The conditions as SQL; None when there are none."""
     return " AND ".join(_condition(*it) for it in where) or None
 
 

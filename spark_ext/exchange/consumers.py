@@ -36,11 +36,6 @@ def front_of(logged: LoggedOffsets | None, uid: str, partitions: int) -> Front |
 
     Args:
         logged: the epoch's offsets; None before the first one.
-        uid: of the source.
-        partitions: of the exchange.
-
-    Raises:
-        OffsetError: the offset is not that of a source that reads the exchange.
     """
     offset: SourceOffset | None = None if logged is None else source_offsets(logged).get(uid)
     if offset is None or not (offset.running or offset.ended):
@@ -51,12 +46,7 @@ def front_of(logged: LoggedOffsets | None, uid: str, partitions: int) -> Front |
 
 
 class CommittedFront:
-    """The committed position of one consumer, looked up on file; a look costs little when nothing has changed.
-
-    Args:
-        consumer: the consumer.
-        partitions: of the exchange.
-    """
+    """The committed position of one consumer, looked up on file; a look costs little when nothing has changed."""
 
     def __init__(self, consumer: Consumer, partitions: int) -> None:
         self._consumer, self._partitions = consumer, partitions
@@ -65,12 +55,7 @@ class CommittedFront:
         self._front: Front | None = Front(0, (0,) * partitions)
 
     def look(self) -> Front | None:
-        """Its position; None: it has read everything.
-
-        Raises:
-            OSError: Spark's log cannot be read.
-            OffsetError: see `front_of`.
-        """
+        """Its position; None: it has read everything."""
         if self._front is None:
             return None
         # Spark deletes old commits: when the last one seen is gone, the next one may be gone as well.
@@ -85,25 +70,14 @@ class CommittedFront:
 
 
 class Fill:
-    """How many rows lie between the producer and its slowest consumer.
-
-    Args:
-        log: of the exchange.
-        consumers: those that count.
-        partitions: of the exchange.
-    """
+    """How many rows lie between the producer and its slowest consumer."""
 
     def __init__(self, log: ExchangeLog, consumers: Sequence[Consumer], partitions: int) -> None:
         self._log = log
         self._fronts = [CommittedFront(consumer, partitions) for consumer in consumers]
 
     def rows(self) -> int:
-        """Rows that some consumer has not committed yet.
-
-        Raises:
-            StateError: an entry is missing.
-            OSError: a log cannot be read.
-        """
+        """Rows that some consumer has not committed yet."""
         while True:
             # Positions first: entries before them may be released, but a position is never ahead of the log.
             fronts = [one.look() for one in self._fronts]

@@ -20,15 +20,7 @@ def claim_entry(state: LogState, claim: Claim, who: str, at: int) -> Entry | Non
     queries that read it have been reset with it, and would read those rows twice.
 
     Args:
-        state: of the log.
-        claim: the start's.
-        who: the exchange, for messages.
         at: now, ms since 1970 UTC.
-
-    Raises:
-        FencedError: a newer start has claimed it.
-        ConfigurationError: it is another job's.
-        StateError: it is ahead of the job's state, or is not the one that was written to.
     """
     refuse_claim(state, claim, who)
     begins_anew = _begins_anew(state, claim.lineage)
@@ -46,12 +38,7 @@ def claim_entry(state: LogState, claim: Claim, who: str, at: int) -> Entry | Non
 
 
 def adopt_entry(state: LogState, mark: FenceMark, job_id: str, who: str, at: int) -> Entry | None:
-    """A start of the job fences older ones off, also where the producer has finished and claims nothing any more.
-
-    Raises:
-        FencedError: a newer start has claimed the exchange.
-        ConfigurationError: it is another job's.
-    """
+    """A start of the job fences older ones off, also where the producer has finished and claims nothing any more."""
     mark.check(state.held, who)
     _refuse_foreign(state, job_id, who)
     if state.mark.covers(mark):
@@ -63,16 +50,7 @@ def begin_anew_entry(state: LogState, mark: FenceMark, lineage: int, job_id: str
     """What `claim_entry` abandons, for a producer that waits for other queries: its readers start before it does.
 
     Args:
-        state: of the log.
-        mark: of the start.
-        lineage: the producer's, in which it has written nothing yet.
-        job_id: of the job.
-        who: the exchange, for messages.
         at: now, ms since 1970 UTC.
-
-    Raises:
-        FencedError: a newer start has claimed the exchange.
-        ConfigurationError: it is another job's.
     """
     mark.check(state.held, who)
     _refuse_foreign(state, job_id, who)
@@ -119,12 +97,7 @@ def epoch_entry(
     who: str,
     at: int,
 ) -> Entry | None:
-    """An epoch of the producer.
-
-    Raises:
-        FencedError: a newer start has claimed the exchange.
-        StateError: it is not the one that was claimed, or it is sealed.
-    """
+    """An epoch of the producer."""
     epoch.check_target(state.held, state.epochs.get(epoch.application), who)
     if state.last_epoch(epoch.application) >= epoch.number:
         return None
@@ -151,12 +124,7 @@ def epoch_entry(
 
 
 def seal_entry(state: LogState, epoch: Epoch, who: str, at: int) -> Entry | None:
-    """The end of every partition. It fences with the mark of the start, as an epoch does.
-
-    Raises:
-        FencedError: a newer start has claimed the exchange.
-        StateError: it is not the one that was claimed.
-    """
+    """The end of every partition. It fences with the mark of the start, as an epoch does."""
     epoch.check_target(state.held, state.epochs.get(epoch.application), who)
     if state.sealed is not None and state.sealed_by == epoch.application:
         return None
@@ -175,16 +143,7 @@ def release_entry(state: LogState, below: int, rows: int, mark: FenceMark, who: 
     """No reader needs the entries below a number any more.
 
     Args:
-        state: of the log.
-        below: the number.
-        rows: visible rows in the entries below it.
-        mark: of the start that releases.
-        who: the exchange, for messages.
         at: now, ms since 1970 UTC.
-
-    Raises:
-        FencedError: a newer start has claimed the exchange.
-        ValueError: the number is beyond the log's end.
     """
     mark.check(state.held, who)
     if below > state.last + 1:
@@ -202,11 +161,7 @@ def register_entry(state: LogState, consumer: str, query: str, at: int) -> Entry
 
 
 def forget_entry(state: LogState, consumer: str, who: str, at: int) -> Entry | None:
-    """A source does not read the exchange any more.
-
-    Raises:
-        ConfigurationError: it never did.
-    """
+    """A source does not read the exchange any more."""
     if consumer not in state.consumers:
         known = ", ".join(f"'{uid}'" for uid in sorted(state.consumers)) or "none"
         raise ConfigurationError(

@@ -59,15 +59,7 @@ class Descriptor:
 
     @classmethod
     def from_json(cls, text: str, who: str) -> Descriptor:
-        """Read a stored form.
-
-        Args:
-            text: the form.
-            who: the exchange, for messages.
-
-        Raises:
-            StateError: something else has written it, or a newer release.
-        """
+        """Read a stored form."""
         try:
             raw = json.loads(text)
             version = raw.pop("version")
@@ -86,11 +78,7 @@ class Descriptor:
             raise _not_ours(who, "its description has other fields") from None
 
     def merged(self, wanted: Descriptor) -> Descriptor:
-        """This description with what may change taken from another one.
-
-        Raises:
-            ConfigurationError: names what differs and must not.
-        """
+        """This description with what may change taken from another one."""
         if self.job_id != wanted.job_id:
             raise ConfigurationError(
                 "the exchange belongs to another job",

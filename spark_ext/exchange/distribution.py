@@ -28,8 +28,6 @@ class Collected:
     """Rows of a task that wait to be written.
 
     Args:
-        task: the task.
-        partitions: how many there are.
         buffer: bytes after which they are to be written.
     """
 
@@ -49,7 +47,6 @@ class Collected:
         """Collect a batch.
 
         Args:
-            batch: its rows.
             targets: the partition of each row; None: partitions are filled in turn.
         """
         if targets is None:
@@ -68,12 +65,7 @@ class Collected:
 
 
 def by_partition(batch: pa.RecordBatch, targets: Sequence[int]) -> list[tuple[int, pa.RecordBatch]]:
-    """The rows of a batch by partition, each in their order.
-
-    Args:
-        batch: the rows.
-        targets: the partition of each row.
-    """
+    """The rows of a batch by partition, each in their order."""
     import numpy as np
     import pyarrow as pa
 

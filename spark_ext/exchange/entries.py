@@ -123,15 +123,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str, who: str) -> Entry:
-        """Read a stored form.
-
-        Args:
-            text: the form.
-            who: exchange and entry, for messages.
-
-        Raises:
-            StateError: it is damaged, or a newer release has written it.
-        """
+        """Read a stored form."""
         try:
             raw = json.loads(text)
             version, kind = raw.pop("version"), raw.pop("kind")
@@ -266,15 +258,7 @@ class LogState:
 
     @classmethod
     def from_json(cls, text: str, who: str) -> LogState:
-        """Read a stored form.
-
-        Args:
-            text: the form.
-            who: exchange and state, for messages.
-
-        Raises:
-            StateError: it is damaged, or a newer release has written it.
-        """
+        """Read a stored form."""
         try:
             raw = json.loads(text)
             version = raw.pop("version")

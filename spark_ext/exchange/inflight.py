@@ -69,12 +69,7 @@ class InFlightLog:
         """The log of an exchange that is put back: its entries, and the state after the last of them.
 
         Args:
-            number: of the entry with which the producer's new lineage begins.
-            lineage: the new one.
             at: now, ms since 1970 UTC.
-
-        Raises:
-            ValueError: the number belongs to what is in flight.
         """
         if number < self.end:
             raise ValueError(f"entries up to {self.end - 1} are in flight, and {number} is to come after them")
@@ -89,15 +84,7 @@ class InFlightLog:
 
     @classmethod
     def from_json(cls, text: str, who: str) -> InFlightLog:
-        """Read a stored form.
-
-        Args:
-            text: the form.
-            who: the exchange and the place, for messages.
-
-        Raises:
-            StateError: it is damaged, something else, or of a newer release.
-        """
+        """Read a stored form."""
         try:
             raw = json.loads(text)
             version = raw.pop("version")
@@ -127,11 +114,7 @@ def in_flight(exchange: str, state: LogState, entries: Mapping[int, Entry], firs
     A barrier is left out: the checkpoint to which it belongs is over, and nobody could complete it.
 
     Args:
-        exchange: the id in its description.
-        state: of the log now.
         entries: from `first` to the newest; missing are at most those that never existed.
-        first: see the module.
-        end: see the module.
     """
     seed = state_at(state, entries, first, end)
     kept = {
@@ -157,7 +140,6 @@ def state_at(state: LogState, entries: Mapping[int, Entry], first: int, end: int
     Args:
         state: the newest, by which no entry before `end` was abandoned later.
         entries: from `first` to the newest.
-        first: the first entry that stays.
         end: the number after the last one. With 0 the log is empty, whatever became of it since; no entry is needed.
     """
     if end == 0:

@@ -19,12 +19,7 @@ def parts(kind: str, place: str, who: str) -> Parts:
     """The master, writer and reader of an exchange.
 
     Args:
-        kind: of the exchange.
         place: its folder, a path or URI.
-        who: the exchange, for messages.
-
-    Raises:
-        ConfigurationError: the kind is unknown, or cannot be in such a place.
     """
     if kind not in KINDS:
         raise ConfigurationError(
@@ -59,10 +54,8 @@ def opened(kind: str, place: str, exchange: str, who: str) -> Parts:
     """The same parts for all calls of a process, for readers that come again and again.
 
     Args:
-        kind: of the exchange.
         place: its folder, a path or URI.
         exchange: the id in its description: what a process remembers is not taken for another one in the same place.
-        who: the exchange, for messages.
     """
     key = (kind, place, exchange)
     if key not in _opened:

@@ -59,19 +59,11 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
     """Keep what is in flight at a cut of the job. The exchange may be written, read and released meanwhile.
 
     Args:
-        master: of the exchange.
         place: its folder, a path or URI.
         first: the least entry that some consumer has not read in full at the cut.
         end: the number after the last entry that belongs to the producer's part of the cut; not less than the entry of
             any consumer's position.
         folder: where it is kept, a path or URI; what an earlier attempt has left there is replaced.
-
-    Raises:
-        FileNotFoundError: an entry or its rows are not there any more, as when they were released meanwhile: the cut is
-            too old, and there is a newer one.
-        ValueError: there is no such entry.
-        StateError: the exchange is damaged.
-        OSError, StorageError: something cannot be read or written.
     """
     reach(FailPoint.EXCHANGE_BEFORE_PIN)
     about = master.describe()
@@ -118,11 +110,6 @@ def read_pinned(folder: str, who: str) -> Pinned:
 
     Args:
         folder: a path or URI.
-        who: the exchange, for messages.
-
-    Raises:
-        StateError: a file or a segment is missing, damaged, of another exchange or of a newer release.
-        OSError: it cannot be read.
     """
     named = f"{who}, savepoint at {folder}"
     about = Descriptor.from_json(_text(folder, ABOUT, named), named)
@@ -143,17 +130,6 @@ def put_back(folder: str, target: str, *, number: int, lineage: int, job_id: str
     Args:
         folder: what `pin` has written, a path or URI.
         target: the folder of the exchange, a path or URI: it does not exist, or has what an earlier attempt has left.
-        number: of the entry with which the producer's new lineage begins: greater than the last one in the log of any
-            exchange in whose place this one comes.
-        lineage: the new one.
-        job_id: of the job that gets it.
-        who: the exchange, for messages.
-
-    Raises:
-        StateError: what is kept is not whole, see `read_pinned`; or something else is in the target.
-        ConfigurationError: the kind of exchange cannot be in such a place.
-        ValueError: the number belongs to what is in flight.
-        OSError, StorageError: something cannot be read or written; repeat it.
     """
     reach(FailPoint.EXCHANGE_BEFORE_PUT_BACK)
     pinned = read_pinned(folder, who)
@@ -178,11 +154,7 @@ def put_back(folder: str, target: str, *, number: int, lineage: int, job_id: str
 
 
 def _is_there(wanted: Descriptor, target: str, number: int, lineage: int, who: str) -> bool:
-    """Whether an earlier attempt has put the exchange back; what it has not finished may be replaced.
-
-    Raises:
-        StateError: something else is there, or the exchange is in use.
-    """
+    """Whether an earlier attempt has put the exchange back; what it has not finished may be replaced."""
     local = Location.of(target, {}).local
     if local is not None and (not local.exists() or (local / UNFINISHED).exists()):
         return False

@@ -29,11 +29,7 @@ class Front:
 
     @classmethod
     def of(cls, positions: Mapping[str, Sequence[int]], partitions: int, who: str) -> Front:
-        """From the positions of channels, by partition number as text.
-
-        Raises:
-            OffsetError: they are not those of the partitions of an exchange, which advance together.
-        """
+        """From the positions of channels, by partition number as text."""
         try:
             found = [positions[str(number)] for number in range(partitions)]
             entries = {entry for entry, _ in found}
@@ -83,14 +79,9 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
 
     Args:
         state: of the log, as of the last look; entries that came later are not read.
-        at: the entries.
-        start: where it begins.
         rows: at most so many rows; None: no limit.
         size: at most about so many bytes; None: no limit.
         upto: read only entries below this number; None: all that there are.
-
-    Raises:
-        OffsetError: rows before the start are abandoned.
     """
     _refuse_abandoned(state, at, start)
     front, end, taken, weight = start, start, 0, 0
@@ -190,14 +181,8 @@ def pieces(at: At, partition: int, start: Sequence[int], end: Sequence[int], who
     range alone say which of them are abandoned. Those need not exist: see `inflight.py`.
 
     Args:
-        at: the entries.
-        partition: its number.
         start: entry and row, inclusive.
         end: entry and row, exclusive.
-        who: the exchange, for messages.
-
-    Raises:
-        OffsetError: an entry in between is not there: it was released, or the log is damaged.
     """
     (first, row), (last, upto) = start, end
     visible: list[tuple[int, Entry]] = []
@@ -238,11 +223,7 @@ def _of_entry(entry: Entry, partition: int, begin: int, end: int) -> Iterator[Pi
 
 
 def rows_before(at: At, state: LogState, front: Front) -> int:
-    """Visible rows before a position: what a reader that stands there has behind it.
-
-    Raises:
-        KeyError: the entry there is not in the log any more.
-    """
+    """Visible rows before a position: what a reader that stands there has behind it."""
     number, read = front.entry, sum(front.rows)
     while number <= state.last:
         beyond = state.passes_over(number)

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 class ExchangeView:
-    """Follows the log of an exchange; a further look reads only what is new. For one thread.
-
-    Args:
-        master: of the exchange.
-    """
+    """Follows the log of an exchange; a further look reads only what is new. For one thread."""
 
     def __init__(self, master: ExchangeMaster) -> None:
         self.master = master
@@ -42,12 +38,7 @@ class ExchangeView:
         return self._about
 
     def look(self) -> bool:
-        """Read what is new; returns whether the exchange exists.
-
-        Raises:
-            StateError: it is damaged, or was deleted or created again since the last look.
-            OSError: it cannot be read.
-        """
+        """Read what is new; returns whether the exchange exists."""
         about = self.master.describe()
         if self._about is not None and (about is None or about.id != self._about.id):
             raise StateError(
@@ -100,10 +91,6 @@ class ExchangeView:
     def brought_between(self, begin: int, end: int) -> list[tuple[str, int]] | None:
         """The epochs whose entries have the numbers `begin` to `end - 1`, as application and number.
 
-        Args:
-            begin: number of an entry.
-            end: of the entry behind the last one.
-
         Returns:
             Those that are not abandoned, and were not released before the first look; None: not all of the entries
             were there at the last look.
@@ -116,11 +103,7 @@ class ExchangeView:
         return found
 
     def rows_between(self, begin: Front, end: int) -> int | None:
-        """Visible rows from a position to the entry before `end`; None when they are not known any more.
-
-        Raises:
-            OSError: the log cannot be read.
-        """
+        """Visible rows from a position to the entry before `end`; None when they are not known any more."""
         none = (0,) * len(begin.rows)
         first = Front(max(begin.entry, self._state.released), begin.rows)
         try:

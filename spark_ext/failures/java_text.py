@@ -31,13 +31,7 @@ _ENDS_WITH_STATE: Final = re.compile(r"(?:\s*SQLSTATE: [0-9A-Z]{5})+\s*$")
 
 
 def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> tuple[Raised, ...]:
-    """The chain of exceptions in a stack trace, outermost first; empty if there is none.
-
-    Args:
-        text: a stack trace, perhaps with other lines before it.
-        user_packages: see `owners.owner_of_file`.
-        marked: see `errors.code_in`.
-    """
+    """The chain of exceptions in a stack trace, outermost first; empty if there is none."""
     found: list[Raised] = []
     head: re.Match[str] | None = None
     message: list[str] = []
@@ -71,7 +65,6 @@ def frame(text: str, is_users: Callable[[str], bool] = lambda name: True) -> Fra
 
     Args:
         text: with or without `at` before it.
-        is_users: see `owners.owner_of_class`.
     """
     plain = _HIDDEN_CLASS.sub("", text)
     match = _FRAME.match(plain if plain.lstrip().startswith("at ") else f"at {plain}")

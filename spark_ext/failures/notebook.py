@@ -22,11 +22,7 @@ _CODE: Final = re.compile(r"^\s*(?P<here>-+>)?\s*\d+(?: (?P<code>.*))?$")
 
 
 def as_python_writes(text: str) -> str:
-    """The text with the tracebacks of IPython, Jupyter and Databricks in Python's own form; others stay as they are.
-
-    Args:
-        text: what somebody has pasted.
-    """
+    """The text with the tracebacks of IPython, Jupyter and Databricks in Python's own form; others stay as they are."""
     begin = _BEGIN.search(text)
     if begin is None:
         return text

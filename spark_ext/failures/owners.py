@@ -76,21 +76,12 @@ _COMPILED_PACKAGES: Final = frozenset(
 
 
 def is_compiled(kind: str) -> bool:
-    """Whether an exception of this class comes from a compiled package, although no frame shows it.
-
-    Args:
-        kind: with its package: `cimpl.KafkaException`.
-    """
+    """Whether an exception of this class comes from a compiled package, although no frame shows it."""
     return kind.partition(".")[0] in _COMPILED_PACKAGES
 
 
 def owner_of_file(path: str, user_packages: Collection[str] = ()) -> Owner:
-    """The owner of a Python file.
-
-    Args:
-        path: as in a traceback.
-        user_packages: installed packages that are the user's own.
-    """
+    """The owner of a Python file."""
     if _ADDED_FILES.search(path):
         return Owner.USER
     package = _PACKAGES.search(path)
@@ -106,13 +97,7 @@ def owner_of_file(path: str, user_packages: Collection[str] = ()) -> Owner:
 
 
 def owner_of_function(path: str, name: str, user_packages: Collection[str] = ()) -> Owner:
-    """The owner of a function in a traceback; `six` compiles `raise_from` from a string, without a file.
-
-    Args:
-        path: as in a traceback.
-        name: of the function.
-        user_packages: see `owner_of_file`.
-    """
+    """The owner of a function in a traceback; `six` compiles `raise_from` from a string, without a file."""
     if (path, name) == ("<string>", "raise_from"):
         return Owner.LIBRARY
     return owner_of_file(path, user_packages)
@@ -122,7 +107,6 @@ def owner_of_class(name: str, is_users: Callable[[str], bool] = lambda name: Tru
     """The owner of a Java class.
 
     Args:
-        name: with its package.
         is_users: whether a class of no known library is the user's.
     """
     plain = name.rpartition("/")[2]

@@ -17,13 +17,7 @@ def exceptions(
     user_packages: Collection[str] = (),
     below: Callable[[BaseException], list[Raised]] = lambda error: [],
 ) -> list[Raised]:
-    """The chain of an exception, outermost first.
-
-    Args:
-        failure: as it was raised.
-        user_packages: see `owners.owner_of_file`.
-        below: what an exception stands for that Python knows nothing of; its own causes are then left out.
-    """
+    """The chain of an exception, outermost first."""
     chain: list[Raised] = []
     seen: set[int] = set()
     error: BaseException | None = failure

@@ -58,8 +58,6 @@ def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool =
 
     Args:
         text: begins with a traceback, or with some words before it.
-        user_packages: see `owners.owner_of_file`.
-        marked: see `errors.code_in`.
     """
     begin = begin_of(text)
     if begin < 0:
@@ -153,12 +151,7 @@ def _block(text: str, user_packages: Collection[str]) -> Raised | None:
 
 
 def crash(message: str, user_packages: Collection[str] = ()) -> Raised | None:
-    """A worker that ended in native code, with the frames that Python's fault handler wrote; None if it is not one.
-
-    Args:
-        message: of Spark's exception.
-        user_packages: see `owners.owner_of_file`.
-    """
+    """A worker that ended in native code, with the frames that Python's fault handler wrote; None if it is not one."""
     match = _CRASH.match(message)
     if match is None:
         return None

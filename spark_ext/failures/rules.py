@@ -92,12 +92,7 @@ class Rule(BaseModel):
         )
 
     def matches(self, evidence: Evidence, origin: Origin) -> Raised | None:
-        """The innermost exception that matches, or the root one if the rule expects nothing of one; None if none does.
-
-        Args:
-            evidence: of the failure.
-            origin: of the failure.
-        """
+        """The innermost matching exception, or the root one if the rule expects nothing of it; None: no match."""
         if self.origin and origin not in self.origin:
             return None
         if self.exits and not any(re.search(self.exits, one) for one in evidence.exits):
@@ -186,15 +181,7 @@ class FailureRules(BaseModel):
 
 
 def read_rules(text: str, name: str) -> FailureRules:
-    """The rules of a file.
-
-    Args:
-        text: its content.
-        name: for messages.
-
-    Raises:
-        ConfigurationError: it is not YAML, or a field is unknown or invalid; the message names the line.
-    """
+    """The rules of a file."""
     found, node = read_model(FailureRules, text, name, _WHO)
     names = [rule.name for rule in found.rules]
     twice = next((at for at, rule in enumerate(names) if rule in names[:at]), None)

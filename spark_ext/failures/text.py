@@ -19,8 +19,6 @@ def evidence_of_text(text: str, user_packages: Collection[str] = (), *, marked: 
 
     Args:
         text: a stack trace of Java or Python, perhaps among other lines; of a log, the part that `log` finds.
-        user_packages: see `owners.owner_of_file`.
-        marked: see `errors.code_in`.
     """
     plain = as_python_writes(text)
     part = failed_part(plain)

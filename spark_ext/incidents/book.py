@@ -70,12 +70,7 @@ class Noted:
 
 
 class Book:
-    """The incidents of a job or of some queries. For one thread at a time.
-
-    Args:
-        registry: the types.
-        inherited: what an earlier start has left.
-    """
+    """The incidents of a job or of some queries. For one thread at a time."""
 
     def __init__(self, registry: Registry, inherited: Iterable[Entry] = ()) -> None:
         self._registry = registry
@@ -154,13 +149,7 @@ class Book:
         return Noted(incident, (_change(incident, before.state, before.state, "", incident.at, count),), notable=other)
 
     def committed(self, query: str, cause: str, at: datetime) -> tuple[IncidentChange, ...]:
-        """A query has committed an epoch, or has finished: what was open of it, and of the whole job, is resolved.
-
-        Args:
-            query: its uid.
-            cause: for the changes.
-            at: when.
-        """
+        """A query has committed an epoch, or has finished: what was open of it, and of the whole job, is resolved."""
         if not self._open.get(query) and not self._open.get(""):
             return ()
         return self._resolved((*self.open(query), *(self.open("") if query else ())), cause, at)
@@ -179,8 +168,6 @@ class Book:
 
         Args:
             queries: by id of an open incident, the present uid of its query; None: nobody continues that history.
-            cause: for the changes of those.
-            at: when.
         """
         changes = []
         for incident_id, query in queries.items():
@@ -198,7 +185,6 @@ class Book:
         """The counts that are due to be recorded.
 
         Args:
-            at: now.
             everything: also those that are not due yet.
         """
         changes = []

@@ -36,7 +36,6 @@ class Damper:
         """Whether listeners are notified of a change now.
 
         Args:
-            change: in their order.
             now: s, on any clock that never goes back.
         """
         if change.counted:

@@ -59,11 +59,7 @@ class Outlet:
     """One listener.
 
     Args:
-        name: for messages and threads.
-        listener: as configured.
-        entry: its configuration.
         window: the window of a type by its name, s.
-        context: what is known of the job, for a change; called on the listener's thread.
         digest: ms for which changes are collected; None: as the entry says.
     """
 
@@ -118,11 +114,7 @@ class Outlet:
             self._lock.notify()
 
     def join(self, by: float) -> None:
-        """Wait until everything is delivered, and then leave it.
-
-        Args:
-            by: s, monotonic.
-        """
+        """Wait until everything is delivered, and then leave it."""
         if self._thread is not None:
             self._thread.join(max(0.0, by - time.monotonic()))
         with self._lock:
@@ -227,11 +219,7 @@ class Outlet:
 
 
 class Dispatcher:
-    """All listeners of a job. Safe for several threads.
-
-    Args:
-        outlets: the listeners.
-    """
+    """All listeners of a job. Safe for several threads."""
 
     def __init__(self, outlets: Sequence[Outlet]) -> None:
         self.outlets = tuple(outlets)
@@ -243,13 +231,7 @@ class Dispatcher:
         listeners: Sequence[Notified],
         context: Callable[[IncidentChange], MetricsContext],
     ) -> Dispatcher | None:
-        """The dispatcher of a registry's listeners; None if it has none.
-
-        Args:
-            registry: with the configuration of the listeners.
-            listeners: in that order.
-            context: what is known of the job, for a change.
-        """
+        """The dispatcher of a registry's listeners; None if it has none."""
         if not listeners:
             return None
 

@@ -23,12 +23,7 @@ SHIPPED: Final = {
 
 
 def listeners_of(registry: Registry) -> list[Notified]:
-    """The listeners of a registry, in its order. They are made, and not called yet.
-
-    Raises:
-        ConfigurationError: one cannot be imported, or refuses its options; the message names the line.
-        EnvironmentProblem: one needs a library that is not installed.
-    """
+    """The listeners of a registry, in its order. They are made, and not called yet."""
     found = []
     for index, entry in enumerate(registry.listeners):
         try:

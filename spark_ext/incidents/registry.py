@@ -179,11 +179,7 @@ class Registry:
         )
 
     def refuse_undeclared(self, name: str, who: str) -> None:
-        """Refuse a type that the user has not declared.
-
-        Raises:
-            ConfigurationError: there is no such type, or it is one of this package's own.
-        """
+        """Refuse a type that the user has not declared."""
         if name in self.own:
             return
         if name in self.types:
@@ -210,9 +206,6 @@ def load(path: str | None = None) -> Registry:
 
     Args:
         path: of the user's file; None: there is none.
-
-    Raises:
-        ConfigurationError: the file cannot be read or is invalid; the message names the line.
     """
     if path is None:
         return shipped()
@@ -226,15 +219,7 @@ def load(path: str | None = None) -> Registry:
 
 
 def read_registry(text: str, name: str) -> Registry:
-    """The registry of a user's file.
-
-    Args:
-        text: its content.
-        name: of the file, for messages.
-
-    Raises:
-        ConfigurationError: it is invalid, or names a type or an environment variable that is not there.
-    """
+    """The registry of a user's file."""
     found, node = read_model(IncidentFile, text, name, WHO)
     types = dict(shipped().types)
     for at, one in enumerate(found.types):
@@ -278,13 +263,7 @@ def _filled(options: Mapping[str, Any], name: str, line: Callable[[str], int]) -
 
 
 def at_line(registry: Registry, index: int, problem: Exception) -> SparkExtError:
-    """The refusal of a listener, with the line that names it.
-
-    Args:
-        registry: of the file.
-        index: of the listener.
-        problem: what is wrong.
-    """
+    """The refusal of a listener, with the line that names it."""
     if not isinstance(problem, SparkExtError):
         return wrong_line(registry.place, registry.lines.get(index, 1), f"{type(problem).__name__}: {problem}", WHO)
     wrong = wrong_line(registry.place, registry.lines.get(index, 1), problem.what, WHO)
@@ -292,11 +271,5 @@ def at_line(registry: Registry, index: int, problem: Exception) -> SparkExtError
 
 
 def accepted(entry: ListenerEntry, type_: str, severity: Severity) -> bool:
-    """Whether a listener is notified of an incident.
-
-    Args:
-        entry: the listener.
-        type_: of the incident.
-        severity: likewise.
-    """
+    """Whether a listener is notified of an incident."""
     return severity.rank >= entry.severity.rank and not {ANY, type_}.isdisjoint(entry.types)

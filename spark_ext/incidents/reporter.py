@@ -38,11 +38,9 @@ class Incidents:
 
     Args:
         registry: the types; None: those that ship with the package.
-        on_noted: called with each occurrence that is worth a record, and its evidence.
         on_changed: called with what has changed, in order.
         dispatcher: of the listeners; None: there are none.
         clock: the time, UTC.
-        new_id: draws the id of an incident.
     """
 
     def __init__(
@@ -100,12 +98,6 @@ class Incidents:
         """Take an incident, and log it.
 
         Args:
-            operator: where it happened: `job 'shop', query 'load'`.
-            type_: name of its type.
-            what: what happened.
-            action: what is done about it.
-            evidence: further facts, for JSON.
-            labels: of the incident.
             parent: id of the incident during whose recovery it happened; None: found by what is open.
             fingerprint: equal for equal incidents of this type and operator; None: made from `what` and `labels`.
 
@@ -152,15 +144,7 @@ class Incidents:
         self._change(lambda at: self._book.finished("the job has finished", at))
 
     def resolve(self, incident_id: str, cause: str) -> bool:
-        """An incident is over.
-
-        Args:
-            incident_id: as `report` returned it.
-            cause: why.
-
-        Returns:
-            Whether it was open.
-        """
+        """An incident is over."""
         return bool(self._change(lambda at: self._book.resolve(incident_id, mask(cause)[:LONGEST_CAUSE], at)))
 
     # -- across starts ------------------------------------------------------------------------------------------------

@@ -21,10 +21,6 @@ class Added(Generic[R]):
 
     On a local path a look reads the newest entries of the log and the small files that they name. Elsewhere it reads
     the rows that are not older than the newest one that is known, and `CLOCKS` before: some of these were given before.
-
-    Args:
-        table: the table.
-        time: its column with the time of a row.
     """
 
     def __init__(self, table: LedgerTable[R], time: str) -> None:
@@ -35,19 +31,11 @@ class Added(Generic[R]):
         self._newest: datetime | None = None
 
     def everything(self) -> pa.Table:
-        """All rows; from here on `rows` returns those that are added.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
-        """
+        """All rows; from here on `rows` returns those that are added."""
         return self._read(None)
 
     def rows(self) -> pa.Table:
-        """The rows that were added since the last call.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
-        """
+        """The rows that were added since the last call."""
         if self._tail is not None and self._version is not None:
             found = self._tail.after(self._version, CHECKPOINT_EVERY)
             if found is not None:

@@ -77,11 +77,7 @@ def arrow_schema(row_type: type[Row]) -> pa.Schema:
 
 
 def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
-    """Rows as an Arrow table.
-
-    Raises:
-        ValueError: a value is missing or not one of its column's; a time is not in UTC (a naive one is ambiguous).
-    """
+    """Rows as an Arrow table."""
     arrays = []
     for it in columns(row_type):
         values = [getattr(row, it.name) for row in rows]
@@ -127,11 +123,7 @@ _BETWEEN: Final = json.dumps(secrets.token_hex(16))
 
 
 def from_json_many(texts: Sequence[str | None], row_type: type[Row], column: str) -> list[Any]:
-    """Values of many JSON texts of a column; parsed at once, which makes 100,000 of them cheap.
-
-    Raises:
-        StateError: one of them is not JSON.
-    """
+    """Values of many JSON texts of a column; parsed at once, which makes 100,000 of them cheap."""
     with suppress(ValueError, RecursionError):
         whole = f",{_BETWEEN},".join("null" if text is None else text for text in texts)
         values: list[Any] = json.loads(f"[{whole}]")

@@ -33,10 +33,6 @@ class LedgerFrames:
     """One method per table; each returns the table as it is now. A table that does not exist yet is an empty frame.
 
     Times are shown in the session's time zone; JSON columns are strings, for `from_json` or `get_json_object`.
-
-    Args:
-        ledger: the job's.
-        spark: a session that can read Delta.
     """
 
     def __init__(self, ledger: Ledger, spark: SparkSession) -> None:

@@ -43,12 +43,7 @@ class Beat:
 
 
 class Heartbeat:
-    """The heartbeat of one incarnation. Failures of the storage are ignored: a beat that is lost costs precision.
-
-    Args:
-        state: the job's state directory.
-        incarnation: whose.
-    """
+    """The heartbeat of one incarnation. Failures of the storage are ignored: a beat that is lost costs precision."""
 
     def __init__(self, state: str, incarnation: Incarnation) -> None:
         self._location = Location.of(child(state, FOLDER), {})
@@ -59,7 +54,6 @@ class Heartbeat:
 
         Args:
             at: UTC; None: the current time.
-            queries: what it says of its queries.
         """
         found = {"at": (at or datetime.now(timezone.utc)).isoformat()}
         text = json.dumps({**found, "queries": queries} if queries else found)
@@ -92,14 +86,7 @@ def last_beat(
 def read_beat(
     state: str, number: int, start: int | None, storage_options: Mapping[str, str] | None = None
 ) -> Beat | None:
-    """The newest heartbeat of an incarnation; None if it is not there or cannot be read.
-
-    Args:
-        state: the job's state directory.
-        number: of the incarnation.
-        start: its `start_id`.
-        storage_options: of an object store, as delta-rs names them.
-    """
+    """The newest heartbeat of an incarnation; None if it is not there or cannot be read."""
     if start is None:
         return None
     try:

@@ -66,22 +66,10 @@ def start_incarnation(
     On return no older incarnation can add a row: what is read from the ledger from here on stays true.
 
     Args:
-        ledger: the job's.
-        job: its name.
         takeover: start even if another driver seems to run the job.
-        jvm_pid: process id of this driver's JVM.
-        application_id: Spark's.
         now: time of the start, UTC; None: the current time.
         for_restore: whether it is that of a restore: nothing else may start while one is not complete.
         kind: see `Incarnation.kind`; a directory is that of a job or of an Observer, and stays so.
-        other_hosts: refuse also while a driver on another host is alive, by its heartbeat.
-
-    Raises:
-        JobRunningError: another driver runs the job.
-        StateError: the directory belongs to another job, was partly deleted, or cannot be written; or a restore of it
-            is not complete.
-        FencedError: a newer incarnation started meanwhile.
-        StorageError: the storage failed.
     """
     who = f"job '{job}', state {ledger.uri}"
     with _starting:

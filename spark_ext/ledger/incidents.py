@@ -92,15 +92,8 @@ def standings(changes: Iterable[Mapping[str, Any]]) -> dict[str, Standing]:
 def remembered(ledger: Ledger, newer_than: datetime) -> tuple[list[Entry], dict[str, int]]:
     """The incidents that earlier starts have left open, and the newer ones that may happen again.
 
-    Args:
-        ledger: the job's.
-        newer_than: those that are resolved, and older, are left out.
-
     Returns:
         The entries, and by id of an open one the incarnation in which it happened last.
-
-    Raises:
-        StateError, StorageError: the tables cannot be read.
     """
     changes = ledger.table(IncidentChangeRow).read().to_pylist()
     if not changes:
@@ -150,12 +143,6 @@ def heirs(
 
     A query that was renamed keeps its incidents; one that was reset, removed or restored from a savepoint has none of
     those before.
-
-    Args:
-        open_: the incidents that are open.
-        incarnations: in which they happened, by id.
-        lineages: of the job's queries, as of this start.
-        queries: of this start.
 
     Returns:
         By id, the uid; None: no query continues it. Incidents of the whole job are left out.

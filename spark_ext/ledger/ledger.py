@@ -51,7 +51,6 @@ class Ledger:
 
     Args:
         uri: path or URI of the job's state directory.
-        storage_options: of the object store, as delta-rs names them.
     """
 
     FIRST: ClassVar[frozenset[str]] = frozenset(
@@ -74,11 +73,7 @@ class Ledger:
         return cast(LedgerTable[R], self.tables[row_type.table])
 
     def lost(self, start_ids: Collection[int | None]) -> list[LedgerTable[Any]]:
-        """Tables that were deleted: all of them are created, in order, before the first start is recorded.
-
-        Args:
-            start_ids: of the rows of `jobs`.
-        """
+        """Tables that were deleted: all of them are created, in order, before the first start is recorded."""
         there = {table.name for table in self.tables.values() if table.exists()}
         made = self.tables.keys() if any(start_ids) else self.FIRST if start_ids else {JobRow.table}
         return [table for table in self.tables.values() if there and table.name in made - there]

@@ -108,18 +108,9 @@ def maintain(
     the next call. A table that cannot be written is logged and skipped.
 
     Args:
-        ledger: the job's.
         now: UTC; ages are measured from here.
-        settings: when what is done.
-        fence: of the incarnation that does it.
         turn: which table is swept first: each in its turn, if every call is that of another process, whose time may
             be used up before the last of them.
-
-    Returns:
-        What was done.
-
-    Raises:
-        FencedError: a newer incarnation owns the ledger.
     """
     until = time.monotonic() + settings.budget.total_seconds()
     done: list[Done] = []
@@ -163,12 +154,7 @@ def compact(table: LedgerTable[Any], small_files: int, fence: Fence | None = Non
     """Put the files of a table into one, if there are many; anybody may, as no row changes.
 
     Args:
-        table: of the ledger.
-        small_files: number of files from which it is done.
         fence: of the incarnation that does it; None for everybody else.
-
-    Raises:
-        FencedError, StateError, StorageError: see `LedgerTable.change`.
     """
     count = _file_count(table)
     if count < small_files:
@@ -306,7 +292,6 @@ def _in_force(accepted: Sequence[Mapping[str, Any]], obeyed: Collection[str]) ->
     """The sequences of events from which the configuration in force follows; all others may be left out.
 
     Args:
-        accepted: `event_id`, `sequence`, `kind`, `target`, `value` (JSON), `delivery` and `expires_at` of each event.
         obeyed: ids of those that were acknowledged. Others do not end what was in force before them.
     """
     slots: dict[tuple[str, str, str], set[int]] = {}

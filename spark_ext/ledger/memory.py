@@ -88,11 +88,7 @@ class JobMemory:
 
     @classmethod
     def read(cls, ledger: Ledger) -> JobMemory:
-        """Read the ledger.
-
-        Raises:
-            StateError, StorageError: a table cannot be read.
-        """
+        """Read the ledger."""
         jobs = ledger.table(JobRow).rows()
         checkpoints = ledger.table(CheckpointRow)
         steps = checkpoints.read(["checkpoint_id", "kind", "query", "epoch", "status", "lineage", "incarnation"])

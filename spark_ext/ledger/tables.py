@@ -58,8 +58,6 @@ class LedgerTable(Generic[R]):
 
     Args:
         uri: path or URI of the table.
-        row_type: what its rows are.
-        storage_options: of the object store, as delta-rs names them.
     """
 
     def __init__(self, uri: str, row_type: type[R], storage_options: dict[str, str] | None = None) -> None:
@@ -87,11 +85,7 @@ class LedgerTable(Generic[R]):
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether the table is there.
-
-        Raises:
-            StateError, StorageError: the storage does not answer.
-        """
+        """Whether the table is there."""
         return self._log.exists()
 
     def refresh(self) -> bool:
@@ -99,9 +93,6 @@ class LedgerTable(Generic[R]):
 
         Returns:
             Whether there is something new since the last look. A table that is not there yet has nothing new.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
         """
         return self._log.refresh()
 
@@ -111,9 +102,6 @@ class LedgerTable(Generic[R]):
         Args:
             columns: names; None: all.
             where: which rows; files that cannot have any are not opened.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
         """
         schema = arrow_schema(self.row_type)
         if columns is not None:
@@ -145,11 +133,7 @@ class LedgerTable(Generic[R]):
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Create the table if it is not there; any number of processes may try at once.
-
-        Raises:
-            StateError, StorageError: it cannot be created.
-        """
+        """Create the table if it is not there; any number of processes may try at once."""
         with self._log.lock:
             self.refresh()
             if self._log.handle is None:
@@ -161,11 +145,6 @@ class LedgerTable(Generic[R]):
         Args:
             rows: at least one, else nothing is done.
             fence: of the incarnation that writes; None for a writer that belongs to none.
-
-        Raises:
-            FencedError: a newer incarnation has fenced the table; nothing was added.
-            StorageError: not added, or (when the storage failed after the commit) not known to be.
-            StateError: the table is gone or cannot be written.
         """
         if rows:
             data = to_arrow(self.row_type, rows)
@@ -178,17 +157,9 @@ class LedgerTable(Generic[R]):
 
         Args:
             rows: may be empty, for a commit that only carries the guard's transactions.
-            expected_version: of the table.
             fence: what the commit asserts and carries; None: nothing.
             checkpoint: whether a checkpoint of the log that is due is made before this returns. Otherwise the caller
                 calls `checkpoint_log`.
-
-        Returns:
-            Whether they were added.
-
-        Raises:
-            FencedError: a newer incarnation has fenced the table; nothing was added.
-            StateError, StorageError: the table cannot be written.
         """
         data = to_arrow(self.row_type, rows) if rows else None
 
@@ -206,23 +177,14 @@ class LedgerTable(Generic[R]):
         return done
 
     def checkpoint_log(self) -> None:
-        """Write a checkpoint of the log, on the calling thread, while others commit.
-
-        Raises:
-            StateError, StorageError: it could not be written. Nothing is lost: commits and looks take a little longer.
-        """
+        """Write a checkpoint of the log, on the calling thread, while others commit."""
         with guarded(self.errors, "checkpointing the log"):
             # A handle of its own: the kept one belongs to whoever holds the lock.
             DeltaTable(self.uri, storage_options=self.storage_options).create_checkpoint()
         self._log.reopen()
 
     def raise_fence(self, fence: Fence) -> None:
-        """Shut older incarnations out: from here on their commits are refused.
-
-        Raises:
-            FencedError: a newer one has been here.
-            StateError, StorageError: the table cannot be written.
-        """
+        """Shut older incarnations out: from here on their commits are refused."""
 
         def write(table: DeltaTable, commit: CommitProperties) -> None:
             if not fence.holds(table.transaction_version):
@@ -234,16 +196,8 @@ class LedgerTable(Generic[R]):
     def change(self, act: Callable[[DeltaTable, CommitProperties], None], fence: Fence | None, doing: str) -> bool:
         """Let maintenance change the table's files, in the order of all other commits of this process.
 
-        Args:
-            act: gets a handle that has just been opened, and what its commit has to carry.
-            fence: as in `append`.
-            doing: for messages.
-
         Returns:
             False when another commit came in between and nothing was done.
-
-        Raises:
-            FencedError, StateError, StorageError: as in `append`.
         """
         return self._log.commit_once(act, fence, doing)
 

@@ -32,14 +32,9 @@ class SourceView:
     """The ledger as one source sees it. Tables that do not exist yet are empty. For one thread.
 
     Args:
-        uri: the job's state directory.
-        source_uid: the source.
         lineage: its query's; flags of other lineages do not count.
-        min_interval_ms: minimum time between two reads of a table.
         query: uid of the source's query; flags that the source has earned in another query do not count. If "", as it
             is unknown, flags of any query count.
-        first_checkpoint: the least number that an aligned checkpoint of this start can have.
-        storage_options: of the object store, as delta-rs names them.
     """
 
     def __init__(
@@ -74,26 +69,14 @@ class SourceView:
         self._last_event = 0
 
     def confirmed(self) -> int:
-        """The largest s such that this source's flags 1..s are in the ledger.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
-        """
+        """The largest s such that this source's flags 1..s are in the ledger."""
         if self._finished.changed():
             self._read_flags()
             self._finished.taken()
         return self._confirmed
 
     def finished_channels(self, upto: int) -> dict[str, tuple[int, Any]]:
-        """The channels that have finished, with the sequence of the finish and the position where they ended.
-
-        Args:
-            upto: the last sequence to include; what an offset says is confirmed.
-
-        Raises:
-            StateError: the ledger lacks flags that the offset relies on; their channels would be read again.
-            StorageError: the table cannot be read.
-        """
+        """The channels that have finished, with the sequence of the finish and the position where they ended."""
         if upto <= 0:
             return {}
         if self._confirmed < upto:
@@ -124,9 +107,6 @@ class SourceView:
 
         Args:
             after: events up to this sequence are left out, and not given again.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
         """
         if after > self._last_event:
             self._last_event = after
@@ -152,9 +132,6 @@ class SourceView:
 
         Returns:
             What is known of them; the newest pending one that the source stamps by itself, 0 if there is none.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
         """
         if self._cuts.changed():
             self._read_checkpoints(incarnation)

@@ -46,15 +46,12 @@ class WriteBehind:
     """Collects rows and writes them through the fenced writer.
 
     Args:
-        writer: of this incarnation.
-        job: for incidents.
         heartbeat: written on the same thread; None: there is none.
         every: time between two beats, s.
         registry: types of incidents; None: those that ship with the package.
         dispatcher: of listeners; None: there are none.
         tap: given each row: one that is written behind when it comes, one that is written at once when it has been.
             Called on the thread that brings it: must not wait, and must not raise.
-        noted: given each incident that gets a row, and its evidence; returns the evidence of the row. Likewise.
     """
 
     def __init__(
@@ -124,11 +121,7 @@ class WriteBehind:
             self._tap(row)
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Write what is due on a thread of its own, until `close`.
-
-        Args:
-            wake: called on that thread when rows cannot be written any more; `check` then raises why.
-        """
+        """Write what is due on a thread of its own, until `close`."""
         threading.Thread(target=self._loop, args=(wake,), name=f"spark-ext-ledger-{self._job}", daemon=True).start()
 
     def close(self) -> None:
@@ -138,12 +131,7 @@ class WriteBehind:
             self._lock.notify()
 
     def check(self) -> None:
-        """Raise what keeps the thread from writing.
-
-        Raises:
-            FencedError: a newer incarnation owns the ledger.
-            StateError: a table is gone or cannot be written.
-        """
+        """Raise what keeps the thread from writing."""
         if self._problem is not None:
             raise self._problem
 
@@ -180,11 +168,7 @@ class WriteBehind:
             return False
 
     def flush(self) -> None:
-        """Write all waiting rows. When the state directory cannot be written they are kept, and retried later.
-
-        Raises:
-            FencedError: a newer incarnation owns the ledger.
-        """
+        """Write all waiting rows. When the state directory cannot be written they are kept, and retried later."""
         self.incidents.count()
         with self._writing:
             rows = self._take()
@@ -200,12 +184,7 @@ class WriteBehind:
                 self._warned = True
 
     def write_now(self, rows: Sequence[Any]) -> None:
-        """Write all waiting rows, then the given ones, before returning.
-
-        Raises:
-            FencedError: a newer incarnation owns the ledger.
-            StorageError: the rows are not in the ledger.
-        """
+        """Write all waiting rows, then the given ones, before returning."""
         with self._writing:
             waiting = self._take()
             try:
@@ -230,12 +209,7 @@ class WriteBehind:
                 self._lock.notify()
 
     def end(self, reason: str) -> None:
-        """Record the end of this incarnation, after all waiting rows.
-
-        Raises:
-            FencedError: a newer incarnation owns the ledger.
-            StorageError: the end is not in the ledger.
-        """
+        """Record the end of this incarnation, after all waiting rows."""
         try:
             self.incidents.count(everything=True)
             self.write_now([])
@@ -256,11 +230,8 @@ class WriteBehind:
 
         Args:
             operator: the query's uid, or "".
-            state: its name.
-            reason: why.
             since: when, UTC; None: now. One that was noticed late begins in the past, but after the one that was
                 recorded before it: readers order the rows by their beginning.
-            incident: that its time belongs to.
         """
         name = str(getattr(state, "value", state))
         entered = since or datetime.now(timezone.utc)
@@ -303,12 +274,6 @@ class WriteBehind:
         """Record one incident, and log it.
 
         Args:
-            operator: where it happened.
-            kind: its type; see `conf/incidents.yaml`.
-            what: what happened.
-            action: what is done about it.
-            evidence: further facts, for JSON.
-            labels: of a failure; see `failures.labels`.
             parent: id of the incident during whose recovery it happened; None: the one that is open.
             fingerprint: equal for equal incidents; None: made from `what` and `labels`.
 

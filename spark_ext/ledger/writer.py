@@ -21,10 +21,6 @@ class LedgerWriter:
     """Adds rows for one incarnation; each commit is fenced. Safe for several threads.
 
     Secrets are masked in all texts.
-
-    Args:
-        ledger: the job's.
-        incarnation: as returned by `start_incarnation`.
     """
 
     def __init__(self, ledger: Ledger, incarnation: Incarnation) -> None:
@@ -38,11 +34,6 @@ class LedgerWriter:
 
         The table of the last row is written last: once that row is visible, so are all others. If a table fails, the
         ones before it have been written; a call with the same row objects adds only the missing rows.
-
-        Raises:
-            FencedError: a newer incarnation owns the ledger.
-            StorageError: not all rows were added; call again.
-            StateError: a table is gone or cannot be written.
         """
         with self._lock:
             given = [rows] if isinstance(rows, Row) else list(rows)
@@ -60,25 +51,11 @@ class LedgerWriter:
             self._written = [row for row in self._written if id(row) not in done]
 
     def new_lineage(self, query: str, reason: str) -> int:
-        """Start a new lineage, of a query or of the whole job ("").
-
-        Returns:
-            Its number.
-
-        Raises:
-            FencedError, StorageError, StateError: as in `append`.
-        """
+        """Start a new lineage, of a query or of the whole job ("")."""
         return self.new_lineages([query], reason)[query]
 
     def new_lineages(self, queries: Sequence[str], reason: str) -> dict[str, int]:
-        """Start a new lineage of each of several queries, in one commit: all of them, or none.
-
-        Returns:
-            Their numbers.
-
-        Raises:
-            FencedError, StorageError, StateError: as in `append`.
-        """
+        """Start a new lineage of each of several queries, in one commit: all of them, or none."""
         newest = max((row.lineage for row in self.ledger.jobs()), default=FIRST_LINEAGE)
         at = datetime.now(timezone.utc)
         numbers = {query: newest + number for number, query in enumerate(queries, 1)}
@@ -94,14 +71,6 @@ class LedgerWriter:
         """Record that a query has another name: it keeps its history, and the old name has none any more.
 
         Both facts are one commit.
-
-        Args:
-            query: its new name.
-            old: the name that it had.
-            lineage: its lineage, which it keeps.
-
-        Raises:
-            FencedError, StorageError, StateError: as in `append`.
         """
         newest = max((row.lineage for row in self.ledger.jobs()), default=FIRST_LINEAGE)
         at = datetime.now(timezone.utc)
@@ -117,13 +86,7 @@ class LedgerWriter:
         """Record that all queries have the lineage of a restore, and those names; one commit.
 
         Args:
-            lineage: taken at the beginning of the restore.
-            parent: in which the savepoint was taken.
-            savepoint: its folder.
             renamed: by query, the name that it has in the savepoint, if that is another one.
-
-        Raises:
-            FencedError, StorageError, StateError: as in `append`.
         """
         at = datetime.now(timezone.utc)
         row = job_row(self.incarnation, "restored", at, lineage=lineage, parent=parent, savepoint=savepoint)
@@ -138,20 +101,12 @@ class LedgerWriter:
         self.append(rows)
 
     def removed(self, query: str, lineage: int) -> None:
-        """Record that a query is abandoned on purpose.
-
-        Raises:
-            FencedError, StorageError, StateError: as in `append`.
-        """
+        """Record that a query is abandoned on purpose."""
         at = datetime.now(timezone.utc)
         self.append(job_row(self.incarnation, "removed", at, lineage=lineage, query=query, reason="on request"))
 
     def end(self, reason: str) -> None:
-        """Record that the incarnation has ended regularly.
-
-        Raises:
-            FencedError, StorageError, StateError: as in `append`; the incarnation has ended nevertheless.
-        """
+        """Record that the incarnation has ended regularly."""
         try:
             lineage = max((row.lineage for row in self.ledger.jobs()), default=self.incarnation.lineage)
             at = datetime.now(timezone.utc)

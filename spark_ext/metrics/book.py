@@ -60,13 +60,7 @@ class Sample:
 
 
 class Bound:
-    """Keeps the number of series of each metric limited: further values of open labels become `_other`.
-
-    Args:
-        job: for the warning.
-        limit: different values of the open labels, for each metric.
-        warn: called once for each metric that exceeds it.
-    """
+    """Keeps the number of series of each metric limited: further values of open labels become `_other`."""
 
     def __init__(self, job: str, limit: int = LIMIT, warn: Callable[[str], None] = log.warning) -> None:
         self._job, self._limit, self._warn = job, limit, warn
@@ -97,11 +91,7 @@ def _limited(name: str) -> bool:
 
 
 class Book:
-    """Counters and histograms, and gauges that were set. For one thread at a time.
-
-    Args:
-        bound: limits their number.
-    """
+    """Counters and histograms, and gauges that were set. For one thread at a time."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
@@ -134,12 +124,7 @@ class Book:
 
 
 def folded(samples: Iterable[Sample], bound: Bound) -> list[Sample]:
-    """Gauges with limited labels: those that share labels then are one.
-
-    Args:
-        samples: of gauges.
-        bound: limits their number.
-    """
+    """Gauges with limited labels: those that share labels then are one."""
     found: dict[tuple[str, tuple[str, ...]], Sample] = {}
     for sample in samples:
         labels = bound.admit(sample.metric, sample.labels)

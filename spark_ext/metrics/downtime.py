@@ -44,12 +44,7 @@ def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past
     """Read the ledger.
 
     Args:
-        ledger: the job's.
-        number: of this start.
         newer: incidents that may not be in the ledger yet.
-
-    Raises:
-        StateError, StorageError: a table cannot be read.
     """
     timeline = status_of(ledger).timeline
     started = next(span.since for span in timeline.spans if span.number == number)
@@ -67,8 +62,6 @@ def past_of(pieces: Sequence[Piece], incidents: Mapping[str, Mapping[str, Any]],
 
     Args:
         pieces: of the job, in order, up to this start.
-        incidents: by id.
-        started: when it was made.
     """
     cut = [replace(piece, until=min(piece.until, started)) for piece in pieces]
     classes = {name: class_of(row["labels"]) for name, row in incidents.items()}

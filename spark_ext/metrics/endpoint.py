@@ -22,16 +22,7 @@ CONNECTIONS: Final = 32
 
 
 class Endpoint:
-    """An HTTP server on threads of its own.
-
-    Args:
-        host: address to which it is bound.
-        port: from 1.
-
-    Raises:
-        EnvironmentProblem: `prometheus-client` is not installed.
-        OSError: the address cannot be bound.
-    """
+    """An HTTP server on threads of its own."""
 
     def __init__(self, host: str, port: int) -> None:
         self._jobs: dict[str, JobMetrics] = {}
@@ -70,17 +61,7 @@ _lock: Final = threading.Lock()
 
 
 def at(host: str, port: int, who: str) -> Endpoint:
-    """The endpoint of this process at an address; made if it is not there.
-
-    Args:
-        host: address.
-        port: from 1.
-        who: for messages.
-
-    Raises:
-        ConfigurationError: the address cannot be bound.
-        EnvironmentProblem: `prometheus-client` is not installed.
-    """
+    """The endpoint of this process at an address; made if it is not there."""
     with _lock:
         if (host, port) not in _open:
             try:

@@ -52,8 +52,6 @@ def gauges(live: Live, version: str, now: datetime) -> Iterator[Sample]:
     """All gauges of a job.
 
     Args:
-        live: the job.
-        version: of this package.
         now: UTC.
     """
     job, snapshot = live.snapshot.job, live.snapshot
@@ -99,8 +97,6 @@ def delay_of(watermark: str, now: datetime) -> float | None:
     """By how much a watermark is behind the clock, s; None: there is none yet.
 
     Args:
-        watermark: as Spark reports it. Before the first row it is the epoch; the end of input moves it to the end of
-            time, which has more digits than a `datetime` can have.
         now: UTC.
     """
     if not watermark or watermark.startswith("1970-01-01T00:00:00"):

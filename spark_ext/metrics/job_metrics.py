@@ -56,8 +56,6 @@ class JobMetrics:
     """The metrics of one run.
 
     Args:
-        job: its name.
-        limit: how many different values of a metric's open labels are kept apart.
         clock: UTC.
     """
 
@@ -112,15 +110,7 @@ class JobMetrics:
         self._live = live
 
     def read_past(self, ledger: Ledger, number: int) -> threading.Thread:
-        """Read on a thread of its own, once, what the ledger says of the time before this start.
-
-        Args:
-            ledger: the job's.
-            number: of this start.
-
-        Returns:
-            The thread.
-        """
+        """Read on a thread of its own, once, what the ledger says of the time before this start."""
 
         def read() -> None:
             try:

@@ -17,16 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_measuring(job: str, settings: JobSettings) -> None:
-    """Refuse settings for which something is missing here.
-
-    Args:
-        job: its name.
-        settings: its settings.
-
-    Raises:
-        EnvironmentProblem: the library of an extra is not installed.
-        ConfigurationError: the environment names an exporter of OpenTelemetry that there is not.
-    """
+    """Refuse settings for which something is missing here."""
     for name in ("metrics", "metrics_port"):
         if getattr(settings, name):
             prometheus.check(_who(job, name))
@@ -35,16 +26,7 @@ def check_measuring(job: str, settings: JobSettings) -> None:
 
 
 def measured(job: str, settings: JobSettings) -> JobMetrics | None:
-    """The metrics of a run that is about to be started; None: nobody wants them.
-
-    Args:
-        job: its name.
-        settings: its settings.
-
-    Raises:
-        ConfigurationError: the port is in use.
-        EnvironmentProblem: the library of an extra is not installed.
-    """
+    """The metrics of a run that is about to be started; None: nobody wants them."""
     if not settings.measured:
         return None
     metrics = JobMetrics(job)

@@ -35,12 +35,7 @@ SCOPE: Final = "spark_ext"
 
 
 class Instruments:
-    """The instruments of a meter provider, shared by the jobs of the process.
-
-    Args:
-        provider: the provider.
-        version: of this package.
-    """
+    """The instruments of a meter provider, shared by the jobs of the process."""
 
     def __init__(self, provider: Any, version: str) -> None:
         self._jobs: dict[str, JobMetrics] = {}
@@ -99,13 +94,7 @@ _instruments: Final[WeakKeyDictionary[Any, Instruments]] = WeakKeyDictionary()
 
 
 class Bridge:
-    """Follows one run of a job, and reports it to OpenTelemetry.
-
-    Args:
-        metrics: of the run.
-        providers: to which it is reported.
-        version: of this package.
-    """
+    """Follows one run of a job, and reports it to OpenTelemetry."""
 
     def __init__(self, metrics: JobMetrics, providers: Providers, version: str) -> None:
         self._metrics, self._providers = metrics, providers

@@ -30,15 +30,7 @@ class Providers(NamedTuple):
 
 
 def check(who: str) -> None:
-    """Refuse what needs OpenTelemetry if it cannot be used.
-
-    Args:
-        who: what needs it.
-
-    Raises:
-        EnvironmentProblem: the library, or the exporter that the environment names, is not installed.
-        ConfigurationError: the environment names a protocol that there is not.
-    """
+    """Refuse what needs OpenTelemetry if it cannot be used."""
     load("opentelemetry.sdk", EXTRA, who, "the Python of the driver")
     for signal, own in zip(_GROUPS, _own(), strict=True):
         if own:
@@ -46,15 +38,7 @@ def check(who: str) -> None:
 
 
 def providers(who: str) -> Providers:
-    """The providers of this process.
-
-    Args:
-        who: for messages.
-
-    Raises:
-        EnvironmentProblem: an exporter is not installed.
-        ConfigurationError: the environment names a protocol that there is not.
-    """
+    """The providers of this process."""
     trace, metrics = load("opentelemetry.trace", EXTRA, who), load("opentelemetry.metrics", EXTRA, who)
     tracer_is_own, meter_is_own = _own()
     with _lock:
@@ -103,10 +87,6 @@ def exporters(signal: str, who: str) -> list[EntryPoint]:
 
     Args:
         signal: `TRACES` or `METRICS`.
-        who: for messages.
-
-    Raises:
-        ConfigurationError: there is no such exporter or protocol here.
     """
     variable = f"OTEL_{signal}_EXPORTER"
     names = [name.strip() for name in os.environ.get(variable, "otlp").split(",") if name.strip()]

@@ -18,23 +18,12 @@ Sources = Callable[[], Iterable[JobMetrics]]
 
 
 def check(who: str) -> None:
-    """Refuse what needs the library if it is not installed.
-
-    Args:
-        who: what needs it.
-
-    Raises:
-        EnvironmentProblem: it is not installed.
-    """
+    """Refuse what needs the library if it is not installed."""
     load("prometheus_client", EXTRA, who, "the Python of the driver")
 
 
 class Exposition:
-    """The metrics of some jobs, each metric once with the series of all jobs.
-
-    Args:
-        sources: returns the jobs.
-    """
+    """The metrics of some jobs, each metric once with the series of all jobs."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -55,9 +44,6 @@ class Exposition:
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """All metrics as text.
-
-        Args:
-            accept: the header of the request, by which OpenMetrics is chosen.
 
         Returns:
             The text and its content type.

@@ -77,9 +77,6 @@ class Recoveries:
 
         Args:
             query: uid; empty: the job.
-            incident_id: of the failure.
-            kind: its class.
-            since: when it was.
 
         Returns:
             The recovery, if an epoch was committed before it became known.

@@ -29,12 +29,7 @@ class Span:
 
 
 def spans(job: str, moment: Moment) -> list[Span]:
-    """The spans that are complete with a moment, in the order in which they are to be made.
-
-    Args:
-        job: its name.
-        moment: of the job.
-    """
+    """The spans that are complete with a moment, in the order in which they are to be made."""
     found = [_recovery(job, one) for one in moment.recoveries]
     row = moment.row
     if isinstance(row, EpochRow):

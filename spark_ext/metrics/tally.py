@@ -63,11 +63,7 @@ class Numbers:
 
 
 class Tally:
-    """Makes changes of rows. For one thread at a time.
-
-    Args:
-        job: its name.
-    """
+    """Makes changes of rows. For one thread at a time."""
 
     def __init__(self, job: str) -> None:
         self._job = job

@@ -96,8 +96,6 @@ def advance(
         source: itself, in the newest planned offsets of its query.
         others: the other sources of its query, in the same offsets. Sources that cannot stamp, which are Spark's own,
             are none.
-        known: the checkpoints that the planner knows of.
-        ahead: the entries from its position on that carry a newer barrier, in their order.
         own: the newest pending barrier that the source stamps by itself, see `CheckpointPlan.stamps_itself`; 0: none.
     """
     carried = source.barrier
@@ -132,10 +130,6 @@ def aligned_cut(epochs: Iterable[tuple[int, Collection[SourceBarrier]]], checkpo
 
     A query of which all sources have ended without the barrier has no cut. It is recorded as finished once its final
     checkpoint is complete, see `CheckpointPlan.without`.
-
-    Args:
-        epochs: number and sources of its committed epochs, ascending.
-        checkpoint: the number of the checkpoint.
 
     Returns:
         The number of the epoch; None if it is not among them.

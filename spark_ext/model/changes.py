@@ -90,13 +90,7 @@ class Change:
 
 
 def compare(query: str, remembered: QueryDefinition, given: QueryDefinition) -> tuple[Change, ...]:
-    """All differences, those of operators first.
-
-    Args:
-        query: the query's uid.
-        remembered: the definition with which it ran.
-        given: the one with which it is to run.
-    """
+    """All differences, those of operators first."""
     return tuple(_changes(query, remembered, given))
 
 

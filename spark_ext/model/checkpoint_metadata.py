@@ -115,12 +115,7 @@ class CheckpointMetadata:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> CheckpointMetadata:
-        """Read any version that was ever written.
-
-        Raises:
-            StateError: it is of a newer version.
-            OffsetError: an offset in it is.
-        """
+        """Read any version that was ever written."""
         if raw.get("version") not in range(1, VERSION + 1):
             raise StateError(
                 f"checkpoint metadata of version {raw.get('version')!r} is not known; "
@@ -143,7 +138,6 @@ def finish_of(offset: SourceOffset | None, *, started: bool = True) -> Finish:
 
     Args:
         offset: None before its first epoch.
-        started: False when the source had finished before this incarnation.
     """
     if not started:
         return Finish.ON_RESTORE

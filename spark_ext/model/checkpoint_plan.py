@@ -107,12 +107,6 @@ class CheckpointPlan:
 
         A query that has delivered its cut counts as running for this checkpoint, even if it has finished since:
         its consumers find the barrier in its exchanges. Do not pass it.
-
-        Args:
-            queries: waited for; those that are recorded as finished already change nothing.
-
-        Raises:
-            ValueError: a query is neither waited for nor finished.
         """
         gone = set(queries) - self.finished
         if not gone <= self.wait_for:
@@ -129,7 +123,6 @@ class CheckpointPlan:
         If it stamped in the middle of what is left to read, two ways of the same rows would be cut at different rows.
 
         Args:
-            query: the query of the source.
             exchange: what the source reads; None if it reads from outside the job.
         """
         if query not in self.wait_for:
@@ -140,21 +133,11 @@ class CheckpointPlan:
         return producer not in self.wait_for and producer not in self.finished
 
     def missing(self, delivered: Collection[str]) -> frozenset[str]:
-        """The queries whose cut is still waited for; the checkpoint completes when there is none.
-
-        Args:
-            delivered: the queries whose cut is committed.
-        """
+        """The queries whose cut is still waited for; the checkpoint completes when there is none."""
         return self.wait_for.difference(delivered)
 
     def finish(self, query: str, sources: Iterable[Finish], *, started: bool = True) -> Finish:
-        """What the checkpoint records about the end of a query.
-
-        Args:
-            query: a query of the graph.
-            sources: how far its sources had finished at its cut.
-            started: False when it had finished before this incarnation.
-        """
+        """What the checkpoint records about the end of a query."""
         if query in self.finished:
             return Finish.FULLY if started else Finish.ON_RESTORE
         return Finish.PARTLY if any(source is not Finish.NONE for source in sources) else Finish.NONE
@@ -164,10 +147,6 @@ def plan_checkpoint(graph: JobGraph, phases: Mapping[str, Phase]) -> CheckpointP
     """The plan of a checkpoint that is triggered now, in time linear in the number of queries and edges.
 
     While an aligned checkpoint is pending no gate may open: the plan counts a gated query as one without data.
-
-    Args:
-        graph: the job's queries.
-        phases: of each query.
 
     Returns:
         The plan, or the first query in the order of the flow that prevents one, with the reason.
@@ -204,11 +183,7 @@ class SourceFinish:
 
 
 def check_union_state(sources: Iterable[SourceFinish]) -> NotNow | None:
-    """The first source that prevents a checkpoint because it is partly finished and has union state; None: no source.
-
-    Args:
-        sources: all sources of the job.
-    """
+    """The first source that prevents a checkpoint: partly finished, with union state. None: no such source."""
     for source in sources:
         if source.union_state and source.finish is Finish.PARTLY:
             return NotNow(Reason.UNION_STATE, source.query, source.uid)

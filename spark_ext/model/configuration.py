@@ -79,20 +79,13 @@ class Configuration:
         return replace(self, standing=_put(self.standing, name, target, slot, value, unset=unset))
 
     def with_rename(self, old: str, new: str, lineage: int) -> Configuration:
-        """The configuration once a query has another uid: what stood for the old one stands for the new one.
-
-        Args:
-            old: the former uid.
-            new: the present one.
-            lineage: of the rename; one that was done before changes nothing, as another query may have the uid now.
-        """
+        """The configuration once a query has another uid: what stood for the old one stands for the new one."""
         return self if lineage <= self.renames else replace(self.readdressed(old, new), renames=lineage)
 
     def readdressed(self, old: str, new: str) -> Configuration:
         """What stands for a query stands for another uid instead.
 
         Args:
-            old: uid of the query.
             new: the other one; what stood for it does so no more, if there is anything for `old`.
         """
         was, now = str(Target(Scope.QUERY, old)), str(Target(Scope.QUERY, new))
@@ -119,11 +112,7 @@ class Configuration:
         return slot in self.standing.get(kind, {}).get(str(target), {})
 
     def user(self, query: str = "") -> dict[str, Json]:
-        """The user's configuration of a query: its own keys, over those of the job.
-
-        Args:
-            query: its uid; "": of the job alone.
-        """
+        """The user's configuration of a query: its own keys, over those of the job."""
         found: dict[str, Json] = {}
         for target in (JOB, Target(Scope.QUERY, query)) if query else (JOB,):
             slots = self.standing.get("set_config", {}).get(str(target), {})
@@ -189,11 +178,7 @@ class Stamp:
     """Uid that the query had then: what stands for it is addressed to that. "": it is not known."""
 
     def seen_by(self, query: str) -> Configuration:
-        """The configuration as the query sees it, which may have another uid than then.
-
-        Args:
-            query: its uid now; "": the one that it had.
-        """
+        """The configuration as the query sees it, which may have another uid than then."""
         if not query or not self.query or query == self.query:
             return self.configuration
         return self.configuration.readdressed(self.query, query)
@@ -217,11 +202,7 @@ class Stamp:
 
     @classmethod
     def parse(cls, text: str, who: str) -> Stamp:
-        """Read the content of a file.
-
-        Raises:
-            OffsetError: a newer release has written it.
-        """
+        """Read the content of a file."""
         raw = json.loads(text)
         if raw.get("version") != VERSION:
             raise OffsetError(

@@ -49,11 +49,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read the written form.
-
-        Raises:
-            ValueError: it is malformed; the message says how targets are written.
-        """
+        """Read the written form."""
         if text == "job":
             return JOB
         kind, colon, rest = text.partition(":")

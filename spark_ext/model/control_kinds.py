@@ -244,11 +244,7 @@ _known: dict[str, Kind] = {}
 
 
 def register(kind: Kind) -> None:
-    """Add a kind, in this process.
-
-    Raises:
-        ValueError: another one has its name.
-    """
+    """Add a kind, in this process."""
     if kinds().get(kind.name, kind) != kind:
         raise ValueError(f"there is a kind of control events named {kind.name!r} already")
     _known[kind.name] = kind
@@ -269,11 +265,7 @@ def kinds() -> Mapping[str, Kind]:
 
 
 def checked(kind: Kind, target: Target, value: Json) -> Json:
-    """The value of an event in its stored form.
-
-    Raises:
-        BadValue: the kind does not take it, or not for this target.
-    """
+    """The value of an event in its stored form."""
     if target.scope not in kind.scopes:
         wanted = ", ".join(sorted(str(scope) for scope in kind.scopes))
         raise BadValue(f"{kind.name} may be addressed to: {wanted}; not to a {target.scope}")

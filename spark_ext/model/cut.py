@@ -151,11 +151,6 @@ def cut(graph: JobGraph, logs: Mapping[str, QueryLog], rows: EntryRows | None = 
 
     A gated query belongs to the cut only once those that it waits for have finished there.
 
-    Args:
-        graph: the job's queries.
-        logs: of each query; one look each, at any time.
-        rows: the sizes of entries, for the number of rows in flight.
-
     Returns:
         The cut, or the query of which Spark has already removed the epoch that it would have to step back to; or one
         that may not step back, and is at a place that is not consistent with the others'.
@@ -181,12 +176,10 @@ def release_bound(
     """Per exchange the number of entries at its beginning that nobody needs any more.
 
     Args:
-        graph: the job's queries.
         newest: the cut of what is committed now. A restart continues from there or later.
         held: positions that a restore may return to, by query and source: `positions(cut)` of each completed checkpoint
             that is kept and of each one under way, and the places at which a query has delivered the barrier of an
             aligned checkpoint that is not complete yet.
-        keep: per exchange the first entry that is kept whoever has read it, for readers to come.
 
     Returns:
         A number for each exchange. It is 0 for one without consumers: a reader that comes later reads everything.

@@ -42,11 +42,6 @@ class JobGraph:
 
     An exchange that nobody reads is allowed: a reader may come later. Everything takes time linear in the number of
     queries and edges.
-
-    Raises:
-        ConfigurationError: a uid occurs twice, an exchange is read that nobody writes, or is written by two queries,
-            `after` names an unknown query, or the edges form a cycle. The message names all that are involved, a
-            cycle in the order of its edges.
     """
 
     nodes: tuple[QueryNode, ...] = ()
@@ -149,9 +144,6 @@ class JobGraph:
 
     def unfinished_upstreams(self, finished: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """Where something unfinished is upstream of something finished: a state that no restore may begin from.
-
-        Args:
-            finished: the queries that have finished.
 
         Returns:
             The edges concerned, as pairs of the unfinished query and the finished one.

@@ -28,11 +28,6 @@ def checkpoint_to_restore(
 ) -> tuple[int | None, str]:
     """The newest checkpoint that serves.
 
-    Args:
-        retained: the lineage in which each retained checkpoint was completed, by number.
-        lineage: the job's present one.
-        restores: all of its restores.
-
     Returns:
         Its number; or None, and why there is none.
     """

@@ -46,11 +46,7 @@ def is_dumped(incident: Incident) -> bool:
 
 
 def seen(evidence: object) -> tuple[Section, ...]:
-    """The stacks that an incident has in its evidence: what they are of may be gone by the time of the dump.
-
-    Args:
-        evidence: of the incident.
-    """
+    """The stacks that an incident has in its evidence: what they are of may be gone by the time of the dump."""
     found = evidence.get("stacks") if isinstance(evidence, Mapping) else None
     if not isinstance(found, Mapping) or not found:
         return ()
@@ -62,8 +58,6 @@ def excess(kept: Iterable[KeptDump], most: int, size: int) -> tuple[str, ...]:
     """The dumps that have to go, oldest first.
 
     Args:
-        kept: those that are there.
-        most: how many may stay.
         size: how many bytes they may have together.
     """
     left = sorted(kept, key=lambda one: (one.at, one.name))
@@ -74,12 +68,7 @@ def excess(kept: Iterable[KeptDump], most: int, size: int) -> tuple[str, ...]:
 
 
 def document(head: str, sections: Sequence[Section]) -> str:
-    """The text of a dump.
-
-    Args:
-        head: what it is about.
-        sections: in their order. One that is long leaves room for those that come after it.
-    """
+    """The text of a dump."""
     parts = [head.rstrip() + "\n"]
     left = LONGEST - len(parts[0])
     for number, section in enumerate(sections):
@@ -92,11 +81,7 @@ def document(head: str, sections: Sequence[Section]) -> str:
 
 
 def stacks(threads: Iterable[Thread]) -> str:
-    """Stacks as text, innermost frame first.
-
-    Args:
-        threads: of one process.
-    """
+    """Stacks as text, innermost frame first."""
     return "\n".join(
         "\n".join([f'"{thread.name}"', *(f"    at {frame.place}" for frame in thread.frames)]) + "\n"
         for thread in threads

@@ -84,15 +84,7 @@ class EndOffset:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Json], uid: str | None = None) -> EndOffset:
-        """Read an offset of any version that was ever written.
-
-        Args:
-            raw: the JSON form.
-            uid: the source that received the offset; Spark matches sources by position, so a swap is detected here.
-
-        Raises:
-            OffsetError: it belongs to another source or another kind of source, or has a newer version.
-        """
+        """Read an offset of any version that was ever written."""
         check(raw, OffsetKind.END_OF_INPUT, uid, f"end of input '{raw.get('uid') if uid is None else uid}'")
         return cls(raw["uid"], raw["marker"], raw["flushed"], raw.get("carried", 0), raw.get("at", 0))
 
@@ -127,14 +119,7 @@ def next_offset(start: EndOffset, watches: Sequence[str], committed: LoggedOffse
     """The end of the epoch being planned; `start` itself if this epoch needs no step of the end of input.
 
     Args:
-        start: the end of the previous epoch.
-        watches: uids of the sources under the watermark.
         committed: the newest epoch that Spark has committed; None if there is none.
-        before: number of markers that had been emitted when this planner process started.
-
-    Raises:
-        ConfigurationError: the query runs with the watermark policy `max`, under which the marker of one ended source
-            would make every row of the others late.
     """
     if start.flushed and start.marker > before:
         return start

@@ -88,11 +88,7 @@ def attributed(
     """Share out the time of an epoch's jobs.
 
     Args:
-        epoch: its number.
         jobs: when each began and ended, ms.
-        stages: that have run.
-        plan: what its operators have measured.
-        in_function: see `Sample`.
     """
     last = max((stage.id for stage in stages), default=-1)
     first = [stage for stage in stages if _reads_sources(stage, plan, last)]

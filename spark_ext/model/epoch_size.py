@@ -22,12 +22,7 @@ _OTHERS: Final = ("logOffset", "reservoirVersion")
 
 
 def advance(before: LoggedOffsets, after: LoggedOffsets) -> float | None:
-    """How far the offsets of two epochs are apart; None if they are not made of the same numbers.
-
-    Args:
-        before: of an epoch.
-        after: of a later one.
-    """
+    """How far the offsets of two epochs are apart; None if they are not made of the same numbers."""
     earlier, later = dict(_numbers(list(before.sources))), dict(_numbers(list(after.sources)))
     if earlier.keys() != later.keys() or any(word in path for path in later for word in _OTHERS):
         return None
@@ -35,12 +30,7 @@ def advance(before: LoggedOffsets, after: LoggedOffsets) -> float | None:
 
 
 def planned_rows(known: Sequence[tuple[float, int]], now: float | None) -> float | None:
-    """How many rows an epoch will have; None if its advance does not say so.
-
-    Args:
-        known: advance and rows of earlier epochs.
-        now: its advance.
-    """
+    """How many rows an epoch will have; None if its advance does not say so."""
     rates = sorted(rows / far for far, rows in known if far > 0 and rows > 0)
     if now is None or len(rates) < NEEDED or rates[-1] > ALIKE * rates[0]:
         return None

@@ -79,11 +79,7 @@ class Rebuilt:
     """The epoch that was interrupted, and completed before."""
 
     def note(self, query: str) -> str:
-        """What there is to say about it.
-
-        Args:
-            query: its uid.
-        """
+        """What there is to say about it."""
         first = "" if self.completed is None else f"; epoch {self.completed} was interrupted, and completed before"
         return f"query '{query}' was restarted before epoch {self.epoch}, in {self.took_ms} ms{first}"
 
@@ -118,13 +114,7 @@ class Progress:
         return target.scope in (Scope.SOURCE, Scope.CHANNEL) and target.uid in query.sources
 
     def seen(self, query: QueryView, epoch: int, offsets: Mapping[str, SourceOffset]) -> Progress:
-        """What an epoch's offsets say; epochs come in their order, each as soon as it is planned.
-
-        Args:
-            query: whose epoch it is.
-            epoch: its number.
-            offsets: of its channel sources, by uid.
-        """
+        """What an epoch's offsets say; epochs come in their order, each as soon as it is planned."""
         if query.uid in self.applied or not self.concerns(query) or self._ignored(query):
             return self
         return self if self.reached(offsets) < self.event.sequence else self._applied(query.uid, epoch)
@@ -159,11 +149,7 @@ class Progress:
         return bool(self._key) and not query.sources and is_read(query.keys, self._key)
 
     def restarted(self, query: QueryView) -> Progress:
-        """What a query has obeyed by a restart, or was started with.
-
-        Args:
-            query: as it is.
-        """
+        """What a query has obeyed by a restart, or was started with."""
         aligned = self.event.delivery is Delivery.ALIGNED
         passed = query.uid in self.rebuilt if aligned else self.event.sequence <= query.passed
         if query.uid in self.applied or query.since < 0 or not passed:
@@ -181,11 +167,7 @@ class Progress:
         return replace(outcome, epoch=self.applied[query])
 
     def last_step(self, queries: Iterable[QueryView]) -> Step | None:
-        """What has finally come of the event; None: not decided yet.
-
-        Args:
-            queries: all of the job that are built.
-        """
+        """What has finally come of the event; None: not decided yet."""
         concerned = [query for query in queries if self.concerns(query)]
         without: list[str] = []
         for query in concerned:

@@ -154,9 +154,6 @@ def execution_state(
     """What a query does.
 
     Args:
-        lifecycle: its state.
-        reason: why it entered that.
-        progress: what is known of its Spark query.
         starting: whether Spark is asked to start it.
         paused: whether a control event keeps its sources from reading.
     """
@@ -215,7 +212,6 @@ def job_execution(lifecycle: State, queries: Iterable[tuple[str, Shown]], *, ran
     A job that has run is degraded, and RUNNING, while some of its queries do what they should and others do not.
 
     Args:
-        lifecycle: its state.
         queries: the uids and states of its queries, without those that are still to be built.
         ran: whether the job has been RUNNING since its start.
     """

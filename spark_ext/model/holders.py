@@ -44,12 +44,7 @@ _WRITING: Final = ("write_into_data_source.py", "python_streaming_sink_runner.py
 
 
 def holder(phase: Phase, sample: Sample) -> Holder:
-    """What holds a query that makes no progress.
-
-    Args:
-        phase: what Spark says that it does.
-        sample: its stacks.
-    """
+    """What holds a query that makes no progress."""
     planners = [one for one in sample.workers if one.role == "planner"]
     committers = [one for one in sample.workers if one.role == "committer"]
     tasks = [one for one in sample.workers if one.role == "task"]

@@ -25,7 +25,6 @@ def is_read(keys: Collection[str], key: str) -> bool:
 
     Args:
         keys: that the query's function has read, and `SETTINGS`; none for a query without a function.
-        key: of the user's configuration.
     """
     return bool(keys) and (ALL in keys or key in keys or (SETTINGS in keys and key.startswith(SETTINGS)))
 
@@ -34,7 +33,6 @@ def changed_key(event: Event, aligned: Callable[[int], Json]) -> tuple[Target, s
     """Whose configuration an event puts into force, and which key of it; None if it changes none.
 
     Args:
-        event: the event.
         aligned: the aligned event with a sequence, as `kind`, `target` and `value`; None if there is none.
     """
     kind, target, value = event.kind, event.target, event.value
@@ -51,14 +49,7 @@ def changed_key(event: Event, aligned: Callable[[int], Json]) -> tuple[Target, s
 
 
 def holds_at(event: Event, uid: str, keys: Collection[str], aligned: Callable[[int], Json]) -> bool:
-    """Whether a query may need a restart at an event.
-
-    Args:
-        event: the event.
-        uid: the query.
-        keys: see `is_read`.
-        aligned: see `changed_key`.
-    """
+    """Whether a query may need a restart at an event."""
     if event.kind == "restart":
         return event.target in (JOB, query(uid))
     changed = changed_key(event, aligned) if keys else None

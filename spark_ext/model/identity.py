@@ -54,11 +54,7 @@ class Identity:
 
     @classmethod
     def of(cls, options: Mapping[str, str], operator: str) -> Identity:
-        """The identity that a writer's options carry; that of no job when there is none.
-
-        Raises:
-            StateError: the option is not one that a job has set.
-        """
+        """The identity that a writer's options carry; that of no job when there is none."""
         text = options.get(OPTION)
         if text is None:
             return OUTSIDE

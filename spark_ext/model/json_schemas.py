@@ -8,11 +8,7 @@ from spark_ext.model.offsets import Json
 
 
 def check(schema: Json) -> None:
-    """Refuse what is not a schema, or cannot be used without looking elsewhere.
-
-    Raises:
-        ValueError: says what is wrong.
-    """
+    """Refuse what is not a schema, or cannot be used without looking elsewhere."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from referencing import Registry
@@ -35,12 +31,7 @@ def check(schema: Json) -> None:
 
 
 def problem_of(schema: Json, value: Json) -> str | None:
-    """Why a value does not conform to a schema; None if it does.
-
-    Args:
-        schema: as `check` has passed it.
-        value: any JSON.
-    """
+    """Why a value does not conform to a schema; None if it does."""
     from referencing.exceptions import Unresolvable
 
     try:

@@ -65,17 +65,12 @@ class Marker:
         """The marker behind a commit.
 
         Args:
-            query: uid.
             at: when, ms since 1970 UTC. A clock that was set back makes no negative latency.
         """
         return replace(self, hops=(*self.hops, Hop(query, max(0, at - self.at))))
 
     def read_by(self, reader: str) -> Marker:
-        """The marker on its way into the next query.
-
-        Args:
-            reader: uid of the source that has read it from an exchange.
-        """
+        """The marker on its way into the next query."""
         return replace(self, way=(*self.way, reader))
 
 
@@ -94,7 +89,6 @@ class Sampler:
         """Whether an epoch is marked.
 
         Args:
-            source: uid.
             at: when it took up rows, ms since 1970 UTC.
         """
         last = self._last.get(source)
@@ -163,14 +157,7 @@ class Flow:
         self._reached: dict[tuple[str, str], int] = {}
 
     def produces(self, exchange: str, query: str, application: str, readers: Iterable[str]) -> None:
-        """Say who writes an exchange.
-
-        Args:
-            exchange: its name.
-            query: uid of the query that writes it.
-            application: under which that query does; entries of others, such as an older lineage's, carry no markers.
-            readers: uids of the sources that read it.
-        """
+        """Say who writes an exchange."""
         self._producers[exchange] = _Producer(query, application, tuple(readers))
 
     def seen(self, application: str, epoch: int) -> None:
@@ -304,6 +291,5 @@ def percentile(ordered: Sequence[int], percent: int) -> int:
 
     Args:
         ordered: the values, ascending; at least one.
-        percent: 1 to 100.
     """
     return ordered[ceil(len(ordered) * percent / 100) - 1]

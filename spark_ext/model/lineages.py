@@ -61,11 +61,7 @@ class Rename:
 
 @dataclass(frozen=True)
 class Lineages:
-    """The lineages of a job's queries.
-
-    Args:
-        events: in the order in which they happened.
-    """
+    """The lineages of a job's queries."""
 
     events: tuple[LineageEvent, ...] = ()
 
@@ -120,7 +116,6 @@ class Lineages:
         """The name that a query has now.
 
         Args:
-            query: a name that it had.
             lineage: the newest one of the job at that time.
         """
         return self.later_names(query, lineage)[-1]

@@ -143,15 +143,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Json], uid: str | None = None) -> SourceOffset:
-        """Read an offset of any version that was ever written.
-
-        Args:
-            raw: the JSON form.
-            uid: the source that received the offset; Spark matches sources by position, so a swap is detected here.
-
-        Raises:
-            OffsetError: it belongs to another source, has a newer version, or was not written by a channel source.
-        """
+        """Read an offset of any version that was ever written."""
         check(raw, OffsetKind.CHANNELS, uid, f"source '{raw.get('uid') if uid is None else uid}'")
         return cls(
             uid=raw["uid"],
@@ -196,13 +188,7 @@ def check(raw: Mapping[str, Json], kind: OffsetKind, uid: str | None, who: str) 
     """Raise an error if an offset belongs to another source, or has a version that this release cannot read.
 
     Args:
-        raw: the JSON form.
-        kind: the kind of offset that the reading source writes.
         uid: uid of the reading source; None: any.
-        who: the reading source, for messages.
-
-    Raises:
-        OffsetError: it belongs to another source or another kind of source, or has an unknown version.
     """
     version = raw.get("version")
     if version not in range(1, VERSION + 1):
@@ -222,11 +208,7 @@ def check(raw: Mapping[str, Json], kind: OffsetKind, uid: str | None, who: str) 
 
 
 def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
-    """What the epoch from `start` to `end` reads; the same for each replay.
-
-    Raises:
-        OffsetError: a channel of `start` is missing from `end`.
-    """
+    """What the epoch from `start` to `end` reads; the same for each replay."""
     done = {finish.channel for finish in start.finished}
     out: list[Range] = []
     left = set(start.running)

@@ -44,7 +44,6 @@ class RestartPolicy:
         """How long to wait after the n-th consecutive failure (from 1), ms; None: give up.
 
         Args:
-            failures: consecutive ones, this one included.
             outage_ms: during an outage, ms since the first consecutive failure; None for other failures.
         """
         patient = self.attempts > 0 and outage_ms is not None and outage_ms < self.outage_ms
@@ -200,17 +199,13 @@ def decide(
     """What follows the end of a Spark query.
 
     Args:
-        cause: why it ended.
         error: the failure, if that is the cause.
         failures: consecutive ones, without this one.
-        policy: the job's.
         now: s, on a clock that never goes back.
         stopping: whether the job is stopping; a failure is then no reason for a restart.
         draining: whether the query ends by a drain. What was planned when it came is part of the job: a sink may have
             decided on it, and shown a part of it.
         run: of a query with the trigger `availableNow`, or of one that is drained.
-        handling: what the table of decisions says, for an error whose class says nothing.
-        sign: what the failure looks like, epoch included: the same epoch that fails in the same way is a poison epoch.
     """
     if cause in (Cause.FAILURE, Cause.STEP):
         if stopping:

@@ -43,11 +43,7 @@ class Usual:
         return cls(usual([ms for ms, _ in recent]), 1000 * usual([rows for _, rows in recent]))
 
     def expected(self, rows: float) -> float:
-        """How long an epoch usually takes that has so many rows, s.
-
-        Args:
-            rows: that it has.
-        """
+        """How long an epoch usually takes that has so many rows, s."""
         return self.seconds * max(1.0, rows / max(1.0, self.rows))
 
 
@@ -68,9 +64,7 @@ class EpochClock:
         """The clock after a further look.
 
         Args:
-            look: what Spark says.
             epoch: the newest one that is committed.
-            now: s, monotonic.
         """
         tasks = look.tasks
         waits = tasks is not None and tasks.running == 0 and tasks.waiting > 0
@@ -85,9 +79,7 @@ def is_slow(worked: float, known: Usual | None, rows: float, factor: float) -> b
 
     Args:
         worked: how long it has been worked on, s.
-        known: what is usual.
         rows: that it has; 0: as if it were small.
-        factor: how many times what is usual it may take; 0: any.
     """
     if known is None or factor <= 0:
         return False
@@ -112,7 +104,6 @@ def slowed_by(phase: Phase, samples: Sequence[Sample]) -> Holder:
     """What an epoch is in that moves slowly: what most of the samples say.
 
     Args:
-        phase: what Spark says that it does.
         samples: one after another; at least one.
     """
     found = [holder(phase, certain(one)) for one in samples]

@@ -96,11 +96,7 @@ def threads_of(text: str) -> tuple[Thread, ...]:
 
 
 def threads_of_py_spy(text: str) -> tuple[Thread, ...]:
-    """The threads of what py-spy has written about a process, as JSON.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """The threads of what py-spy has written about a process, as JSON."""
     found = []
     try:
         for one in json.loads(text):
@@ -116,20 +112,12 @@ def threads_of_py_spy(text: str) -> tuple[Thread, ...]:
 
 
 def module_of(command: Sequence[str]) -> str:
-    """The module that a Python process runs, by its command line; "" if it runs something else.
-
-    Args:
-        command: its words.
-    """
+    """The module that a Python process runs, by its command line; "" if it runs something else."""
     return next((word for before, word in pairwise(command) if before == "-m"), "")
 
 
 def role_of(command: Sequence[str]) -> str:
-    """What a Python process does that Spark has started, by its command line: `task`, `planner` or `committer`.
-
-    Args:
-        command: its words.
-    """
+    """What a Python process does that Spark has started, by its command line: `task`, `planner` or `committer`."""
     module = module_of(command)
     if module.endswith("sink_runner"):
         return "committer"
@@ -142,13 +130,7 @@ def certain(sample: Sample) -> Sample:
 
 
 def unmoved(before: Sample, after: Sample, seconds: float) -> Sample:
-    """The later one of two samples, without the workers that may work for another query and have moved between them.
-
-    Args:
-        before: a sample.
-        after: a later one.
-        seconds: the time between them.
-    """
+    """The later one of two samples, without the workers that may work for another query and have moved between them."""
     known = {(one.host, one.pid): one for one in before.workers}
 
     def stays(worker: WorkerSample) -> bool:
@@ -164,13 +146,7 @@ _JAVA: Final = re.compile(r"^\s*(?:at )?(?P<method>[\w.$/<>]+)\((?P<file>[^:)]*)
 
 
 def java_thread(name: str, state: str, stack: Iterable[str]) -> Thread:
-    """A thread of a JVM.
-
-    Args:
-        name: its name.
-        state: as the JVM calls it.
-        stack: its lines, innermost first.
-    """
+    """A thread of a JVM."""
     frames = []
     for line in stack:
         match = _JAVA.match(line)

@@ -83,9 +83,6 @@ class StallClock:
         """The clock after a further look.
 
         Args:
-            look: what Spark says.
-            marks: what it counts.
-            now: s, monotonic.
             paused: whether a control event keeps the sources from reading.
         """
         waits = look.tasks is not None and look.tasks.running == 0 and look.tasks.waiting > 0
@@ -112,13 +109,7 @@ class Moves:
 
 
 def moves(before: Sample, after: Sample, seconds: float) -> int:
-    """Whether the processes of a query do anything: one of the values of `Moves`.
-
-    Args:
-        before: a sample.
-        after: a later one.
-        seconds: the time between them.
-    """
+    """Whether the processes of a query do anything: one of the values of `Moves`."""
     # What may work for another query says nothing about this one.
     mine = [one for one in after.workers if one.alone]
     known = {(one.host, one.pid): one for one in before.workers if one.alone}

@@ -47,8 +47,6 @@ def upstream_of(
     """About the queries that feed another one.
 
     Args:
-        producers: their uids.
-        runs: all queries of the run that are built.
         waiting: those that are not, each with the queries for whose end it waits.
     """
 

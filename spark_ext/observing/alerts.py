@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 class Alerts:
-    """Opens and resolves the incidents of alert rules. For one thread at a time.
-
-    Args:
-        job: its name.
-        ledger: the job's.
-        write_behind: takes the incidents; it has the rules.
-    """
+    """Opens and resolves the incidents of alert rules. For one thread at a time."""
 
     def __init__(self, job: str, ledger: Ledger, write_behind: WriteBehind) -> None:
         self._operator = f"job '{job}'"
@@ -36,22 +30,11 @@ class Alerts:
         self._due = dict.fromkeys(range(len(self._rules)), 0.0)
 
     def due(self, now: float) -> bool:
-        """Whether a rule is due.
-
-        Args:
-            now: s, monotonic.
-        """
+        """Whether a rule is due."""
         return any(at <= now for at in self._due.values())
 
     def evaluate(self, now: float) -> None:
-        """Evaluate the rules that are due. Reads the ledger.
-
-        Args:
-            now: s, monotonic.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read; they are due again after their time.
-        """
+        """Evaluate the rules that are due. Reads the ledger."""
         rules = [self._rules[number] for number, at in self._due.items() if at <= now]
         for number, at in self._due.items():
             if at <= now:

@@ -30,26 +30,13 @@ UNFINISHED: Final = "heap.part.hprof"
 
 
 def check_dumps(settings: JobSettings, state: str, who: str) -> None:
-    """Refuse a setting that this state directory does not allow.
-
-    Args:
-        settings: of a job.
-        state: its state directory.
-        who: for messages.
-
-    Raises:
-        ConfigurationError: a heap would have to be written to an object store.
-    """
+    """Refuse a setting that this state directory does not allow."""
     if settings.dumps == "heap":
         refuse_heap(state, who)
 
 
 def refuse_heap(state: str, who: str) -> None:
-    """Refuse a dump of the heap where the JVM cannot write one.
-
-    Raises:
-        ConfigurationError: the state directory is on an object store.
-    """
+    """Refuse a dump of the heap where the JVM cannot write one."""
     if Location.of(state, {}).local is None:
         raise refused(
             f"a JVM writes its heap to a local path only, and the state directory is {state}",
@@ -63,8 +50,6 @@ class DumpFolder:
     """Writes dumps, and deletes the oldest. For one thread at a time.
 
     Args:
-        state: the job's state directory.
-        most: how many are kept.
         size: how large they may be together, bytes.
     """
 
@@ -74,11 +59,7 @@ class DumpFolder:
         self._size = size
 
     def path(self, name: str) -> str:
-        """The path or URI of a dump.
-
-        Args:
-            name: the incident's id.
-        """
+        """The path or URI of a dump."""
         return child(self._location.uri, name)
 
     def local(self, name: str) -> Path | None:
@@ -94,12 +75,7 @@ class DumpFolder:
         """Write a dump, and delete older ones that it leaves no room for.
 
         Args:
-            name: the incident's id.
             about: what it is about; has `at`, s since 1970.
-            stacks: the text.
-
-        Raises:
-            OSError: it cannot be written.
         """
         content = stacks.encode("utf-8", "replace")
         self.make_room(len(content), self._most - 1)
@@ -117,10 +93,6 @@ class DumpFolder:
         Args:
             size: bytes.
             most: how many may stay; None: as many as are kept.
-            besides: a dump that stays.
-
-        Raises:
-            OSError: the folder cannot be listed, or a dump cannot be deleted.
         """
         most = self._most if most is None else most
         kept = self.kept()
@@ -130,11 +102,7 @@ class DumpFolder:
             self._delete(name)
 
     def kept(self) -> list[KeptDump]:
-        """The dumps that are there.
-
-        Raises:
-            OSError: the folder cannot be listed.
-        """
+        """The dumps that are there."""
         files: dict[str, list[str]] = defaultdict(list)
         for name in self._location.files():
             folder, slash, _ = name.partition("/")

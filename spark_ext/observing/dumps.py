@@ -72,14 +72,7 @@ class _Asked:
 
 
 class Dumps:
-    """The dumps of one start of a job. Safe for several threads.
-
-    Args:
-        spark: the job's session.
-        job: its name.
-        state: its state directory.
-        settings: its settings.
-    """
+    """The dumps of one start of a job. Safe for several threads."""
 
     def __init__(self, spark: SparkSession, job: str, state: str, settings: JobSettings) -> None:
         self._spark = spark
@@ -103,10 +96,6 @@ class Dumps:
     def noted(self, incident: Incident, evidence: Any) -> Any:
         """Have a dump taken if an incident is one for that, and it has none yet. Waits for nothing.
 
-        Args:
-            incident: that is recorded.
-            evidence: of it.
-
         Returns:
             The evidence, with the dump's path under `dump`.
         """
@@ -127,17 +116,10 @@ class Dumps:
         """Take a dump, and wait for it.
 
         Args:
-            why: for whoever reads it.
             heap: whether the heap of the driver's JVM is wanted too.
-            timeout: s.
 
         Returns:
             The path or URI of its folder.
-
-        Raises:
-            ConfigurationError: a heap cannot be written there.
-            StorageError: it could not be written.
-            TimeoutError: it is not complete yet.
         """
         who = f"job '{self._job}', dump"
         if heap:
@@ -224,12 +206,7 @@ class Dumps:
             self._take_heap(asked)
 
     def _take_heap(self, asked: _Asked) -> None:
-        """Write the heap beside the stacks.
-
-        Raises:
-            OSError: it was not written, or is not complete in time.
-            Exception: what the JVM has raised.
-        """
+        """Write the heap beside the stacks."""
         place = self._folder.local(asked.name)
         assert place is not None  # refused when the job was created
         used = heap_used(self._spark)

@@ -46,7 +46,6 @@ def newest(before: int, reported: int, logged: int | None) -> int:
     """The newest committed epoch that is known. Pure.
 
     Args:
-        before: that was known.
         reported: by Spark's reports; -1: none.
         logged: in the checkpoint directory; None: there is none, or it cannot be read.
     """
@@ -132,7 +131,6 @@ class ObservedEpochs:
         """Rows of committed epochs, each once, in order.
 
         Args:
-            shared: fields that all of them have: query, its id, lineage, incarnation.
             everything: also those whose figures have not come yet.
         """
         ready = self.history.ready(everything=everything)

@@ -14,9 +14,6 @@ def observed_execution(queries: Sequence[tuple[str, Shown]]) -> Shown:
 
     As that of a job, with a difference: nobody knows whether a query that has ended is started again. Those that have
     failed count until they are.
-
-    Args:
-        queries: uids and states, of all that were seen since the start.
     """
     failed = [(uid, shown) for uid, shown in queries if shown.state is State.FAILED]
     if any(not shown.state.ended for _, shown in queries):

@@ -54,10 +54,7 @@ class ForeignQuery:
     """A query of somebody else. For the observing thread; its attributes may be read by others.
 
     Args:
-        uid: under which it is recorded.
-        lineage: in which its epochs are.
         before: the newest epoch that the ledger has in that lineage; None: none.
-        context: of the Observer.
         clock: s; never goes back.
     """
 
@@ -125,12 +122,7 @@ class ForeignQuery:
     # -- a run --------------------------------------------------------------------------------------------------------
 
     def begin(self, run: Run, *, lineage: int) -> None:
-        """Spark has started it, or it was found running.
-
-        Args:
-            run: in Spark.
-            lineage: in which its epochs are; another one than before: it has begun anew.
-        """
+        """Spark has started it, or it was found running."""
         if lineage != self.lineage:
             self.lineage, self._before = lineage, None
             self._epochs = ObservedEpochs(self._clock, divides=self._context.settings.epoch_parts)
@@ -149,11 +141,7 @@ class ForeignQuery:
             self._epochs.report(hint)
 
     def look(self, now: float) -> None:
-        """Take in what it has committed and what the monitor has seen.
-
-        Args:
-            now: s, on the query's clock.
-        """
+        """Take in what it has committed and what the monitor has seen."""
         if self._epochs.history.overdue() or (not self._epochs.readable and now - self._asked_at >= ASK_EVERY):
             self._asked_at = now
             self.ask()
@@ -202,11 +190,7 @@ class ForeignQuery:
             self._become(State.CANCELED, "stopped")
 
     def left(self, why: str) -> None:
-        """The Observer ends: what the query does from now on is not known.
-
-        Args:
-            why: it ends.
-        """
+        """The Observer ends: what the query does from now on is not known."""
         if self.live:
             self.ask()
             self._take_in(everything=True)
@@ -236,11 +220,7 @@ class ForeignQuery:
     # -- what is recorded ---------------------------------------------------------------------------------------------
 
     def define(self, report: str) -> None:
-        """Record what it is made of, from the first report of a run, if that has changed.
-
-        Args:
-            report: Spark's JSON.
-        """
+        """Record what it is made of, from the first report of a run, if that has changed."""
         if self._defined:
             return
         self._defined = True

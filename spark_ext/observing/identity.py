@@ -61,10 +61,7 @@ def assigned(query_id: str, name: str, known: Known, live: Mapping[str, str]) ->
     """Under which name a query that was started is recorded.
 
     Args:
-        query_id: Spark's id of it, from its checkpoint.
         name: that it was given; "" without one.
-        known: the queries so far.
-        live: by name under which they are recorded, the ids of those that run now.
     """
     for number, uid in enumerate(_candidates(query_id, name, known)):
         held, holder = live.get(uid), known.holders.get(uid)

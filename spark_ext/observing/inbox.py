@@ -51,12 +51,8 @@ class Inbox:
     """Takes the events of a session's queries; see `jvm.QueryEvents`. Its methods never wait and never raise.
 
     Args:
-        spark: any session of the application.
-        streams: of the session whose queries are watched.
         state: the Observer's state directory, lent to the tasks of queries so that they can be asked for stacks; "":
             they are not.
-        wake: set when an event has come.
-        capacity: events that may wait.
         parts: whether tasks of queries are to say how long the user's code ran.
     """
 
@@ -133,7 +129,6 @@ def run_of(query: StreamingQuery, began: float, *, found: bool = False) -> Run |
     """A query's run; None if it is one of a job, which watches it itself.
 
     Args:
-        query: active in Spark.
         began: when, s since 1970.
         found: whether it ran before it was noticed.
     """

@@ -28,12 +28,7 @@ HAD_FINISHED: Final = "its query had finished"
 
 
 class JobIncidents:
-    """What one start of a job needs for its incidents.
-
-    Args:
-        registry: types, listeners and alert rules.
-        listeners: as the registry names them.
-    """
+    """What one start of a job needs for its incidents."""
 
     def __init__(self, registry: Registry, listeners: list[Notified]) -> None:
         self.registry = registry
@@ -45,11 +40,7 @@ class JobIncidents:
 
     @classmethod
     def load(cls, path: str | None) -> JobIncidents:
-        """From a job's setting `incidents`.
-
-        Raises:
-            ConfigurationError: the file or a listener is invalid; the message names the line.
-        """
+        """From a job's setting `incidents`."""
         registry = load(path)
         return cls(registry, listeners_of(registry))
 
@@ -72,13 +63,7 @@ class JobIncidents:
         write_behind.incidents.inherit(found)
 
     def adopt(self, memory: JobMemory, queries: Collection[str], write_behind: WriteBehind) -> None:
-        """Give what was left open to the queries of this start that continue its history; resolve the rest.
-
-        Args:
-            memory: of the job, with the renames of this start.
-            queries: of this start.
-            write_behind: takes the changes.
-        """
+        """Give what was left open to the queries of this start that continue its history; resolve the rest."""
         if not self._incarnations:
             return
         self.forget_rules(write_behind)
@@ -88,11 +73,7 @@ class JobIncidents:
         write_behind.incidents.adopt({one: None for one, query in found.items() if query in ended}, HAD_FINISHED)
 
     def forget_rules(self, write_behind: WriteBehind) -> None:
-        """Resolve what was left open of alert rules that are not configured any more.
-
-        Args:
-            write_behind: takes the changes.
-        """
+        """Resolve what was left open of alert rules that are not configured any more."""
         rules = {rule.fingerprint for rule in self.registry.alerts}
         for entry in write_behind.incidents.open(""):
             if entry.incident.fingerprint.startswith(OF_A_RULE) and entry.incident.fingerprint not in rules:

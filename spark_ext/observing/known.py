@@ -26,23 +26,14 @@ class Memory:
 
     @classmethod
     def read(cls, ledger: Ledger) -> Memory:
-        """Read the ledger.
-
-        Raises:
-            StateError, StorageError: it cannot be read.
-        """
+        """Read the ledger."""
         epochs = ledger.table(EpochRow).read(["query", "query_id", "lineage", "epoch"])
         rows = zip(*(column.to_pylist() for column in epochs.columns), strict=True)
         return cls.of(rows, ledger.table(JobRow).rows([("event", "=", "reset")]))
 
     @classmethod
     def of(cls, epochs: Iterable[tuple[str, str, int, int]], resets: Iterable[JobRow]) -> Memory:
-        """From rows. Pure.
-
-        Args:
-            epochs: query, Spark's id of it, lineage and number of each.
-            resets: rows of `jobs` with which lineages began.
-        """
+        """From rows. Pure."""
         begun = lineages(resets)
         uids: dict[str, tuple[int, str]] = {}
         holders: dict[str, tuple[int, str]] = {}

@@ -27,13 +27,7 @@ _INTENDED: Final = re.compile(r"killed by (?:the )?driver|idle|decommission|Clus
 
 
 class Losses:
-    """Looks at executors and repeated tasks; for the monitor's thread.
-
-    Args:
-        context: the job's.
-        runs: the queries, as they are now.
-        reader: reads what Spark is doing.
-    """
+    """Looks at executors and repeated tasks; for the monitor's thread."""
 
     def __init__(
         self, context: WatchContext, runs: Callable[[], Sequence[Watchable]], reader: Callable[[], ActivityReader]
@@ -57,9 +51,6 @@ class Losses:
 
         Args:
             activity: of the application, if it has just been read.
-
-        Raises:
-            Exception: Spark does not answer, or has been stopped.
         """
         now = time.monotonic()
         if now < self._at:

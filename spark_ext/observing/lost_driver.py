@@ -17,13 +17,7 @@ _TIMES = ((ExecutionStateRow, "since"), (EpochRow, "committed_at"), (CheckpointR
 
 
 def record_lost_driver(ledger: Ledger, incarnation: Incarnation, write_behind: WriteBehind) -> None:
-    """Record the loss of the driver before this one, if it was lost: an incident that says until when it was alive.
-
-    Args:
-        ledger: the job's.
-        incarnation: of this start.
-        write_behind: takes the incident.
-    """
+    """Record the loss of the driver before this one, if it was lost: an incident that says until when it was alive."""
     rows = ledger.jobs()
     before = max(
         (row for row in rows if row.event == "started" and row.incarnation < incarnation.number),

@@ -44,13 +44,7 @@ class _Pace:
 
 
 class Monitor:
-    """The thread that looks.
-
-    Args:
-        spark: the job's session.
-        context: the job's.
-        runs: the queries, as they are now.
-    """
+    """The thread that looks."""
 
     def __init__(self, spark: SparkSession, context: WatchContext, runs: Callable[[], Sequence[Watchable]]) -> None:
         self._spark = spark

@@ -67,17 +67,7 @@ class Observation:
     """Watches the queries of a session, from its making until `end`.
 
     Args:
-        spark: any session of the application.
-        streams: of the session whose queries are watched.
-        name: the Observer's.
         state: absolute path or URI of its state directory.
-        settings: the Observer's.
-        takeover: start although another Observer seems to use the directory; that one is fenced off.
-
-    Raises:
-        StateError: the state directory is another one's, in use, or cannot be written.
-        ConfigurationError: a setting is invalid.
-        StorageError: the storage failed.
     """
 
     def __init__(
@@ -192,11 +182,7 @@ class Observation:
         return self.inbox.dropped
 
     def end(self, reason: str) -> None:
-        """End in order: write what is known and the end, and notify the listeners of incidents. Repeated calls wait.
-
-        Args:
-            reason: why.
-        """
+        """End in order: write what is known and the end, and notify the listeners of incidents. Repeated calls wait."""
         with self._lock:
             self._reason = self._reason or reason
         self._context.wake.set()

@@ -46,9 +46,6 @@ def all_stacks(
     """The stacks of the driver's two processes, of executors and of Python workers.
 
     Args:
-        spark: the job's session.
-        state: the job's state directory.
-        runs: the queries whose Python processes are asked.
         asked: whether they leave notes by which they can be asked.
         over: whether nobody waits any more.
     """

@@ -49,9 +49,7 @@ class Sampler:
     """The thread that looks.
 
     Args:
-        spark: a session of the application.
         context: of the job or Observer.
-        runs: the queries, as they are now.
     """
 
     def __init__(self, spark: SparkSession, context: WatchContext, runs: Callable[[], Sequence[Watchable]]) -> None:

@@ -30,15 +30,7 @@ WATCHING: Final = (
 
 
 def observer_settings(name: str, given: Mapping[str, Any]) -> JobSettings:
-    """The settings of an Observer.
-
-    Args:
-        name: the Observer's.
-        given: by name of the setting.
-
-    Raises:
-        ConfigurationError: one is unknown, invalid, or that of a job alone.
-    """
+    """The settings of an Observer."""
     others = sorted(set(given) & set(JobSettings.model_fields) - set(WATCHING))
     if others:
         raise refused(

@@ -23,10 +23,7 @@ def observed_snapshot(
     """The queries as they are now.
 
     Args:
-        context: of the Observer.
         started: when this incarnation was started, UTC.
-        together: their state as a whole.
-        queries: all that were seen since.
     """
     return JobSnapshot(
         job=context.job,
@@ -45,15 +42,7 @@ def observed_snapshot(
 def live(
     context: WatchContext, started: datetime, together: Shown, queries: Sequence[ForeignQuery], application: str
 ) -> Live:
-    """What gauges are read from; see `observed_snapshot`.
-
-    Args:
-        context: of the Observer.
-        started: likewise.
-        together: likewise.
-        queries: likewise.
-        application: Spark's id of it.
-    """
+    """What gauges are read from; see `observed_snapshot`."""
     return Live(
         snapshot=observed_snapshot(context, started, together, queries),
         facts={query.uid: _facts(query) for query in queries},

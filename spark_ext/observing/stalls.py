@@ -81,10 +81,7 @@ class Stalls:
     """Watches the queries of a job; for the monitor's thread.
 
     Args:
-        spark: the job's session.
-        context: the job's.
         over: whether the job has ended.
-        reader: reads what Spark is doing.
     """
 
     def __init__(
@@ -105,13 +102,7 @@ class Stalls:
         self._read = reader
 
     def look(self, run: Watchable, look: Look, activity: Activity) -> None:
-        """Continue the clock of a query, and examine it when that has run out.
-
-        Args:
-            run: the query.
-            look: what Spark says of it.
-            activity: of the application.
-        """
+        """Continue the clock of a query, and examine it when that has run out."""
         query = run.in_spark
         assert query is not None
         watch = self._watches.setdefault(run.uid, _Watch())
@@ -298,13 +289,7 @@ def _marks(run: Watchable, look: Look, activity: Activity, run_id: str) -> Marks
 
 
 def _planned(log: SparkLog, number: int, rows: Mapping[int, int]) -> float | None:
-    """How many rows an epoch has; None: unknown.
-
-    Args:
-        log: of the query.
-        number: the epoch.
-        rows: of recent epochs.
-    """
+    """How many rows an epoch has; None: unknown."""
     recent = [epoch for epoch in rows if epoch < number][-MEASURED:]
     logged = {epoch: log.offsets(epoch) for epoch in {number, *recent, *(epoch - 1 for epoch in [*recent, number])}}
     far = {epoch: _advance(logged.get(epoch - 1), logged[epoch]) for epoch in [*recent, number]}

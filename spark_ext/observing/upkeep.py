@@ -30,13 +30,7 @@ SHORT_RUNS: Final = 10
 
 
 class Upkeep:
-    """The ledger's worker. Its methods are for the coordinator's thread, and do not block.
-
-    Args:
-        context: the job's.
-        ledger: for reading and maintenance.
-        keep: keeps the queries' registrations in the session registry.
-    """
+    """The ledger's worker. Its methods are for the coordinator's thread, and do not block."""
 
     def __init__(self, context: WatchContext, ledger: Ledger, keep: Callable[[], None]) -> None:
         self._context = context
@@ -62,15 +56,7 @@ class Upkeep:
         return self._worker.busy
 
     def tick(self, now: float) -> None:
-        """Begin what is due, and take in what has been done.
-
-        Args:
-            now: s, monotonic.
-
-        Raises:
-            FencedError: a newer incarnation owns the ledger.
-            StorageError: the ledger could not be read for too long.
-        """
+        """Begin what is due, and take in what has been done."""
         self._worker.deliver()
         again = (self._outage.on or self._asked) and self._outage.due(now)
         if (again or now - self._fence_at >= FENCE_EVERY) and not self._worker.busy:

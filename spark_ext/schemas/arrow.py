@@ -17,7 +17,6 @@ def arrow_schema(schema: spark.StructType, *, nullable: bool = False) -> pa.Sche
     """The Arrow schema of columns.
 
     Args:
-        schema: in Spark's types.
         nullable: whether every column may be null, whatever the schema says, as in the tables that sinks create.
     """
     import pyarrow as pa
@@ -26,11 +25,7 @@ def arrow_schema(schema: spark.StructType, *, nullable: bool = False) -> pa.Sche
 
 
 def arrow_type(kind: spark.DataType) -> pa.DataType:
-    """The Arrow type of a Spark type.
-
-    Raises:
-        PySparkTypeError: there is none.
-    """
+    """The Arrow type of a Spark type."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 

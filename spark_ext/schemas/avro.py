@@ -65,11 +65,7 @@ class Size:
         self._parts = 0
 
     def add(self, path: str) -> None:
-        """A part, at a path with a dot before each name.
-
-        Raises:
-            Unsupported: it is too large.
-        """
+        """A part, at a path with a dot before each name."""
         self._parts += 1
         if self._parts > MOST_PARTS:
             raise Unsupported(f"it has more than {MOST_PARTS} parts")
@@ -78,14 +74,7 @@ class Size:
 
 
 def spark_type(schema: Avro) -> T.DataType:
-    """The type of a schema.
-
-    Args:
-        schema: self-contained, as JSON.
-
-    Raises:
-        Unsupported: a part of it has no form in Spark, or it is too large.
-    """
+    """The type of a schema."""
     try:
         return _Walk().of(schema, "", ())[0]
     except RecursionError:

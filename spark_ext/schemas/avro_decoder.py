@@ -129,7 +129,6 @@ def decoder(writer: Avro, reader: Avro, errors: str = "strict") -> Callable[[byt
     """What decodes the value that begins at a byte, and says where it ends.
 
     Args:
-        writer: the schema with which values were written, parsed by fastavro: with full names.
         reader: the schema of the values that are wanted, likewise; `spark_type` must have a type for it.
         errors: what becomes of text that is not UTF-8, as in `bytes.decode`.
 
@@ -317,11 +316,7 @@ _DAY: Final = {"time-millis": 86_400_000, "time-micros": 86_400_000_000}
 
 
 def _conversion(kind: str, writer: Avro, reader: Avro) -> Callable[[Any], Any] | None:
-    """Of a value without its logical type to one with the reader's; None: it stays as it is.
-
-    Raises:
-        SchemaResolutionError: the logical types are of different things.
-    """
+    """Of a value without its logical type to one with the reader's; None: it stays as it is."""
     wanted, given, logical = _kind(reader), _logical(writer), _logical(reader)
     if logical == "decimal" and wanted in ("bytes", "fixed"):
         return _decimals((writer if given == "decimal" else reader).get("scale", 0))

@@ -61,11 +61,7 @@ def avro_schema(kind: T.DataType, name: str = OUTERMOST) -> Avro:
     """The schema of a type; values of it are not null.
 
     Args:
-        kind: of a column.
         name: of the record, if it is a struct; may have a namespace.
-
-    Raises:
-        Unsupported: a part of it has no form in Avro.
     """
     return _schema(kind, "", name)
 
@@ -112,15 +108,8 @@ def _nullable(kind: T.DataType, path: str, name: str) -> Avro:
 def writer(kind: T.DataType, wanted: T.DataType) -> Convert:
     """The conversion of a column's values to those that fastavro writes.
 
-    Args:
-        kind: the column's type; its values are as Arrow gives them.
-        wanted: the type of the schema by which they are written, in Spark's types, see `spark_type`.
-
     Returns:
         Raises `Unfit` for a null where the schema does not allow it; None: they need no conversion.
-
-    Raises:
-        Unsupported: values of the type cannot be written by the schema; names the place.
     """
     return _writer(kind, wanted, "")
 
@@ -201,11 +190,7 @@ def _fits(kind: T.DataType, wanted: T.DataType) -> bool:
 
 
 def check_same(value: Any, written: Any, path: str = "") -> None:
-    """Compare a value with what was written of it, which may have further fields.
-
-    Raises:
-        Unfit: they differ; names the first place.
-    """
+    """Compare a value with what was written of it, which may have further fields."""
     if isinstance(value, dict):
         for name, one in value.items():
             check_same(one, written[name], f"{path}.{name}")

@@ -27,10 +27,6 @@ def cast(values: Values, kind: pa.DataType) -> Values:
     Arrow brings a decimal of 128 bits to another scale without noticing that it overflows: 4447143252387525393675 as
     decimal(38,18) is 23472482415325368651.13. With 256 bits there is room, and what does not fit afterwards is noticed.
     What else Arrow changes is refused here: see `_changed`.
-
-    Raises:
-        pa.ArrowInvalid: a value does not fit.
-        pa.ArrowNotImplementedError: there is no such cast.
     """
     if values.type == kind:
         return values

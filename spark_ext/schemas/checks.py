@@ -29,11 +29,7 @@ SIMPLE: Final = (
 
 
 def check_names(kind: spark.DataType, who: str, path: str = "") -> None:
-    """Refuse columns, and fields at any depth, that most readers cannot tell apart.
-
-    Raises:
-        ConfigurationError: two names differ in case only.
-    """
+    """Refuse columns, and fields at any depth, that most readers cannot tell apart."""
     if isinstance(kind, spark.ArrayType):
         check_names(kind.elementType, who, f"{path}element.")
     elif isinstance(kind, spark.MapType):
@@ -50,11 +46,7 @@ def check_names(kind: spark.DataType, who: str, path: str = "") -> None:
 
 
 def check_partitions(schema: spark.StructType, partition_by: Sequence[str], who: str) -> None:
-    """Refuse partition columns that cannot be used.
-
-    Raises:
-        ConfigurationError: one is missing or has a type that a path cannot hold; or no other column is left.
-    """
+    """Refuse partition columns that cannot be used."""
     kinds = {field.name: field.dataType for field in schema.fields}
     for name in partition_by:
         if name not in kinds:

@@ -29,11 +29,7 @@ _DIGITS = {1: 3, 2: 5, 4: 10, 8: 20}
 
 
 def spark_schema(found: pa.Schema) -> StructType:
-    """The Spark schema for a file's columns; all nullable, as in Spark's own readers.
-
-    Raises:
-        TypeError: Spark does not support a column's type, or all its values are null; names both.
-    """
+    """The Spark schema for a file's columns; all nullable, as in Spark's own readers."""
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructType
@@ -91,8 +87,6 @@ def fits(found: pa.DataType, wanted: pa.DataType, grown: bool = False) -> bool:
     """Whether each value of the type found in a file is also a value of the wanted type.
 
     Args:
-        found: the file's type.
-        wanted: the declared type.
         grown: whether a missing field of a struct is null, because fields were added to the schema later.
     """
     if found == wanted or types.is_null(found):
@@ -190,11 +184,7 @@ def misfit(found: pa.Schema, wanted: pa.Schema, constants: Mapping[str, str | No
 
 
 def conform(batch: pa.RecordBatch, wanted: pa.Schema, constants: Mapping[str, str | None]) -> pa.RecordBatch:
-    """The batch with exactly the wanted columns, constants filled in.
-
-    Raises:
-        pa.ArrowInvalid: a value does not fit, or a column declared as not nullable has a null; names the column.
-    """
+    """The batch with exactly the wanted columns, constants filled in."""
     names, columns = batch.schema.names, []
     for field in wanted:
         if field.name in constants:
@@ -218,11 +208,7 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema, constants: Mapping[str, st
 
 
 def constant(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
-    """A column of one value given as text, such as the value in the name of a partition's folder.
-
-    Raises:
-        pa.ArrowInvalid: the text is not a value of the type.
-    """
+    """A column of one value given as text, such as the value in the name of a partition's folder."""
     if text is None:
         return pa.nulls(rows, kind)
     try:
@@ -234,11 +220,7 @@ def constant(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def instants(texts: pa.Array, kind: pa.DataType, pattern: str | None = None) -> pa.Array:
-    """Texts as timestamps: ISO 8601, or by a strptime pattern; UTC if no zone is given.
-
-    Raises:
-        pa.ArrowInvalid: a text is not a timestamp.
-    """
+    """Texts as timestamps: ISO 8601, or by a strptime pattern; UTC if no zone is given."""
     if pattern is not None:
         return parsed(texts, pattern).cast(kind)
     naive = pa.timestamp("us")

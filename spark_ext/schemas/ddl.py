@@ -29,11 +29,7 @@ _NAMES: dict[str, T.DataType] = {
 
 
 def columns(text: str) -> T.StructType:
-    """`"id bigint, tags array<string> not null"` as a schema.
-
-    Raises:
-        ValueError: a part cannot be parsed; intervals and variants are not supported.
-    """
+    """`"id bigint, tags array<string> not null"` as a schema."""
     fields = []
     for part in _parts(text):
         match = re.fullmatch(r"`?(\w+)`?\s*[:\s]\s*(.+?)(\s+not\s+null)?", part, re.IGNORECASE)

@@ -23,11 +23,7 @@ _STORED = (*SIMPLE, spark.BinaryType, spark.ArrayType, spark.MapType)
 
 
 def check_input(schema: spark.StructType, partition_by: Sequence[str], who: str) -> None:
-    """Refuse a schema that cannot be stored in any table.
-
-    Raises:
-        ConfigurationError: names the column and its type.
-    """
+    """Refuse a schema that cannot be stored in any table."""
     check_names(schema, who)
     for path, kind in _walk(schema, ""):
         reason = _unstorable(kind)
@@ -65,7 +61,6 @@ def has_local_times(kind: spark.DataType, only_in_maps: bool = False) -> bool:
     """Whether a type is, or contains, `timestamp_ntz`, for which a table needs a feature.
 
     Args:
-        kind: the type.
         only_in_maps: whether only those in a map count, which delta-rs does not find.
     """
     if only_in_maps:
@@ -133,13 +128,7 @@ class Fit:
 
 
 def fit(given: spark.StructType, table: spark.StructType, without_nulls: Collection[str] = ()) -> Fit:
-    """Compare the schema of rows with that of a table. Columns match by exact name, in any order.
-
-    Args:
-        given: of the rows.
-        table: of the table.
-        without_nulls: columns of which no null is written, whatever the schema of the rows says.
-    """
+    """Compare the schema of rows with that of a table. Columns match by exact name, in any order."""
     known = {field.name: field for field in table.fields}
     by_case = {name.lower(): name for name in known}
     new = []

@@ -41,11 +41,7 @@ _WRAPPERS: Final = frozenset(
 
 
 def spark_type(message: Descriptor) -> tuple[T.StructType, Callable[[Message], dict[str, Any]]]:
-    """The type of a message, and the conversion of its values.
-
-    Raises:
-        Unsupported: it contains itself, has no fields or names that differ in case only, or is too large.
-    """
+    """The type of a message, and the conversion of its values."""
     return _message(message, "", (), Size())
 
 
@@ -141,21 +137,12 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """The library gives bytes if a text of syntax 2 is not UTF-8.
-
-    Raises:
-        UnicodeDecodeError: it is not.
-    """
+    """The library gives bytes if a text of syntax 2 is not UTF-8."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 def _instant(value: Any) -> datetime.datetime:
-    """To microseconds, as Spark has them; those below are cut off.
-
-    Raises:
-        OverflowError: it lies outside the years 1 to 9999.
-        ValueError: its nanoseconds are no part of a second, so that it would be another one.
-    """
+    """To microseconds, as Spark has them; those below are cut off."""
     if not 0 <= value.nanos < 1_000_000_000:
         raise ValueError(f"a time has {value.nanos} nanoseconds")
     return _EPOCH + datetime.timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)

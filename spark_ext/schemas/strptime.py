@@ -82,11 +82,7 @@ def has_zone(pattern: str) -> bool:
 
 
 def parsed(texts: pa.Array, pattern: str) -> pa.Array:
-    """Texts as microseconds; UTC if the pattern has a zone.
-
-    Raises:
-        pa.ArrowInvalid: a text does not fit the pattern, or its month does not have its day.
-    """
+    """Texts as microseconds; UTC if the pattern has a zone."""
     pattern = _whole(pattern)
     found = pc.strptime(texts, format=pattern, unit="us")
     # A day that the month does not have becomes one of the next month's first three; a zone moves it by a day.

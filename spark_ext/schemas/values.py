@@ -59,11 +59,7 @@ def _is_strict(kind: pa.DataType) -> bool:
 
 
 def refuse_far_times(batch: pa.RecordBatch) -> None:
-    """Refuse dates and times that have no text form.
-
-    Raises:
-        ValueError: names the column.
-    """
+    """Refuse dates and times that have no text form."""
     for path, values in _leaves(batch, _is_time):
         days = types.is_date(values.type)
         bounds = pc.min_max(values.cast(pa.int32()).cast(pa.int64()) if days else values.cast(pa.int64())).as_py()

@@ -39,9 +39,6 @@ def create_app(
     """The application, without what guards it.
 
     Args:
-        jobs: that it serves.
-        limits: of bodies and waiting requests.
-        version: of this package.
         metrics: returns those of the job that runs in this process; None: there are none.
     """
     app = FastAPI(
@@ -79,11 +76,7 @@ def create_app(
 
 
 async def _known_parameters(request: Request) -> None:  # else it would need another thread, at each request
-    """Refuse parameters that a route does not have: a filter with a typing mistake would have no effect.
-
-    Raises:
-        Problem: there is one.
-    """
+    """Refuse parameters that a route does not have: a filter with a typing mistake would have no effect."""
     known = {one.alias for one in request.scope["route"].dependant.query_params}
     if unknown := sorted(set(request.query_params) - known):
         raise Problem(

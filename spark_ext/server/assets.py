@@ -53,11 +53,7 @@ _ICON: Final = '<link rel="icon" href="page/icon.svg">'
 
 @cache
 def asset(name: str) -> bytes:
-    """A file of the page.
-
-    Raises:
-        FileNotFoundError: there is none of this name.
-    """
+    """A file of the page."""
     if name not in names():
         raise FileNotFoundError(name)
     return files("spark_ext.server").joinpath("page").joinpath(name).read_bytes()
@@ -82,11 +78,7 @@ def content_type(name: str) -> str:
 
 
 def standalone(documents: Mapping[str, Any]) -> str:
-    """The page as one file, which needs no server and loads nothing.
-
-    Args:
-        documents: what it shows, as JSON; see `spark_ext.server.report`.
-    """
+    """The page as one file, which needs no server and loads nothing."""
     script, style = bundle(), asset("style.css").decode()
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; {COMMON}"
     icon = base64.b64encode(asset("icon.svg")).decode()

@@ -28,9 +28,6 @@ class Audit:
     """Writes the audit rows of one job. Safe for several threads.
 
     A row that is lost because the process is killed costs history only: what was accepted is in `control_events`.
-
-    Args:
-        ledger: the job's, with handles of its own.
     """
 
     def __init__(self, ledger: Ledger) -> None:

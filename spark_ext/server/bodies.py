@@ -36,11 +36,7 @@ _MEMBERS: Final = frozenset({"kind", "target", "value", "delivery", "expires_at"
 
 
 async def read_request(http: HttpRequest, limits: Limits, requested_by: str, origin: str) -> Request:
-    """The control event that an HTTP request asks for.
-
-    Raises:
-        Problem: the body or a header is not acceptable.
-    """
+    """The control event that an HTTP request asks for."""
     kind = http.headers.get("content-type", "")
     media, _, parameters = kind.partition(";")
     charset = parameters.replace(" ", "").replace('"', "").lower()
@@ -88,11 +84,7 @@ def _too_large(limits: Limits) -> Problem:
 
 
 def parse(content: bytes) -> Any:
-    """Parse JSON as RFC 8259 has it: no NaN, no repeated member, not too deep.
-
-    Raises:
-        Problem: it is not that.
-    """
+    """Parse JSON as RFC 8259 has it: no NaN, no repeated member, not too deep."""
     try:
         text = content.decode("utf-8")
         found = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_members)

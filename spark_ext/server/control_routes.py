@@ -35,13 +35,7 @@ Values = Annotated[list[str] | None, Query(max_length=50)]
 
 
 def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
-    """The routes.
-
-    Args:
-        jobs: that they are about.
-        limits: of bodies.
-        slots: places for requests that wait.
-    """
+    """The routes."""
     router = APIRouter(prefix="/v1/jobs/{job}", tags=["control"])
 
     @router.post(

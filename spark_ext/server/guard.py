@@ -61,12 +61,7 @@ class Caller:
 
 
 class Hosts:
-    """The names under which the server may be called.
-
-    Args:
-        bound: host to which it is bound.
-        allowed: further names.
-    """
+    """The names under which the server may be called."""
 
     def __init__(self, bound: str, allowed: Iterable[str] = ()) -> None:
         self._names = LOOPBACK | {_bare(name) for name in (bound, *allowed)}
@@ -99,10 +94,6 @@ class Guard:
     """An ASGI application in front of another one.
 
     Args:
-        app: what stands behind it.
-        tokens: that are accepted.
-        hosts: under which it may be called.
-        limits: of rate and size.
         audit: gets the row of each request that asks for a change or is refused, with the job that its path names.
     """
 
@@ -160,11 +151,7 @@ class Guard:
             self._report(scope, caller, status)
 
     def _admit(self, scope: Scope, caller: Caller) -> None:
-        """Let a request pass.
-
-        Raises:
-            Problem: it does not.
-        """
+        """Let a request pass."""
         headers = scope["headers"]
         try:
             self._check_host(scope.get("scheme", "http"), _all(headers, b"host"), _all(headers, b"origin"))

@@ -48,13 +48,7 @@ class Limits:
 
 
 class Buckets:
-    """Token buckets by key: each gains `rate` per second, up to `burst`. For one thread.
-
-    Args:
-        rate: per second.
-        burst: most at once.
-        most: buckets that are kept; the least recently used one is forgotten first.
-    """
+    """Token buckets by key: each gains `rate` per second, up to `burst`. For one thread."""
 
     def __init__(self, rate: float, burst: int, most: int = 10_000) -> None:
         self._rate, self._burst, self._most = rate, float(burst), most
@@ -64,7 +58,6 @@ class Buckets:
         """Take one.
 
         Args:
-            key: whose.
             now: s of a clock that never goes back; None: read it.
 
         Returns:
@@ -81,12 +74,7 @@ class Buckets:
 
 
 class Slots:
-    """Places for requests that wait. For one thread.
-
-    Args:
-        most: of all.
-        each: of one key.
-    """
+    """Places for requests that wait. For one thread."""
 
     def __init__(self, most: int, each: int) -> None:
         self._most, self._each = most, each

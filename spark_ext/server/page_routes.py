@@ -33,12 +33,7 @@ Moment = Annotated[int | None, Query(description="ms since 1970, UTC.", ge=0, le
 
 
 def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
-    """The routes.
-
-    Args:
-        jobs: that are shown.
-        slots: places for streams.
-    """
+    """The routes."""
     router = APIRouter(tags=["page"])
 
     @router.get("/", include_in_schema=False)

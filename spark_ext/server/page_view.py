@@ -44,7 +44,6 @@ class PageView:
     """The page of one job. Safe for several threads.
 
     Args:
-        ledger: with handles that nobody else uses.
         clock: that never goes back, s.
     """
 
@@ -57,11 +56,7 @@ class PageView:
         self._patch: tuple[int, int, str] | None = None
 
     def look(self) -> Version:
-        """The newest version; the ledger is looked at once a second at most.
-
-        Raises:
-            StateError, StorageError: it cannot be read.
-        """
+        """The newest version; the ledger is looked at once a second at most."""
         with self._lock:
             now, before = self._clock(), self._version
             if before is not None and now - self._looked_at < LOOK_EVERY:
@@ -81,11 +76,7 @@ class PageView:
             return self._version
 
     def facts(self) -> Facts:
-        """What is there now: only what is new is read.
-
-        Raises:
-            StateError, StorageError: it cannot be read.
-        """
+        """What is there now: only what is new is read."""
         with self._lock:
             return self._reader.look()
 

@@ -38,17 +38,7 @@ class ProblemBody(BaseModel):
 
 
 class Problem(Exception):
-    """A request was refused.
-
-    Args:
-        status: of HTTP.
-        reason: stable name.
-        what: one sentence.
-        do: what to do instead.
-        operator: whom it concerns.
-        kept: what is as it was.
-        headers: of the response.
-    """
+    """A request was refused."""
 
     def __init__(
         self,

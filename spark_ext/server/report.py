@@ -24,7 +24,6 @@ def documents(facts: Facts, now: datetime) -> dict[str, Any]:
     """What the file contains: the document, and the evidence of incidents by id.
 
     Args:
-        facts: of the job.
         now: UTC.
     """
     newest = whole(facts.incidents, facts.changes)[-DETAILS:]

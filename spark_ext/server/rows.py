@@ -53,16 +53,7 @@ def page(
     """A page of rows.
 
     Args:
-        ledger: the job's.
-        listing: which table.
         wanted: values of columns; None: any. They are combined with AND, as are labels.
-        cursor: of the page before.
-        limit: most rows.
-        labels: `name=value`, of incidents.
-
-    Raises:
-        Problem: the cursor or a label is malformed.
-        StateError, StorageError: the table cannot be read.
     """
     before = None if cursor is None else _parsed(cursor, listing)
     pairs = [_label(one) for one in labels]

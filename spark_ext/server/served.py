@@ -39,7 +39,6 @@ class ServedJob:
 
     Args:
         state: path or URI of its state directory; a job may be started in it later.
-        storage_options: of the object store, as delta-rs names them.
         service: that accepts its events; None: one of its own, from the first request on.
     """
 
@@ -62,11 +61,7 @@ class ServedJob:
         return Ledger(self.state, self._options)
 
     def known(self) -> KnownJob:
-        """The job as its ledger has it now.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read.
-        """
+        """The job as its ledger has it now."""
         with self._lock:
             return self._structure.look()
 
@@ -114,12 +109,7 @@ class ServedJobs:
         return found[1:] if found is not None and time.monotonic() - found[0] < RECALL else None
 
     def find(self, name: str) -> tuple[ServedJob, KnownJob]:
-        """The job with a name or job id.
-
-        Raises:
-            Problem: there is none, or several have this name.
-            StateError, StorageError: a ledger cannot be read.
-        """
+        """The job with a name or job id."""
         known = [(job, job.known()) for job in self.all]
         found = [(job, one) for job, one in known if name and name in (one.name, one.job_id)]
         if len(found) == 1:
@@ -157,7 +147,6 @@ class Watcher:
     """Says when a ledger may have changed. For the event loop of the server; it looks only while somebody waits.
 
     Args:
-        look: returns another number when there is something new; called on another thread.
         every: time between two looks, s.
     """
 
@@ -183,11 +172,7 @@ class Watcher:
         """Wait until the number is another one, the time is over, or the watcher is closed.
 
         Args:
-            seen: the number known.
             seconds: longest time to wait, s.
-
-        Returns:
-            The number now.
         """
         if self._seen != seen or self._closed or seconds <= 0:
             return self._seen

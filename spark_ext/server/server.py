@@ -57,19 +57,9 @@ class ControlServer:
     Args:
         states: paths or URIs of state directories.
         host: address or name to which it is bound. Other than loopback, it needs `tls`, or `insecure`.
-        port: 0: any free one.
         tokens: a token file (see `spark_ext.server.tokens`); None: one new token, see `token`.
-        tls: a certificate.
         insecure: whether an address other than loopback is allowed without TLS: tokens are then sent in the clear.
-        allowed_hosts: further names under which it is called, such as that of a proxy.
-        storage_options: of the object store of the state directories, as delta-rs names them.
-        services: by state directory, what accepts its events in this process, such as a running job's.
-        limits: of sizes, rates and waiting requests.
         metrics: returns those of the job that runs in this process; None: there are none.
-
-    Raises:
-        ConfigurationError: the token file cannot be used, or the address needs TLS.
-        EnvironmentProblem: FastAPI or uvicorn is not installed.
     """
 
     def __init__(
@@ -126,9 +116,6 @@ class ControlServer:
 
         Returns:
             The address to which it is bound, and the port.
-
-        Raises:
-            ConfigurationError: the address cannot be used, or the certificate cannot be read.
         """
         if self._thread is not None:
             return self._host, self._port

@@ -28,12 +28,7 @@ HEARTBEAT: Final = 15.0
 
 
 async def messages(served: ServedJob, changes: Changes) -> AsyncIterator[bytes]:
-    """The messages of a stream, until the server is stopped or the ledger cannot be read.
-
-    Args:
-        served: the job.
-        changes: what is sent.
-    """
+    """The messages of a stream, until the server is stopped or the ledger cannot be read."""
     yield b"retry: 1000\n\n"
     last = time.monotonic()
     while not served.watcher.closed:

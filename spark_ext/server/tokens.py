@@ -68,17 +68,11 @@ def create(file: str | Path, name: str, scopes: Iterable[str] = SCOPES) -> str:
     """Make a token and add it to a file, which is created with mode 0600 if it is not there.
 
     Args:
-        file: the token file.
         name: whose it is; not that of another token in the file.
         scopes: `read`, `control` or both.
 
     Returns:
         The token: it is stored nowhere, so show it once.
-
-    Raises:
-        ConfigurationError: the name is taken or malformed, a scope is unknown, or the file is not a token file, or
-            others can read it.
-        StorageError: the file cannot be written.
     """
     path, given = Path(file), frozenset(scopes)
     if not _NAME.fullmatch(name):
@@ -99,10 +93,6 @@ def revoke(file: str | Path, name: str) -> bool:
 
     Returns:
         Whether there was one of this name.
-
-    Raises:
-        ConfigurationError: the file is not a token file, or others can read it.
-        StorageError: it cannot be written.
     """
     path = Path(file)
     with _locked(path):
@@ -114,11 +104,7 @@ def revoke(file: str | Path, name: str) -> bool:
 
 
 def read(file: str | Path) -> tuple[Token, ...]:
-    """The tokens of a file.
-
-    Raises:
-        ConfigurationError: it is missing, is not a token file, belongs to another user, or others can read it.
-    """
+    """The tokens of a file."""
     path = Path(file)
     try:
         # Without O_NONBLOCK a named pipe would be waited for.
@@ -188,10 +174,6 @@ class Tokens:
 
     Args:
         file: the token file; None: only the given ones.
-        given: tokens that are in no file.
-
-    Raises:
-        ConfigurationError: the file cannot be used.
     """
 
     def __init__(self, file: str | Path | None = None, given: Iterable[Token] = ()) -> None:

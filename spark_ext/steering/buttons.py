@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 
 class Panel:
-    """The widget, and what its buttons do. A drain or stop has to be confirmed by a second button.
-
-    Args:
-        control: sends what is asked.
-        sources: returns the uids of the job's channel sources.
-        view: returns what is in force and the last events, as HTML.
-    """
+    """The widget, and what its buttons do. A drain or stop has to be confirmed by a second button."""
 
     def __init__(self, control: Commands, sources: Callable[[], Sequence[str]], view: Callable[[], str]) -> None:
         self._control, self._sources, self._view = control, sources, view

@@ -43,10 +43,7 @@ class Commands(ABC):
         """Send an event of any kind, those of plugins included.
 
         Args:
-            kind: its name.
             target: `job`, `query:UID`, `source:UID`, `source:UID/CHANNEL` or `sink:UID`.
-            value: as the kind takes it.
-            how: see `Commands`.
         """
 
     # -- in force until another one takes its place -------------------------------------------------------------------
@@ -65,11 +62,8 @@ class Commands(ABC):
 
         Args:
             target: `source:UID` or `source:UID/CHANNEL`.
-            rows_per_second: on average.
-            bytes_per_second: on average, for sources that know the sizes of what they read.
             rows_per_epoch: of one epoch at most.
             older_than: a duration: the limits hold only for channels whose next rows are older.
-            how: see `Commands`.
         """
         value = {
             "rows_per_second": rows_per_second,
@@ -141,15 +135,7 @@ class Commands(ABC):
         return self.send("restart", target, **how)
 
     def seek(self, source: str, channel: str, position: Json, *, yes: bool = False, **how: Unpack[How]) -> SentEvent:
-        """Continue a channel at another position: the rows between are skipped, or read again.
-
-        Args:
-            source: its uid.
-            channel: id of the channel.
-            position: in the form of the source's own positions.
-            yes: has to be True.
-            how: see `Commands`.
-        """
+        """Continue a channel at another position: the rows between are skipped, or read again."""
         return self.send("seek", f"source:{source}/{channel}", {"position": position, "yes": yes}, **how)
 
     def stack_dump(self, **how: Unpack[How]) -> SentEvent:
@@ -162,7 +148,6 @@ class Commands(ABC):
         Args:
             heap: whether the heap of the driver's JVM is written too. The JVM stands still meanwhile, and no secret in
                 the heap is masked.
-            how: see `Commands`.
         """
         return self.send("dump", value={"heap": heap}, **how)
 

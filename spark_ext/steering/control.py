@@ -54,13 +54,6 @@ class Control(Commands):
         where: the job's state directory, a path or URI; or the URL of a server, such as `https://host:8443`, with the
             path `/v1/jobs/NAME` if it serves several jobs.
         token: of the server; None: the environment variable `SPARK_EXT_TOKEN`.
-        storage_options: of the object store of a state directory, as delta-rs names them.
-        requested_by: recorded with each event; "": the user of this process. A server records the token's name.
-        verify: path of a file of certificates that are trusted for a URL, instead of the system's.
-
-    Raises:
-        ConfigurationError: there is no token for a URL, or the URL is malformed.
-        EnvironmentProblem: the extra `server` is not installed, for a URL.
     """
 
     def __init__(
@@ -94,15 +87,7 @@ class Control(Commands):
         """Send an event of any kind, those of plugins included.
 
         Args:
-            kind: its name.
             target: `job`, `query:UID`, `source:UID`, `source:UID/CHANNEL` or `sink:UID`.
-            value: as the kind takes it.
-            how: see `Commands`.
-
-        Raises:
-            ControlRefused: it was refused.
-            ControlNotDone, TimeoutError: with `wait`, see `SentEvent.wait`.
-            StateError, StorageError: the ledger or server cannot be reached.
         """
         request = Request(
             kind,
@@ -134,11 +119,7 @@ class Control(Commands):
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def event(self, event_id: str) -> SentEvent:
-        """An event by its id.
-
-        Raises:
-            ControlRefused: there is none.
-        """
+        """An event by its id."""
         return SentEvent(self._client, self._client.event(event_id))
 
     def events(
@@ -154,16 +135,7 @@ class Control(Commands):
         """Control events, newest first. Conditions are combined with AND, several values of one with OR.
 
         Args:
-            kind: of these kinds.
-            status: with these statuses.
-            target: with these targets.
             requested_by: from these users or tokens.
-            after: events after this sequence, in ascending order.
-            limit: most events.
-
-        Raises:
-            ControlRefused: a status is unknown.
-            StateError, StorageError: the ledger or server cannot be asked.
         """
         wanted = Filter(_several(kind), _several(status), _several(target), _several(requested_by))
         found = Events()
@@ -179,9 +151,6 @@ class Control(Commands):
 
         Args:
             after: first all events after this sequence, as they are; None: only what changes from now on.
-
-        Raises:
-            StateError, StorageError: the ledger or server cannot be asked.
         """
         return self._client.follow(after)
 
@@ -197,10 +166,6 @@ class Control(Commands):
             `config`, the user's keys; `standing`, all that is in force, by kind, target and slot; `aligned`, events
             that wait for a barrier, by sequence; `sequence`, the last event that counts; `query`, `epoch` and whether
             it is `committed`.
-
-        Raises:
-            ControlRefused: there is no such query or epoch.
-            StateError, StorageError: it cannot be read.
         """
         if query is not None:
             return self._client.config(query, epoch).to_json()
@@ -217,19 +182,11 @@ class Control(Commands):
         }
 
     def kinds(self) -> list[dict[str, Any]]:
-        """The kinds of events that may be sent: `name`, `about`, `targets`, `example`, `value_schema` and others.
-
-        Raises:
-            TransientError: the server cannot be asked.
-        """
+        """The kinds of events that may be sent: `name`, `about`, `targets`, `example`, `value_schema` and others."""
         return self._job.kinds()
 
     def sources(self) -> tuple[str, ...]:
-        """Uids of the job's channel sources, for targets.
-
-        Raises:
-            StateError, StorageError: the ledger or server cannot be asked.
-        """
+        """Uids of the job's channel sources, for targets."""
         return self._job.sources()
 
     def place(self, source: str, channel: str) -> Place | None:

@@ -44,7 +44,6 @@ class Reach:
     """A job from here.
 
     Args:
-        client: of the job.
         where: state directory or URL.
         ledger: the job's; None if only a server has it.
     """
@@ -54,21 +53,13 @@ class Reach:
         self._ledger = ledger
 
     def kinds(self) -> list[dict[str, Any]]:
-        """The kinds of events that may be sent.
-
-        Raises:
-            TransientError: the server cannot be asked.
-        """
+        """The kinds of events that may be sent."""
         if isinstance(self.client, ControlClient):
             return self.client.kinds()
         return [described(kind) for kind in known_kinds().values() if kind.public]
 
     def sources(self) -> tuple[str, ...]:
-        """Uids of the job's channel sources.
-
-        Raises:
-            StateError, StorageError, TransientError: the ledger or server cannot be asked.
-        """
+        """Uids of the job's channel sources."""
         if self._ledger is not None:
             queries: Any = [query.sources for query in KnownJob.read(self._ledger).queries.values()]
         else:
@@ -119,14 +110,6 @@ def connect(
     Args:
         where: path or URI of the state directory; or URL of a server, with `/v1/jobs/NAME` if it has several jobs.
         token: of the server; None: the environment variable `SPARK_EXT_TOKEN`.
-        storage_options: of the object store of a state directory.
-        requested_by: recorded with each event; "": the user of this process. A server records the token's name.
-        origin: recorded with each event, likewise.
-        verify: path of a file of certificates that are trusted, instead of the system's.
-
-    Raises:
-        ConfigurationError: there is no token for a server, or the URL has another path.
-        EnvironmentProblem: the extra `server` is not installed, for a server.
     """
     if is_url(where):
         return _served(where, token or os.environ.get(TOKEN, ""), verify)

@@ -84,11 +84,7 @@ class SentEvent:
 
     @property
     def state(self) -> EventState:
-        """All that is known of it now.
-
-        Raises:
-            StateError, StorageError: the ledger or server cannot be asked.
-        """
+        """All that is known of it now."""
         if not self._state.final:
             self._state = self._client.event(self.id)
         return self._state
@@ -121,14 +117,6 @@ class SentEvent:
         Args:
             timeout: seconds; None: as long as it takes.
             check: whether anything but `acknowledged` is an error.
-
-        Returns:
-            This object.
-
-        Raises:
-            ControlNotDone: it was rejected, has failed or expired.
-            TimeoutError: its status is not final yet.
-            StateError, StorageError: the ledger or server cannot be asked.
         """
         if not self._state.final:
             self._state = self._client.wait(self.id, timeout)

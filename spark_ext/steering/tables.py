@@ -43,11 +43,7 @@ def event_row(state: EventState) -> dict[str, Any]:
 
 
 def standing_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is in force, a row each: the user's keys first, then by kind and target; events that wait for a cut last.
-
-    Args:
-        found: the JSON form of a configuration.
-    """
+    """What is in force, a row each: the user's keys first, then by kind and target; events that wait for a cut last."""
     rows = []
     standing: Mapping[str, Mapping[str, Mapping[str, Json]]] = found["standing"]
     for kind in sorted(standing, key=lambda name: (name != "set_config", name)):

@@ -32,9 +32,6 @@ def availability(
     labels alone.
 
     Args:
-        rule: the rule.
-        found: where the time of the job went.
-        incidents: rows of `incidents`, with `labels` as values.
         now: the end of the period, UTC.
     """
     since = now - timedelta(milliseconds=rule.over)

@@ -128,8 +128,6 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
     """Judge a job.
 
     Args:
-        facts: of it.
-        limits: what is still well.
         now: UTC.
         registry: with the severities of types; None: those that ship with the package.
     """
@@ -192,12 +190,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
 
 
 def made_id(job_id: str, *parts: object) -> str:
-    """The id of a finding that is not in the ledger: equal at each look, different from that of another job.
-
-    Args:
-        job_id: the job's.
-        parts: what tells it apart within the job.
-    """
+    """The id of a finding that is not in the ledger: equal at each look, different from that of another job."""
     return hashlib.sha256("\0".join([job_id, *map(str, parts)]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -205,9 +198,7 @@ def line(found: Health, now: datetime, window: str) -> str:
     """One line about a job.
 
     Args:
-        found: of it.
         now: UTC.
-        window: the period of its availability, for people.
     """
     if found.ended is not None:
         seen = f"ended {_ago(found.ended, now)} ago"

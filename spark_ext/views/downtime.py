@@ -108,8 +108,6 @@ def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: da
     """Divide the time of a job.
 
     Args:
-        timeline: of the job.
-        incidents: its rows of `incidents`, with `labels` and `evidence` as values.
         now: UTC; until then counts what has not ended.
     """
     failures = sorted((row for row in incidents if row["type"] in BEGIN), key=lambda row: row["at"])

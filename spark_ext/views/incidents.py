@@ -46,15 +46,7 @@ class Wanted:
         )
 
     def check(self, incidents: Sequence[Incident], queries: Iterable[str]) -> None:
-        """Refuse a label or query that nothing has.
-
-        Args:
-            incidents: all of the job.
-            queries: the job's.
-
-        Raises:
-            ConfigurationError: a name is unknown; the message says which there are.
-        """
+        """Refuse a label or query that nothing has."""
         names = sorted({name for incident in incidents for name in incident["labels"] or {}} | {"type", "origin"})
         for name in self.labels:
             if name not in names:
@@ -85,10 +77,6 @@ def merged(rows: Iterable[Incident], standing: Mapping[str, Standing]) -> list[d
     An incident that has happened more than once has the time of the first, and everything else of the last. It has
     further fields: `last`, when it has happened last as far as rows say; `state`, OPEN or RESOLVED, and None if nothing
     is known, as of an older release; `state_since`; `cause`; and `count`.
-
-    Args:
-        rows: of `incidents`, with `labels` and `evidence` as values.
-        standing: by id, what its changes say; see `ledger.incidents.standings`.
     """
     first: dict[str, datetime] = {}
     newest: dict[str, Incident] = {}
@@ -109,11 +97,7 @@ def _standing(known: Standing | None) -> dict[str, Any]:
 
 
 def chosen(text: str, values: type[Severity] | type[IncidentState], option: str) -> Any:
-    """A severity or state from what a user has written, in any case.
-
-    Raises:
-        ConfigurationError: there is none of this name.
-    """
+    """A severity or state from what a user has written, in any case."""
     try:
         return values(text.upper())
     except ValueError:
@@ -126,11 +110,7 @@ def chosen(text: str, values: type[Severity] | type[IncidentState], option: str)
 
 
 def label(text: str) -> tuple[str, str]:
-    """A label from `name=value`.
-
-    Raises:
-        ConfigurationError: it has another form.
-    """
+    """A label from `name=value`."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ConfigurationError(
@@ -140,11 +120,7 @@ def label(text: str) -> tuple[str, str]:
 
 
 def moment(text: str, now: datetime) -> datetime:
-    """A time from ISO 8601, UTC unless it says otherwise, or from a duration before now: `30m`, `2h`, `7d`.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """A time from ISO 8601, UTC unless it says otherwise, or from a duration before now: `30m`, `2h`, `7d`."""
     ago = _AGO.fullmatch(text.strip())
     if ago is not None:
         return now - timedelta(**{_UNITS[ago["unit"]]: int(ago["number"])})

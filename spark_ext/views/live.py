@@ -46,7 +46,6 @@ def live_html(snapshot: JobSnapshot, rates: Sequence[float] = (), incident: Last
     """The job as it is now.
 
     Args:
-        snapshot: of the job.
         rates: rows per second at the last looks, oldest first.
         incident: the newest one; None: there was none.
     """

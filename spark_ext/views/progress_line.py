@@ -33,7 +33,6 @@ def show(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console
     """Show a running job until it has ended.
 
     Args:
-        take: takes a snapshot of the job.
         wait: waits for the job's end for at most so many seconds; returns whether it has ended.
         console: where to; None: standard error.
     """
@@ -61,9 +60,6 @@ def _redirected_logs(streams: Sequence[tuple[TextIO, TextIO]]) -> Iterator[None]
     """Let the root logger's handlers write to the streams that rich puts in place of the standard ones.
 
     A handler keeps the stream that it was made with; what it writes there tears the live line.
-
-    Args:
-        streams: each stream, and the one that now stands in for it.
     """
     moved = []
     for handler in logging.getLogger().handlers:

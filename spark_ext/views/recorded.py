@@ -24,12 +24,7 @@ def rows_of(ledger: Ledger, row_type: type[Row], *columns: str) -> list[dict[str
 
 
 def latencies_of(ledger: Ledger, incarnation: int) -> dict[str, tuple[LatencySnapshot, ...]]:
-    """The latencies that were recorded last in a start, by query; each by source and way.
-
-    Args:
-        ledger: the job's.
-        incarnation: number of the start.
-    """
+    """The latencies that were recorded last in a start, by query; each by source and way."""
     rows = ledger.table(LatencyRow).read(where=[("incarnation", "=", incarnation)])
     # There may be many: only the newest ones become Python's.
     keys = ("query", "source", "way")
@@ -60,8 +55,6 @@ def beats_of(
     """When incarnations without a recorded end were last alive: as the next start found, or by the heartbeat.
 
     Args:
-        ledger: the job's.
-        jobs: its rows of `jobs`.
         lost: evidence of its incidents `driver_lost`; None: it is read.
     """
     found: dict[int, datetime] = {}

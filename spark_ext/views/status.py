@@ -104,12 +104,7 @@ def open_ledger(
     """The ledger of an existing job.
 
     Args:
-        state: the job's state directory.
-        storage_options: of an object store, as delta-rs names them.
         damage: gets a line for each table that was deleted; None: it is an error.
-
-    Raises:
-        StateError: there is no job in this directory, or a table of its ledger was deleted.
     """
     ledger = Ledger(state, storage_options=dict(storage_options) if storage_options else None)
     starts = ledger.table(JobRow).read(columns=["start_id"])["start_id"].to_pylist()
@@ -134,13 +129,7 @@ def read_status(state: str, storage_options: Mapping[str, str] | None = None, *,
     """Read a job's status.
 
     Args:
-        state: the job's state directory.
-        storage_options: of an object store, as delta-rs names them.
         incidents: how many of the newest to return.
-
-    Raises:
-        StateError: there is no job in this directory.
-        StorageError: it cannot be read.
     """
     damage: list[str] = []
     facts = FactsReader(open_ledger(state, storage_options, damage), damage).look()
@@ -158,9 +147,6 @@ def status_from(facts: Facts, *, incidents: int = 5) -> JobStatus:
     Args:
         facts: of a job that was started at least once.
         incidents: how many of the newest to return.
-
-    Raises:
-        StateError: the ledger is that of a newer release.
     """
     newest = max((row for row in facts.jobs if row["event"] == "started"), key=lambda row: int(row["incarnation"]))
     number = newest["incarnation"]

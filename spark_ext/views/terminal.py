@@ -19,11 +19,7 @@ def plain(text: str) -> str:
 
 
 class Terminal(Console):
-    """A console on which no text means anything but itself: no markup, and no escape sequence but rich's own.
-
-    Args:
-        options: of `rich.console.Console`.
-    """
+    """A console on which no text means anything but itself: no markup, and no escape sequence but rich's own."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)

@@ -131,13 +131,8 @@ def timeline(
     """Make a timeline from the ledger's rows, which may be in any order.
 
     Args:
-        states: rows of `execution_states`.
-        jobs: rows of `jobs`.
-        epochs: rows of `epochs`.
-        checkpoints: rows of `checkpoints`.
         alive: incarnations whose driver is known to be running. Any other whose end is not recorded was lost, and is
             taken to have lasted until its last row of any kind.
-        beats: when incarnations were last known to be alive, by their heartbeats.
         now: UTC; the time from the end of the last driver until then is a gap too. None: it is not.
     """
     started, ended = _starts_and_ends(jobs)

@@ -28,18 +28,7 @@ def _close() -> None:
 
 @contextmanager
 def arrow_session(server: Server, application: str, who: str, kept: str) -> Iterator[Connection]:
-    """A connection outside of a transaction; it is rolled back and kept for the next use unless an error occurs.
-
-    Args:
-        server: the database.
-        application: `application_name`.
-        who: operator and target, for errors.
-        kept: what is safe, for errors.
-
-    Raises:
-        EnvironmentProblem: ADBC is not installed.
-        SparkExtError: the server failed.
-    """
+    """A connection outside of a transaction; it is rolled back and kept for the next use unless an error occurs."""
     connection = _connected(server, application, who, kept)
     try:
         yield connection

@@ -73,12 +73,7 @@ class Server:
 
     @classmethod
     def of(cls, options: ConnectionOptions, who: str) -> Server:
-        """The server of the options.
-
-        Raises:
-            EnvironmentProblem: psycopg is not installed.
-            ConfigurationError: the option `dsn` is not a connection string; its text is not shown.
-        """
+        """The server of the options."""
         psycopg = load("psycopg", "postgres", who)
         given = {
             name: value
@@ -113,11 +108,7 @@ class Server:
         return (os.getpid(), self.conninfo, *sorted(item for item in os.environ.items() if item[0].startswith("PG")))
 
     def connect(self, application: str) -> psycopg.Connection[Any]:
-        """A new connection, in autocommit mode.
-
-        Raises:
-            psycopg.Error: the connection failed.
-        """
+        """A new connection, in autocommit mode."""
         import psycopg
 
         # Statements prepared on the server would outlive the staging tables that they refer to.
@@ -161,17 +152,7 @@ def session(
     who: str,
     begin: Callable[[psycopg.Connection[Any]], None] = lambda connection: None,
 ) -> Iterator[psycopg.Connection[Any]]:
-    """A connection in autocommit mode, kept for the next use if it is idle afterwards and no error occurred.
-
-    Args:
-        server: the database.
-        application: `application_name`, by which a later start of the job finds the connections of an earlier one.
-        who: operator and target, for errors.
-        begin: called first with a new connection.
-
-    Raises:
-        SparkExtError: the connection failed.
-    """
+    """A connection in autocommit mode, kept for the next use if it is idle afterwards and no error occurred."""
     import psycopg
 
     fresh = False

@@ -48,11 +48,7 @@ class Name:
 
     @classmethod
     def parse(cls, text: str) -> Name:
-        """Parse a name; unquoted parts are taken as they are, not folded to lower case.
-
-        Raises:
-            ValueError: it is not a table's name.
-        """
+        """Parse a name; unquoted parts are taken as they are, not folded to lower case."""
         found = _NAME.fullmatch(text.strip())
         if found is None:
             raise ValueError(f"{text!r} is not a table's name such as 'orders' or 'shop.orders'")

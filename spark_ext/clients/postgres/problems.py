@@ -79,8 +79,6 @@ def to_error(error: BaseException, who: str, kept: str, *, redact: bool = False)
 
     Args:
         error: as psycopg or ADBC raised it.
-        who: operator and target.
-        kept: what is safe.
         redact: whether to omit values of rows.
     """
     state, message = sqlstate(error), describe(error, redact=redact)

@@ -10,11 +10,6 @@ from spark_ext.exchange.contract import Parts
 
 
 def arrow_parts(folder: Path, who: str) -> Parts:
-    """The parts of the exchange in a folder.
-
-    Args:
-        folder: absolute.
-        who: the exchange, for messages.
-    """
+    """The parts of the exchange in a folder."""
     data = folder / "data"
     return Parts(ArrowMaster(folder, who), ArrowWriter(data), ArrowReader(data))

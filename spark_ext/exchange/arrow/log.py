@@ -54,13 +54,7 @@ _File: TypeAlias = "tuple[int, int, int] | None"
 
 
 class ArrowLog(ExchangeLog):
-    """See the module. The threads of a process may share one.
-
-    Args:
-        folder: of the log; made with the first entry.
-        who: the exchange, for messages.
-        span: a state is stored after each so many entries.
-    """
+    """See the module. The threads of a process may share one."""
 
     def __init__(self, folder: Path, who: str, span: int = SPAN) -> None:
         self._folder, self._who, self._span = folder, who, span
@@ -167,20 +161,12 @@ class ArrowLog(ExchangeLog):
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
     def store_state(self, writer: str) -> None:
-        """Store the state of the last look, from which others may begin.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Store the state of the last look, from which others may begin."""
         with self._one:
             replace(self._folder / f"state-{self._state.last:020}.json", self._state.to_json(), writer)
 
     def numbers(self) -> list[int]:
-        """The numbers of all entries whose files are there, in order.
-
-        Raises:
-            OSError: the folder cannot be listed.
-        """
+        """The numbers of all entries whose files are there, in order."""
         return sorted(int(match[1]) for name in self._names() if (match := _ENTRY.fullmatch(name)))
 
     def delete(self, below: int) -> None:
@@ -188,9 +174,6 @@ class ArrowLog(ExchangeLog):
 
         Args:
             below: the number; a state of an entry that is not below it has to be stored.
-
-        Raises:
-            OSError: a file cannot be deleted.
         """
         for number in self.numbers():
             if number < below:
@@ -201,11 +184,7 @@ class ArrowLog(ExchangeLog):
             (self._folder / f"state-{number:020}.json").unlink(missing_ok=True)
 
     def sweep(self, incarnation: int) -> None:
-        """Delete the drafts of older incarnations.
-
-        Raises:
-            OSError: the folder cannot be listed.
-        """
+        """Delete the drafts of older incarnations."""
         for name in self._names():
             writer = writer_of(name)
             if writer is not None and writer.isdigit() and 0 < int(writer) < incarnation:
@@ -222,12 +201,7 @@ class ArrowLog(ExchangeLog):
         self._keep(self._state.last, entry)
 
     def _open(self) -> None:
-        """Begin at the newest stored state whose entry is there; without one, at the first entry.
-
-        Raises:
-            StateError: the first entries are not there, or later ones are missing. Without a state the entries of a log
-                that was put back look so, because it has a gap, and those of one that is being put back.
-        """
+        """Begin at the newest stored state whose entry is there; without one, at the first entry."""
         self._kept.clear()
         states, problem = self._states(), None
         while True:

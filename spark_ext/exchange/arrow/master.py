@@ -24,12 +24,7 @@ ABOUT: Final = "exchange.json"
 
 
 class ArrowMaster(ExchangeMaster):
-    """See the module.
-
-    Args:
-        folder: of the exchange, absolute.
-        who: the exchange, for messages.
-    """
+    """See the module."""
 
     def __init__(self, folder: Path, who: str) -> None:
         self._folder, self._who = folder, who

@@ -30,7 +30,6 @@ class ArrowWriter(ExchangeWriter):
     """See the module.
 
     Args:
-        folder: of the segments.
         buffer: bytes that a task collects before it writes.
     """
 
@@ -78,11 +77,7 @@ def _flush(file: pa.RecordBatchFileWriter, collected: Collected, runs: list[Run]
 
 
 class ArrowReader(ExchangeReader):
-    """See the module.
-
-    Args:
-        folder: of the segments.
-    """
+    """See the module."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -13,10 +13,5 @@ if TYPE_CHECKING:
 
 
 def delta_parts(location: Location, who: str) -> Parts:
-    """The parts of the exchange in a table.
-
-    Args:
-        location: the table's root.
-        who: the exchange, for messages.
-    """
+    """The parts of the exchange in a table."""
     return Parts(DeltaMaster(location, who), DeltaWriter(location), DeltaReader(location))

@@ -69,9 +69,6 @@ class DeltaLog(ExchangeLog):
     """See the module. Safe for several threads.
 
     Args:
-        location: the table's root.
-        who: the exchange, for messages.
-        every: commits between two log checkpoints.
         stale: pause after which the log is opened anew, s.
     """
 
@@ -324,33 +321,20 @@ class DeltaLog(ExchangeLog):
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
     def handle(self) -> DeltaTable | None:
-        """The table at its newest version; None when there is none. To be used while `table.lock` is held.
-
-        Raises:
-            StateError, StorageError: it cannot be read.
-        """
+        """The table at its newest version; None when there is none. To be used while `table.lock` is held."""
         self.table.notice_loss()
         self.table.refresh()
         return self.table.handle
 
     def files(self) -> list[TableFile]:
-        """All files of the newest version.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
-        """
+        """All files of the newest version."""
         with self.table.lock:
             table = self.handle()
             with guarded(self.table.errors, "reading the table"):
                 return [] if table is None else files_of(table)
 
     def remove(self, below: int) -> None:
-        """Remove the files of entries below a number from the table, in one commit.
-
-        Raises:
-            CommitError: other writers were faster in every attempt.
-            StateError, StorageError: the table cannot be written.
-        """
+        """Remove the files of entries below a number from the table, in one commit."""
 
         def attempt(table: DeltaTable | None) -> bool:
             now = time.time_ns() // 1_000_000
@@ -373,12 +357,7 @@ class DeltaLog(ExchangeLog):
         )
 
     def describe(self, text: str) -> None:
-        """Replace the description.
-
-        Raises:
-            CommitError: other writers were faster in every attempt.
-            StateError, StorageError: the table cannot be written.
-        """
+        """Replace the description."""
 
         def attempt(table: DeltaTable | None) -> bool:
             if table is None:

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 class DeltaMaster(ExchangeMaster):
-    """See the module.
-
-    Args:
-        location: the table's root.
-        who: the exchange, for messages.
-    """
+    """See the module."""
 
     def __init__(self, location: Location, who: str) -> None:
         self._location, self._who = location, who

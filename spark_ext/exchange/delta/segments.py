@@ -35,7 +35,6 @@ class DeltaWriter(ExchangeWriter):
     """See the module.
 
     Args:
-        location: the table's root.
         buffer: bytes that a task collects before it writes.
     """
 
@@ -113,16 +112,8 @@ def _open(location: Location, path: str, schema: pa.Schema) -> tuple[Any, Any]:
 def write_marker(location: Location, rows: StructType, writer: str) -> tuple[str, int]:
     """Write a file without rows, which stands in the table for an entry that has none.
 
-    Args:
-        location: the table's root.
-        rows: schema of the exchange's rows.
-        writer: of the entry, by which the file is known when a crash leaves it behind.
-
     Returns:
         Its path relative to the root, and its size.
-
-    Raises:
-        OSError: it cannot be written.
     """
     path = f"data/entry-{writer if writer.isdigit() else 0}-{secrets.token_hex(8)}.parquet"
     file = _File(location, path, arrow_schema(rows, nullable=True))
@@ -130,11 +121,7 @@ def write_marker(location: Location, rows: StructType, writer: str) -> tuple[str
 
 
 class DeltaReader(ExchangeReader):
-    """See the module.
-
-    Args:
-        location: the table's root.
-    """
+    """See the module."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
@@ -176,10 +163,6 @@ def _batches(file: ParquetFile, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def incarnation_of(path: str) -> int | None:
-    """The incarnation that has written a file; None for a file that is none of an exchange's.
-
-    Args:
-        path: relative to the table's root.
-    """
+    """The incarnation that has written a file; None for a file that is none of an exchange's."""
     match = _NAME.fullmatch(path)
     return int(match[1]) if match else None

@@ -80,11 +80,7 @@ class ExchangeErrors(TableRef):
 
 
 def table_schema(rows: spark.StructType, who: str) -> Schema:
-    """The schema of the table for rows of an exchange.
-
-    Raises:
-        ConfigurationError: Delta does not store them.
-    """
+    """The schema of the table for rows of an exchange."""
     if not rows.fields:
         raise refused("the rows have no columns", who, "select at least one column")
     parquet_types.check_input(rows, (), who)
@@ -107,12 +103,7 @@ def rows_schema(table: DeltaTable) -> spark.StructType:
 
 
 def description(table: DeltaTable, uri: str, who: str) -> str:
-    """The stored description of the exchange that a table is.
-
-    Raises:
-        StateError: the table is not an exchange.
-        UnsupportedTableError: it has features that an exchange does not have.
-    """
+    """The stored description of the exchange that a table is."""
     metadata, protocol = table.metadata(), table.protocol()
     text = metadata.configuration.get(ABOUT)
     if text is None or tuple(metadata.partition_columns) != PARTITION_BY:
@@ -137,12 +128,7 @@ def description(table: DeltaTable, uri: str, who: str) -> str:
 
 
 def refuse_other(location: Location, who: str) -> None:
-    """Refuse a place that has no table, and files of something else.
-
-    Raises:
-        StateError: names a file.
-        OSError: the place cannot be listed.
-    """
+    """Refuse a place that has no table, and files of something else."""
     for name in location.files():
         if name.startswith(("data/", ".")):
             continue  # an epoch outside a job may be written before there is a table
@@ -164,15 +150,7 @@ def files_of(table: DeltaTable) -> list[TableFile]:
 
 
 def read_commit(commit: bytes, who: str) -> tuple[list[TableFile], bool]:
-    """The files that one commit adds, and whether it changes the table's properties, columns or features.
-
-    Args:
-        commit: its log file.
-        who: the exchange, for messages.
-
-    Raises:
-        StateError: it is damaged, or of another writer.
-    """
+    """The files that one commit adds, and whether it changes the table's properties, columns or features."""
     files, changed = [], False
     try:
         for line in commit.splitlines():

@@ -30,24 +30,12 @@ def first_version(last: int) -> int:
     Each entry is a version. There is at most one removal for each release, and one new description for each claim; so
     entries that were written one by one have less than three versions each, and a table that was put back before begins
     with four for each number.
-
-    Args:
-        last: number of the last entry with which the new table begins.
     """
     return 4 * (last + 4)
 
 
 def begin_at(folder: Path, table: DeltaTable, version: int) -> None:
-    """Give the newest version of a table another number, and forget all before it. Repeated, it completes the work.
-
-    Args:
-        folder: the table's log, local.
-        table: a table that nobody else uses yet.
-        version: the number.
-
-    Raises:
-        OSError, DeltaError: the log cannot be written.
-    """
+    """Give the newest version of a table another number, and forget all before it. Repeated, it completes the work."""
     here = table.version()
     if here < version:
         table.create_checkpoint()

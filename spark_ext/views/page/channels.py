@@ -21,7 +21,6 @@ def channels(
     finished has no others.
 
     Args:
-        finished: rows of `finished`.
         offsets: by query, those of the newest epoch.
         counts: whether a row belongs to its query's present lineage.
     """

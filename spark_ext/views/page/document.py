@@ -69,7 +69,6 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
     Args:
         facts: of a job that was started at least once.
         now: UTC.
-        points: of all series of queries together.
     """
     started = {row["incarnation"]: row for row in facts.jobs if row["event"] == "started"}
     newest = started[max(started)]

@@ -129,7 +129,6 @@ def series(at: Ints, rows: Ints, ms: Ints, most: int, lag: Ints | None = None) -
 
     Args:
         at: when they were committed, in order, ms.
-        rows: read by each; `UNKNOWN` counts as 0.
         ms: duration of each; `UNKNOWN` does not count.
         most: points, at least 1.
         lag: of the query behind each; `UNKNOWN` does not count. None: these are not epochs of one query.
@@ -158,12 +157,7 @@ def series(at: Ints, rows: Ints, ms: Ints, most: int, lag: Ints | None = None) -
 
 
 def series_of(epochs: Epochs, most: int) -> dict[str, Points]:
-    """The series of each query that has epochs.
-
-    Args:
-        epochs: of the job.
-        most: points of one query.
-    """
+    """The series of each query that has epochs."""
     return {
         uid: series(epochs.at[part], epochs.rows[part], epochs.ms[part], most, epochs.lag[part])
         for uid, part in epochs.slices().items()
@@ -181,9 +175,6 @@ def points_each(queries: Sequence[Any] | int, most: int, least: int, total: int)
 
     Args:
         queries: them, or their number.
-        most: for one query.
-        least: for one query.
-        total: for all of them.
     """
     number = queries if isinstance(queries, int) else len(queries)
     return max(least, min(most, total // max(1, number)))

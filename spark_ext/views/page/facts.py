@@ -83,7 +83,6 @@ class FactsReader:
     """Reads a ledger again and again. For one thread at a time.
 
     Args:
-        ledger: with handles that nobody else uses.
         damage: gets a line for each table that is damaged, of which the rest is read; None: it is an error.
     """
 
@@ -98,11 +97,7 @@ class FactsReader:
         self._facts: Facts | None = None
 
     def look(self) -> Facts:
-        """What is there now; the same object as before if nothing has changed.
-
-        Raises:
-            StateError, StorageError: a table cannot be read.
-        """
+        """What is there now; the same object as before if nothing has changed."""
         names = (*_READ, CHANGES)
         changed = any([self._changed(name) for name in names])  # each of them: not lazily
         with self._noted():

@@ -39,12 +39,7 @@ NONE: Final = Figures()
 
 
 def figures_of(epochs: Epochs, least: Callable[[str], int]) -> dict[str, Figures]:
-    """The figures of each query that has epochs in its present lineage.
-
-    Args:
-        epochs: of the job.
-        least: the first lineage of a query that counts.
-    """
+    """The figures of each query that has epochs in its present lineage."""
     return {uid: _of(epochs, own) for uid, own in _counting(epochs, least).items()}
 
 
@@ -52,8 +47,6 @@ def rates_of(epochs: Epochs, least: Callable[[str], int], now: int) -> dict[str,
     """Rows per second of the last minute, of each query that `figures_of` has.
 
     Args:
-        epochs: of the job.
-        least: likewise.
         now: ms since 1970 UTC.
     """
     return {

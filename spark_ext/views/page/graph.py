@@ -19,12 +19,7 @@ WRITES = "exchange_2pc"
 def newest_definitions(
     definitions: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
-    """What each query is made of now; without those that were renamed or removed.
-
-    Args:
-        definitions: rows of `definitions`.
-        jobs: rows of `jobs`.
-    """
+    """What each query is made of now; without those that were renamed or removed."""
     found: dict[str, Mapping[str, Any]] = {}
     begun: dict[str, int] = {}
     for row in sorted(definitions, key=lambda row: (row["incarnation"], row["at"])):
@@ -68,11 +63,7 @@ def operators(definitions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
 
 
 def edges(made_of: Mapping[str, Mapping[str, list[dict[str, str]]]]) -> list[dict[str, str]]:
-    """From the query that writes an exchange to each one that reads it; an exchange that nobody writes has no edge.
-
-    Args:
-        made_of: as `operators` gives it.
-    """
+    """From the query that writes an exchange to each one that reads it; an exchange that nobody writes has no edge."""
     writers = {one["about"]: query for query, own in made_of.items() for one in own["sinks"] if one["format"] == WRITES}
     found: dict[tuple[str, str, str], None] = {}
     for query, own in made_of.items():
@@ -85,12 +76,7 @@ def edges(made_of: Mapping[str, Mapping[str, list[dict[str, str]]]]) -> list[dic
 def exchanges(
     made_of: Mapping[str, Mapping[str, list[dict[str, str]]]], rows: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The exchanges of a job: who writes and reads each, and whether it is sealed, as its writer has finished.
-
-    Args:
-        made_of: as `operators` gives it.
-        rows: of `exchanges`.
-    """
+    """The exchanges of a job: who writes and reads each, and whether it is sealed, as its writer has finished."""
     sealed: dict[str, int] = {}
     cut: dict[str, int] = {}
     names: dict[str, None] = {}

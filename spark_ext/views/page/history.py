@@ -37,7 +37,6 @@ def timeline_of(facts: Facts, running: frozenset[int]) -> Timeline:
     """The timeline of a job.
 
     Args:
-        facts: of the job.
         running: incarnations whose driver runs, or may run.
     """
     # The epochs of a driver that was lost say how long it lived. As arrays: there may be very many.
@@ -64,9 +63,6 @@ def history(
     """Intervals and sums.
 
     Args:
-        found: the timeline of the job.
-        incidents: rows of `incidents`.
-        hosts: by incarnation, where its driver ran.
         now: until then counts what has not ended.
     """
     divided = downtime(found, incidents, now)
@@ -123,7 +119,6 @@ def whole(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, Any]
     """Incidents, each once, oldest first, with what has become of them; see `views.incidents.merged`.
 
     Args:
-        rows: of `incidents`.
         changes: rows of `incident_changes`; an older ledger has none.
     """
     return merged(rows, standings(changes))

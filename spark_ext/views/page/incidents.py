@@ -46,12 +46,7 @@ def lines(incidents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def detail(row: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """All that is known of one.
-
-    Args:
-        row: of `incidents`.
-        changes: rows of `incident_changes`, of this incident and others.
-    """
+    """All that is known of one."""
     evidence = row["evidence"]
     stack = evidence.get("stack") if isinstance(evidence, Mapping) else None
     rest = {name: value for name, value in evidence.items() if name != "stack"} if stack else evidence

@@ -25,9 +25,6 @@ ORDER: Final = ("FAILED", "DOWN", "FAILING", "RESTARTING", "RESTORING", "DEPLOYI
 def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row per query, those that need attention first.
 
-    Args:
-        page: the document of the job.
-
     Returns:
         `query`, `state`, `rows_per_s` (null: not running), `epochs`, `last_epoch`, `last_epoch_ms`, `parts_ms` (see
         `model.epoch_parts`; empty: unknown), `lag_rows` (null: unknown), `lag_age_s` (since when; null: unknown, or it
@@ -97,7 +94,6 @@ def top_view(page: Mapping[str, Any], height: int | None = None) -> Group:
     """The view for a terminal.
 
     Args:
-        page: the document of the job.
         height: lines of the terminal; None: all queries.
     """
     job = page["job"]

@@ -134,12 +134,7 @@ class Plots:
 
 
 def plots(page: Mapping[str, Any], kinds: Iterable[PlotKind] = ()) -> Plots:
-    """What is drawn of a job.
-
-    Args:
-        page: its document, see `views.page.document`.
-        kinds: what is wanted; nothing: epochs, and of the others what is known.
-    """
+    """What is drawn of a job."""
     given = tuple(kinds)
     wanted = given or tuple(PlotKind)
     series = {uid: one for uid, one in sorted(page["series"]["queries"].items()) if one["at"]}

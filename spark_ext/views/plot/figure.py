@@ -63,11 +63,7 @@ class JobFigure(Figure):
 
 
 def figure(shown: Plots) -> JobFigure:
-    """Draw the plots of a job, one below the other.
-
-    Args:
-        shown: what is drawn.
-    """
+    """Draw the plots of a job, one below the other."""
     heights = [PANEL_HEIGHT] * len(shown.panels)
     if shown.bars is not None:
         heights.append(0.9 + BAR_HEIGHT * max(LEAST_BARS, len(shown.bars)))

@@ -20,26 +20,13 @@ def plots_of(ledger: Ledger, kinds: Iterable[PlotKind], now: datetime) -> Plots:
     """What is drawn of a job that was started at least once.
 
     Args:
-        ledger: the job's.
-        kinds: what is wanted; nothing: all that is known.
         now: UTC.
-
-    Raises:
-        StateError, StorageError: a table cannot be read.
     """
     return plots(page(FactsReader(ledger).look(), now), kinds)
 
 
 def draw(shown: Plots, who: str) -> JobFigure:
-    """Draw the plots with matplotlib.
-
-    Args:
-        shown: what is drawn.
-        who: wants them, for messages.
-
-    Raises:
-        EnvironmentProblem: the extra `plot` is not installed.
-    """
+    """Draw the plots with matplotlib."""
     load("matplotlib", "plot", who, "the Python that draws")
     from spark_ext.views.plot.figure import figure
 

@@ -30,15 +30,7 @@ TICKS: Final = 5
 
 
 def view(shown: Plots, width: int) -> Group:
-    """Draw the plots of a job, one below the other.
-
-    Args:
-        shown: what is drawn.
-        width: characters of a line.
-
-    Raises:
-        EnvironmentProblem: the extra `plot` is not installed.
-    """
+    """Draw the plots of a job, one below the other."""
     plotext: Any = load("plotext", "plot", "plot", "the Python of this command")
     head = Text(f"{shown.job} ", style="bold").append(shown.state, style=colour(shown.state).terminal)
     head.append(f"  {time_text(shown.at)} UTC")
