@@ -43,9 +43,13 @@ SINCE: Final = "2026-11-28T22:00:00Z"
 """Subjects of commits are checked from then on."""
 
 DATA: Final = frozenset(
-    "str int float bool bytes Path datetime timedelta object None Any Callable Sequence Mapping Iterable Collection "
-    "Iterator dict list tuple set frozenset Literal type".split()
+    [
+        *("str", "int", "float", "bool", "bytes", "Path", "datetime", "timedelta", "object", "None", "Any"),
+        *("Callable", "type", "Sequence", "Mapping", "Iterable", "Collection", "Iterator", "Literal"),
+        *("dict", "list", "tuple", "set", "frozenset"),
+    ]
 )
+"""Names in annotations that stand for data, and for functions."""
 
 
 @dataclass(frozen=True)

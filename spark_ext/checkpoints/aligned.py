@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Aligned:
-    """The checkpoint `number`, as far as it has come."""
+    """The checkpoint `number`, with the cuts made until now."""
 
     number: int
     plan: CheckpointPlan
@@ -124,7 +124,7 @@ def _barriers(logged: LoggedOffsets) -> list[SourceBarrier]:
 
 
 def unstamped_feed(graph: JobGraph, members: Mapping[str, Member]) -> str | None:
-    """A query that writes an exchange for others and has no source that can carry a barrier; None: there is none."""
+    """A query that writes an exchange for others and has no source that can carry a barrier, if any."""
     return next(
         (
             uid

@@ -53,7 +53,7 @@ class FinishingQuery(Protocol):
 
 
 class Advance(Enum):
-    """What has come of an attempt to take the next step."""
+    """The outcome of an attempt to take the next step."""
 
     STEP = "step"
     """It was taken."""

@@ -170,7 +170,7 @@ def _manifest(location: Location, who: str) -> dict[str, Any]:
     if text is None:
         found = next(iter(location.files()), None)
         raise StateError(
-            "there is no savepoint here: the folder is empty or missing"
+            "no savepoint found: the folder is empty or missing"
             if found is None
             else f"the savepoint is not complete: it has no {MANIFEST}, which is written last",
             operator=who,

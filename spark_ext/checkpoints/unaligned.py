@@ -38,7 +38,7 @@ class QueryLook:
     epochs: Logged = ()
     finished: bool = False
     committed: int = -1
-    """Its newest committed epoch, as far as it is not among them; -1: they say it."""
+    """Its newest committed epoch if it is not among them; -1: it is."""
     exact: bool = False
     """A cut at another place than the newest one is none: that of an aligned checkpoint is given."""
 
@@ -77,7 +77,7 @@ class Unaligned:
             looks: of each query; one that is missing has not been built.
 
         Returns:
-            The cut; or why there is none now.
+            The cut; or why none can be made now.
         """
         logs = {node.uid: self._log(node, looks.get(node.uid), views) for node in graph}
         found = cut(graph, logs)

@@ -95,7 +95,7 @@ class ExchangeLog(ABC):
 
     @abstractmethod
     def entry(self, number: int) -> Entry | None:
-        """An entry that is not released; None when there is none of this number yet.
+        """An entry that is not released; None: not written yet.
 
         Raises:
             StateError: it is damaged.
@@ -151,7 +151,7 @@ class ExchangeMaster(ABC):
 
     @abstractmethod
     def describe(self) -> Descriptor | None:
-        """Its description; None when there is none.
+        """Its description; None: the exchange does not exist.
 
         Raises:
             StateError: something else is in its place.

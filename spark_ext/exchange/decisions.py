@@ -16,7 +16,7 @@ from spark_ext.model.commits import Claim, Epoch, FenceMark
 def claim_entry(state: LogState, claim: Claim, who: str, at: int) -> Entry | None:
     """A start takes the exchange as the target of its query.
 
-    A query that begins anew under a new lineage, after a reset, abandons what it had written under older ones: the
+    A query that starts from scratch under a new lineage, after a reset, abandons what it had written under older ones: the
     queries that read it have been reset with it, and would read those rows twice.
 
     Args:

@@ -90,7 +90,7 @@ def in_turn(batch: pa.RecordBatch, turn: int, partitions: int) -> list[tuple[int
 
 
 def cut_out(batches: Iterable[pa.RecordBatch], skip: int, rows: int) -> Iterator[pa.RecordBatch]:
-    """So many rows of some batches, after those that are skipped."""
+    """A number of rows of some batches, after those that are skipped."""
     for batch in batches:
         if skip >= batch.num_rows:
             skip -= batch.num_rows

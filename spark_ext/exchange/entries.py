@@ -132,7 +132,7 @@ class Entry:
                 "the entry is empty or truncated, as a power failure may leave the newest files",
                 operator=who,
                 kept="nothing was written; all other entries are unchanged",
-                do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
+                do="restore the file from a backup or, without one, reset the query that writes the exchange with "
                 f"{RESET}",
             ) from None
         if version != VERSION or kind not in _KINDS:
@@ -198,7 +198,7 @@ class LogState:
 
     @property
     def held(self) -> FenceMark | None:
-        """The newest claim's; None when there is none."""
+        """The newest claim's; None: never claimed."""
         return self.mark if self.incarnation else None
 
     def last_epoch(self, application: str) -> int:
@@ -269,7 +269,7 @@ class LogState:
                 "the stored state of the log is empty or damaged, as a power failure may leave the newest files",
                 operator=who,
                 kept="nothing was written; all entries are unchanged",
-                do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
+                do="restore the file from a backup or, without one, reset the query that writes the exchange with "
                 f"{RESET}",
             ) from None
         raise StateError(

@@ -23,7 +23,7 @@ def parts(kind: str, place: str, who: str) -> Parts:
     """
     if kind not in KINDS:
         raise ConfigurationError(
-            f"there is no kind of exchange '{kind}'",
+            f"unknown exchange kind '{kind}'",
             operator=who,
             kept="nothing was started",
             do=f"use one of: {', '.join(KINDS)}",
@@ -64,7 +64,7 @@ def opened(kind: str, place: str, exchange: str, who: str) -> Parts:
 
 
 def kind_at(place: str) -> str:
-    """The kind of the exchange in a folder; `arrow` when there is none.
+    """The kind of the exchange in a folder; `arrow` without an exchange.
 
     Args:
         place: its folder, a path or URI.

@@ -8,7 +8,7 @@ Segments are linked where that is possible, so a savepoint costs neither time no
 exchange releases them. An exchange that is put back has the id of the one that it was, because consumers' positions
 name it, in another job as well.
 
-Whoever puts an exchange back in the place of another one first appends a claim to the log of that one, which keeps
+To put an exchange back in the place of another one, a restore first appends a claim to the log of that one, which keeps
 older drivers out, then puts this one back into a folder beside it, and exchanges the folders. A driver that was frozen
 through all this writes nothing into the new log, provided that `number` is greater than any entry of the old one.
 """
@@ -68,7 +68,7 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
     reach(FailPoint.EXCHANGE_BEFORE_PIN)
     about = master.describe()
     if about is None:
-        raise FileNotFoundError(f"there is no exchange at {place}")
+        raise FileNotFoundError(f"no exchange found at {place}")
     state = master.log.look()
     if not 0 <= first <= end <= state.last + 1:
         raise ValueError(f"{about.who} has entries up to {state.last}, and those from {first} to {end - 1} are wanted")

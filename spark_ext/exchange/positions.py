@@ -79,8 +79,8 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
 
     Args:
         state: of the log, as of the last look; entries that came later are not read.
-        rows: at most so many rows; None: no limit.
-        size: at most about so many bytes; None: no limit.
+        rows: the most rows; None: no limit.
+        size: the most bytes, approximately; None: no limit.
         upto: read only entries below this number; None: all that there are.
     """
     _refuse_abandoned(state, at, start)
@@ -205,7 +205,7 @@ def _entry(at: At, number: int, who: str) -> Entry:
             f"entry {number} of the exchange is not there",
             operator=who,
             kept="nothing of this epoch was read",
-            do=f"restore the exchange's folder from a backup; if there is none, discard the history with {RESET}",
+            do=f"restore the exchange's folder from a backup or, without one, discard the history with {RESET}",
         )
     return entry
 

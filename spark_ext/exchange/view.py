@@ -45,7 +45,7 @@ class ExchangeView:
                 f"the exchange was deleted{' and created again' if about is not None else ''} while the job runs",
                 operator=self._about.who,
                 kept="nothing was released",
-                do="stop the job, and restore the exchange's folder from a backup; if there is none, discard the "
+                do="stop the job, and restore the exchange's folder from a backup or, without one, discard the "
                 f"history of the query that writes it with {RESET}",
             )
         self._about = about

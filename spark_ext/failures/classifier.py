@@ -121,7 +121,7 @@ class Classifier:
         return judged(evidence, self._rules)
 
     def classify(self, evidence: Evidence, *, job: str = "", query: str = "", epoch: int = -1) -> Verdict:
-        """The verdict on a failure, with the labels of plugins, each of which may take its time.
+        """The verdict on a failure, with the labels of plugins, which may be slow.
 
         Args:
             evidence: of the failure.
@@ -205,7 +205,7 @@ def load(path: str | None = None) -> Classifier:
     """The classifier of a job: the user's rules and plugins, those of installed packages, and the shipped rules.
 
     Args:
-        path: of the user's rules; None: there are none.
+        path: of the user's rules, if any.
 
     Raises:
         ConfigurationError: the file cannot be read or is invalid, a plugin cannot be imported, or two of them clash.

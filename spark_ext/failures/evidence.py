@@ -43,7 +43,7 @@ class Owner(str, Enum):
     SPARK = "spark"
     """Spark and pyspark."""
     STANDARD = "standard"
-    """Python's and Java's standard libraries: they belong to whoever calls them."""
+    """Python's and Java's standard libraries: they belong to their caller."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _ENDS_WITH_STATE: Final = re.compile(r"(?:\s*SQLSTATE: [0-9A-Z]{5})+\s*$")
 
 
 def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> tuple[Raised, ...]:
-    """The chain of exceptions in a stack trace, outermost first; empty if there is none."""
+    """The chain of exceptions in a stack trace, outermost first; empty without one."""
     found: list[Raised] = []
     head: re.Match[str] | None = None
     message: list[str] = []
@@ -110,13 +110,13 @@ def _raised(
 
 
 def condition_of(message: str) -> str:
-    """Spark's error condition at the beginning of a message; "" if there is none."""
+    """Spark's error condition at the beginning of a message, or ""."""
     match = _CONDITION.match(message.lstrip())
     return match["condition"] if match is not None else ""
 
 
 def state_in(message: str) -> str:
-    """The SQLSTATE that Spark names first in a message that begins with a condition; "" if there is none."""
+    """The SQLSTATE that Spark names first in a message that begins with a condition, or ""."""
     match = _SQLSTATE.search(message) if condition_of(message) else None
     return match["state"] if match is not None else ""
 
@@ -208,6 +208,6 @@ def said(message: str, packages: Collection[str] = (), *, marked: bool = True) -
 
 
 def streamed(text: str, packages: Collection[str] = (), *, marked: bool = True) -> list[Raised]:
-    """What a line of Spark's on a query that has failed says; empty if there is none."""
+    """What Spark's line about a failed query says; empty without one."""
     match = _STREAM_FAILED.search(text)
     return said(text[match.end() :], packages, marked=marked) if match is not None else []

@@ -48,13 +48,13 @@ _ERRNO: Final = re.compile(r"\[Errno (\d+)\] ")
 
 
 def begin_of(text: str) -> int:
-    """Where the first traceback of a text begins, perhaps of a group; -1 if there is none."""
+    """Where the first traceback of a text begins, perhaps of a group; -1: not found."""
     alone, group = text.find(TRACEBACK), text.find(_GROUP)
     return group if 0 <= group < alone else alone
 
 
 def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> tuple[Raised, ...]:
-    """The chain of exceptions in a traceback, outermost first; empty if there is none.
+    """The chain of exceptions in a traceback, outermost first; empty without one.
 
     Args:
         text: begins with a traceback, or with some words before it.
@@ -165,7 +165,7 @@ def crash(message: str, user_packages: Collection[str] = ()) -> Raised | None:
 
 
 def headed(text: str, frames: tuple[Frame, ...] = ()) -> Raised | None:
-    """An exception of which only `Kind: message` is known, and perhaps its frames, innermost first."""
+    """An exception known by `Kind: message` only, and perhaps its frames, innermost first."""
     plain = text.strip()
     match = _HEAD.match(plain) or _SILENT.match(plain)
     if match is None:

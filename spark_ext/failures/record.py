@@ -64,7 +64,7 @@ def _entry(error: BaseException, link: Link) -> dict[str, Any]:
 
 
 def read(text: str, user_packages: Collection[str] = ()) -> tuple[Raised, ...] | None:
-    """The exceptions of the record in a text, outermost first; None if there is none of this session's workers."""
+    """The exceptions of the record in a text, outermost first; None: no record of this session's workers."""
     for match in reversed(list(_RECORD.finditer(text))):
         if match["mark"] == errors.known_mark():
             entries = json.loads(zlib.decompress(base64.b64decode(match["body"])))

@@ -1,6 +1,6 @@
 """The evidence in a text: a log, a stack trace that somebody has pasted, a driver's traceback. Pure.
 
-Text is the weakest evidence, since a message can imitate anything. It serves `spark-ext classify` and failures of which
+Text is the weakest evidence, since a message can imitate anything. It serves `spark-ext classify` and failures for which
 nothing else is left.
 """
 
@@ -15,7 +15,7 @@ from spark_ext.failures.notebook import as_python_writes
 
 
 def evidence_of_text(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> Evidence | None:
-    """What a text tells of a failure; None if there is no exception in it.
+    """What a text tells of a failure; None: it contains no exception.
 
     Args:
         text: a stack trace of Java or Python, perhaps among other lines; of a log, the part that `log` finds.

@@ -25,7 +25,7 @@ class Verdict:
     raised: Raised
     """The exception that the rule matched."""
     place: str = ""
-    """The user's line that ran, or that built the expression: `flights.py, line 12, in half`; "" if there is none."""
+    """The user's line that ran, or that built the expression: `flights.py, line 12, in half`, or ""."""
     places: tuple[str, ...] = ()
     """The user's line of each exception that led to the failure, innermost first; `place` is the first of them."""
     subject: str = ""
@@ -216,7 +216,7 @@ _SUBJECTS: Final = (
 
 
 _WEAK: Final = re.compile(r"^weakref\.(?:ReferenceType|(?:Callable)?ProxyType)$")
-"""Classes of which objects are made with functions of `weakref`, and which nobody calls by their names."""
+"""Classes whose objects functions of `weakref` make; nobody calls them by name."""
 _NO_NAME: Final = re.compile(r"^(?:jdk\.internal|sun|com\.sun)\.(?:\w+\.)*(?=[A-Z])")
 """Packages within Java itself, which no code of the user's names."""
 

@@ -1,4 +1,4 @@
-"""When a driver was last alive: a small file of its incarnation, written anew every few seconds.
+"""When a driver was last alive: a small file of its incarnation, rewritten every few seconds.
 
 A driver that is killed records no end. Without the heartbeat a job that had nothing to do for an hour, and was killed
 then, would seem to have been down for that hour. The next start reads the file, records what it says as an incident,

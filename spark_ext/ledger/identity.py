@@ -108,7 +108,7 @@ def lineages(rows: Iterable[JobRow]) -> Lineages:
 
 
 def restoring(rows: Iterable[JobRow]) -> JobRow | None:
-    """The newest step of a restore that has begun and is not complete; None when there is none."""
+    """The newest step of a restore that has begun and is not complete, if any."""
     found = None
     for row in in_order(rows):
         if row.event in ("restoring", "restored"):

@@ -179,11 +179,11 @@ class Ledger:
         return self._greatest(ControlEventRow, "sequence") or 0
 
     def newest_transition(self) -> int:
-        """The greatest control sequence of which something has come so far; 0: none."""
+        """The greatest control sequence that has had an outcome; 0: none."""
         return self._greatest(ControlTransitionRow, "sequence") or 0
 
     def open_control_events(self) -> list[ControlEventRow]:
-        """Events that were accepted and of which nothing has come for good, in their order."""
+        """Accepted events without a final outcome, in order."""
         table = self.table(ControlEventRow)
         steps = table.read(["sequence", "event_id", "status"])
         over = self.table(ControlTransitionRow).read(["event_id"], [("query", "=", ""), ("status", "in", list(FINAL))])

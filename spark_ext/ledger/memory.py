@@ -36,7 +36,7 @@ class QueryMemory:
     sources: frozenset[str] = frozenset()
     """Uids of sources that have finished channels in it."""
     last_epoch: tuple[str, int] | None = None
-    """Spark's query id and the newest epoch in the table `epochs`; None: there is none."""
+    """Spark's query id and the newest epoch in the table `epochs`; None: it has none."""
     query_id: str | None = None
     """Spark's id, by whatever row has it; None: unknown."""
     committed: int = -1

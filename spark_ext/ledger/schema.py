@@ -79,7 +79,7 @@ class JobRow(Row):
     renamed_from: str | None = None
     """For a renamed query, the name that it had; null otherwise."""
     parent: int | None = None
-    """For a new lineage that continues an older one, that lineage; null if it begins anew."""
+    """For a new lineage that continues an older one, that lineage; null if it starts from scratch."""
     cut: Json = None
     """Where it continues the older one: per source, the last finish sequence that counts; null without a parent."""
     savepoint: str | None = None
@@ -306,7 +306,7 @@ class ControlRequestRow(Row):
     status: int
     """Of the HTTP response."""
     event_id: str | None
-    """The event that was accepted, or had been under the same key; null if there is none."""
+    """The event that was accepted, or had been under the same key, if any."""
     reason: str
     """Why it was refused; "" otherwise."""
 
@@ -350,7 +350,7 @@ class LatencyRow(Row):
     latency_ms: int
     """From the moment at which the source took up the rows of the newest marker to that commit, ms."""
     hops: Json
-    """The queries on the way, the last of which is this one, each with the time from the source to its commit, ms; a
+    """The queries on the way, ending with this one, each with the time from the source to its commit, ms; a
     list of lists."""
     markers: int
     """How many have arrived in this incarnation."""

@@ -124,7 +124,7 @@ class LedgerTable(Generic[R]):
 
     @contextmanager
     def opened(self) -> Iterator[DeltaTable | None]:
-        """The handle, at the newest version, for looking at files; None when there is no table."""
+        """The handle, at the newest version, for looking at files; None without a table."""
         with self._log.lock:
             self.refresh()
             with guarded(self.errors, "looking at the table"):

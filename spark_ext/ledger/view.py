@@ -131,7 +131,7 @@ class SourceView:
         """The aligned checkpoints of an incarnation, and the one that this source has to begin.
 
         Returns:
-            What is known of them; the newest pending one that the source stamps by itself, 0 if there is none.
+            What is known of them; the newest pending one that the source stamps by itself, or 0.
         """
         if self._cuts.changed():
             self._read_checkpoints(incarnation)

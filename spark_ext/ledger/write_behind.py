@@ -46,10 +46,10 @@ class WriteBehind:
     """Collects rows and writes them through the fenced writer.
 
     Args:
-        heartbeat: written on the same thread; None: there is none.
+        heartbeat: written on the same thread, if any.
         every: time between two beats, s.
         registry: types of incidents; None: those that ship with the package.
-        dispatcher: of listeners; None: there are none.
+        dispatcher: of listeners, if any.
         tap: given each row: one that is written behind when it comes, one that is written at once when it has been.
             Called on the thread that brings it: must not wait, and must not raise.
     """

@@ -67,13 +67,13 @@ class Advance:
     """How far a source may be planned now."""
 
     upto: int | None
-    """How many entries the epoch may have read at its end, in each partition; None: there is no limit."""
+    """How many entries the epoch may have read at its end, in each partition; None: no limit."""
     barrier: int
-    """What the offset carries if the limit is reached, or at once if there is none."""
+    """What the offset carries once the limit is reached, or at once without a limit."""
     before: int
     """What it carries as long as the limit is not reached."""
     waits_for: tuple[str, ...] = ()
-    """The sources because of which it stays where it is."""
+    """The sources that hold it where it is."""
 
     def stamp(self, position: int) -> int:
         """The barrier of an offset that is planned up to a position, in entries read in full."""
@@ -128,7 +128,7 @@ def barrier_of(sources: Collection[SourceBarrier]) -> int:
 def aligned_cut(epochs: Iterable[tuple[int, Collection[SourceBarrier]]], checkpoint: int) -> int | None:
     """The cut of a query: its first epoch in which all live sources carry the barrier, and at least one carries it.
 
-    A query of which all sources have ended without the barrier has no cut. It is recorded as finished once its final
+    A query whose sources have all ended without the barrier has no cut. It is recorded as finished once its final
     checkpoint is complete, see `CheckpointPlan.without`.
 
     Returns:

@@ -56,7 +56,7 @@ _PHASES: Mapping[State, Phase] = {
 
 
 class Reason(Enum):
-    """Why there is no checkpoint now."""
+    """Why no checkpoint can be taken now."""
 
     STARTING = "the query has not started yet"
     RESTARTING = "the query is being restarted"
@@ -70,7 +70,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class NotNow:
-    """No checkpoint can be taken at present. Not an error: the next attempt decides anew."""
+    """No checkpoint can be taken at present. Not an error: the next attempt decides again."""
 
     reason: Reason
     query: str
@@ -133,7 +133,7 @@ class CheckpointPlan:
         return producer not in self.wait_for and producer not in self.finished
 
     def missing(self, delivered: Collection[str]) -> frozenset[str]:
-        """The queries whose cut is still waited for; the checkpoint completes when there is none."""
+        """The queries whose cut is still awaited; the checkpoint completes when this is empty."""
         return self.wait_for.difference(delivered)
 
     def finish(self, query: str, sources: Iterable[Finish], *, started: bool = True) -> Finish:

@@ -99,7 +99,7 @@ class Claim:
     query_id: str | None = None
     """Spark's id of the query in this state; None before its first start."""
     planned: int | None = None
-    """The newest epoch that this state knows to be planned: the newest of Spark's `offsets`; -1 when there is none.
+    """The newest epoch that this state knows to be planned: the newest of Spark's `offsets`; -1: none.
     None: not known, so nothing can be concluded from it."""
     previous: int | None = None
     """The newest epoch of this query that is known to be in the target; None: none is known to be."""
@@ -134,7 +134,7 @@ class Claim:
 
         Args:
             known: per query id, the newest epoch that the target holds of this sink in this lineage.
-            held: the mark of the newest claim in the target; None when there is none.
+            held: the mark of the newest claim in the target; None: never claimed.
             operator: whose target it is, for messages.
 
         Raises:
@@ -220,7 +220,7 @@ class Epoch:
     previous: int | None = field(default=None, compare=False)
     """The newest epoch of this query that is known to be in the target; None: none is known to be."""
     barrier: int | None = field(default=None, compare=False)
-    """The aligned checkpoint whose cut of the query is right after this epoch; None: there is none."""
+    """The aligned checkpoint whose cut of the query is right after this epoch, if any."""
 
     @property
     def mark(self) -> FenceMark:
@@ -231,8 +231,8 @@ class Epoch:
         """Compare the target, at the moment of the commit, with the one that was claimed and written to.
 
         Args:
-            held: the mark of the newest claim in the target; None when there is none.
-            last: the last epoch that it holds under `application`; None when there is none.
+            held: the mark of the newest claim in the target; None: never claimed.
+            last: the last epoch that it holds under `application`; None: none yet.
             operator: whose target it is, for messages.
 
         Raises:

@@ -101,7 +101,7 @@ class Configuration:
         return replace(self, standing=standing, aligned=aligned)
 
     def of(self, kind: str, target: Target, slot: str = "") -> Json:
-        """The value of a standing kind that is in force for exactly this target; None if there is none.
+        """The value of a standing kind that is in force for exactly this target, if any.
 
         For a kind without a value, such as `pause`, use `has`.
         """

@@ -3,7 +3,7 @@
 A *standing* event is in force until another one takes its place; it is part of the configuration of each epoch. An
 event that is obeyed *once* is not obeyed again after a crash or a restore. Pure.
 
-A plugin adds kinds by entry points of the group `spark_ext.control_kinds`, each of which names a `Kind`, or by
+A plugin adds kinds by entry points of the group `spark_ext.control_kinds` that name a `Kind` each, or by
 `register`.
 """
 

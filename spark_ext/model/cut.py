@@ -23,7 +23,7 @@ Place = tuple[int, int]
 """Where a reader is in a partition: the entries that it has read in full, and the rows of the next one."""
 
 EntryRows = Mapping[str, Mapping[int, Mapping[int, int]]]
-"""Rows per exchange, entry and partition, as far as known."""
+"""Rows per exchange, entry and partition, where known."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Position:
 
     @classmethod
     def behind(cls, entries: int) -> Position:
-        """The position of a reader that has read so many entries in full, in each partition."""
+        """The position of a reader that has read the first entries in full, in each partition."""
         return cls(rest=(entries, 0))
 
     def at(self, partition: int) -> Place:
@@ -152,7 +152,7 @@ def cut(graph: JobGraph, logs: Mapping[str, QueryLog], rows: EntryRows | None = 
     A gated query belongs to the cut only once those that it waits for have finished there.
 
     Returns:
-        The cut, or the query of which Spark has already removed the epoch that it would have to step back to; or one
+        The cut, or the query that would have to step back to an epoch that Spark has already removed; or one
         that may not step back, and is at a place that is not consistent with the others'.
     """
     states: dict[str, _State] = {}

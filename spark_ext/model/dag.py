@@ -31,7 +31,7 @@ class QueryNode:
     reads: tuple[Reader, ...] = ()
     """Its sources that read exchanges. One exchange may be read more than once, as in a self-join."""
     writes: tuple[str, ...] = ()
-    """Exchanges of which it is the producer."""
+    """Exchanges that it produces."""
     after: tuple[str, ...] = ()
     """Queries that must have finished before this one is built."""
 

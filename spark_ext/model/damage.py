@@ -29,7 +29,7 @@ def checkpoint_to_restore(
     """The newest checkpoint that serves.
 
     Returns:
-        Its number; or None, and why there is none.
+        Its number; or None, and why no checkpoint qualifies.
     """
     by_lineage = {restore.lineage: restore for restore in restores}
     upto: int | None = None

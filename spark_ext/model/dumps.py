@@ -23,7 +23,7 @@ class Section:
 
     title: str
     text: str
-    """The stacks; or, in words, why there are none."""
+    """The stacks; or, in words, why they could not be taken."""
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def next_offset(start: EndOffset, watches: Sequence[str], committed: LoggedOffse
     """The end of the epoch being planned; `start` itself if this epoch needs no step of the end of input.
 
     Args:
-        committed: the newest epoch that Spark has committed; None if there is none.
+        committed: the newest epoch that Spark has committed; None: none yet.
     """
     if start.flushed and start.marker > before:
         return start

@@ -12,7 +12,7 @@ from typing import Any, Final
 from spark_ext.model.logged_offsets import LoggedOffsets
 
 NEEDED: Final = 5
-"""Of so many epochs both have to be known, rows and advance."""
+"""The number of epochs whose rows and advance both have to be known."""
 
 ALIKE: Final = 1.25
 """Rows by advance may differ so much among epochs."""

@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True)
 class QueryView:
-    """A query, as far as events are concerned."""
+    """What events need to know of a query."""
 
     uid: str
     sources: frozenset[str]

@@ -86,10 +86,10 @@ class Look:
 
 
 QUIET_LOOKS: Final = 10
-"""So many looks in a row at an epoch without a Spark job mean that the epoch is run by the driver alone."""
+"""After this number of polls in a row without a Spark job, an epoch is taken to run in the driver alone."""
 
 WAITING_LOOKS: Final = 2
-"""So many looks in a row at tasks without a slot mean that the epoch is not being scheduled."""
+"""After this number of polls in a row without a slot for its tasks, an epoch is SCHEDULING."""
 
 
 @dataclass(frozen=True)

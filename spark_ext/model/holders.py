@@ -26,7 +26,7 @@ class Holder:
     what: str
     """In words, for people."""
     frame: Frame | None = None
-    """The innermost frame that is to blame; None: there is none."""
+    """The innermost frame to blame, if any."""
     threads: tuple[Thread, ...] = field(default=(), compare=False)
     """The stacks that say so."""
 

@@ -1,4 +1,4 @@
-"""Where a query stands still for a restart: events at which its sources plan nothing until it is started anew. Pure.
+"""Where a query stands still for a restart: events at which its sources plan nothing until it has restarted. Pure.
 
 A change that needs a restart takes effect between two epochs: those before it have the old plan and configuration,
 those behind it the new ones. So the planners of a query obey the events before the one that needs a restart, *hold*
@@ -33,7 +33,7 @@ def changed_key(event: Event, aligned: Callable[[int], Json]) -> tuple[Target, s
     """Whose configuration an event puts into force, and which key of it; None if it changes none.
 
     Args:
-        aligned: the aligned event with a sequence, as `kind`, `target` and `value`; None if there is none.
+        aligned: the aligned event with a sequence, as `kind`, `target` and `value`; None: no such event.
     """
     kind, target, value = event.kind, event.target, event.value
     if kind == "release":

@@ -54,7 +54,7 @@ class Identity:
 
     @classmethod
     def of(cls, options: Mapping[str, str], operator: str) -> Identity:
-        """The identity that a writer's options carry; that of no job when there is none."""
+        """The identity that a writer's options carry; `NO_JOB` without these options."""
         text = options.get(OPTION)
         if text is None:
             return OUTSIDE

@@ -14,13 +14,13 @@ from math import ceil
 from typing import Final, TypeAlias
 
 WINDOW: Final = 600
-"""Percentiles are those of so many of the newest markers: ten minutes' at the default interval."""
+"""The number of newest markers that percentiles cover: ten minutes at the default interval."""
 
 MOST_CARRIED: Final = 512
 """Epochs of a query whose markers wait for readers of its exchange; beyond that they are thinned out."""
 
 MOST_WAITING: Final = 1_024
-"""Commits of a query of which it is not known yet what they have read of an exchange; older ones are forgotten."""
+"""The number of commits per query that may wait to learn what they read of an exchange; older ones are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Marker:
 
     @property
     def ms(self) -> int:
-        """From the source to that commit; 0 if there is none."""
+        """From the source to that commit; 0 before the first."""
         return self.hops[-1].ms if self.hops else 0
 
     @property
@@ -78,7 +78,7 @@ class Sampler:
     """Chooses the epochs that are marked.
 
     Args:
-        interval: at most one marker of a source in so many ms; 0: each epoch.
+        interval: least time between two markers of a source, ms; 0: a marker for each epoch.
     """
 
     def __init__(self, interval: int) -> None:
@@ -161,7 +161,7 @@ class Flow:
         self._producers[exchange] = _Producer(query, application, tuple(readers))
 
     def seen(self, application: str, epoch: int) -> None:
-        """All commits of a query up to this epoch were given, as far as they are known."""
+        """All known commits of a query up to this epoch have been given."""
         self._seen[application] = max(epoch, self._seen.get(application, -1))
 
     def commit(self, commit: Commit) -> None:
@@ -287,7 +287,7 @@ class Latencies:
 
 
 def percentile(ordered: Sequence[int], percent: int) -> int:
-    """The smallest value that at least so many percent of all do not exceed.
+    """The smallest value that at least this percentage of all values does not exceed.
 
     Args:
         ordered: the values, ascending; at least one.

@@ -2,7 +2,7 @@
 
 Rows of the ledger have the name and the lineage that their query had when they were written. A reset gives a query a
 new lineage, so that its rows no longer count. A rename leaves the lineage as it is and gives the *old name* a new one,
-so that rows of the old name and the old lineage are the renamed query's, whoever uses that name afterwards.
+so that rows of the old name and the old lineage are the renamed query's, even if another query takes that name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final
 
 FIRST: Final = 1
-"""Lineage of a job that was never reset, and of which no query was renamed."""
+"""Lineage of a job that was never reset and has no renamed query."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LineageEvent:
     renamed_from: str | None = None
     """The former name of a renamed query; None for a new lineage."""
     parent: int | None = None
-    """The lineage that a new one continues; None: it begins anew."""
+    """The lineage that a new one continues; None: it starts from scratch."""
     cut: Mapping[str, int] = field(default_factory=dict)
     """Per source, the last finish of the parent that counts."""
 
@@ -42,7 +42,7 @@ class Span:
     since: int
     """The first incarnation."""
     before: int | None = None
-    """The first incarnation that does not belong to it any more; None: there is none."""
+    """The first incarnation that no longer belongs to it; None: all do."""
 
     def holds(self, query: str, incarnation: int) -> bool:
         """Whether a row belongs to it."""
@@ -71,7 +71,7 @@ class Lineages:
         return max((event.lineage for event in self.events), default=FIRST)
 
     def of(self, query: str) -> int | None:
-        """The lineage that the events give a query; None when there is none of it."""
+        """The lineage that the events give a query; None: no event is about it."""
         event = self._last(query, self.events)
         return None if event is None else event.lineage
 

@@ -1,4 +1,4 @@
-"""The content of one `offsets/N` of Spark's write-ahead log. Pure: created by whoever reads the file."""
+"""The content of one `offsets/N` of Spark's write-ahead log. Pure: the caller reads the file."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ FLOOR: Final = 30.0
 """No epoch is slow before this time, s."""
 
 KNOWN: Final = 10
-"""Of so many epochs it has to be known how long they took."""
+"""The number of epochs whose duration has to be known."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Usual:
         return cls(usual([ms for ms, _ in recent]), 1000 * usual([rows for _, rows in recent]))
 
     def expected(self, rows: float) -> float:
-        """How long an epoch usually takes that has so many rows, s."""
+        """The expected duration of an epoch with that number of rows, s."""
         return self.seconds * max(1.0, rows / max(1.0, self.rows))
 
 

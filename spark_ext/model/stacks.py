@@ -21,7 +21,7 @@ class Thread:
     frames: tuple[Frame, ...] = ()
     """Innermost first."""
     runs: bool = False
-    """Whether it uses a processor, as far as its JVM knows."""
+    """Whether it uses a processor, according to its JVM."""
     cpu: float | None = field(default=None, compare=False)
     """CPU time so far, s, of a thread of the driver's Python process; None: unknown."""
 

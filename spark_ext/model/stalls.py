@@ -21,10 +21,10 @@ FIRST: Final = 60.0
 """Before the first epoch of a start has been committed, nothing is known of how long one takes, s."""
 
 USUAL: Final = 2.0
-"""A query is looked at more closely after so many times its usual epoch."""
+"""A query is examined after this multiple of its expected epoch."""
 
 WEAK: Final = 6
-"""A process that wakes up now and then, and does next to nothing, is stuck after so many times the patience."""
+"""A process that wakes up now and then and does next to nothing is stuck after this multiple of the patience."""
 
 
 def patience(recent_ms: Sequence[int], fixed: float | None) -> float:
@@ -44,7 +44,7 @@ def weak_patience(limit: float, expected: float | None) -> float:
 
     Args:
         limit: how long it may make none, s.
-        expected: how long an epoch of so many rows usually takes, s; None: unknown.
+        expected: duration of an epoch with its rows, s; None: unknown.
     """
     return max(WEAK * limit, USUAL * (expected or 0.0))
 

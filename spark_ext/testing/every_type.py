@@ -50,7 +50,7 @@ def without(*names: str) -> T.StructType:
     """The schema without some of its columns.
 
     Raises:
-        ValueError: there is no such column.
+        ValueError: no such column.
     """
     unknown = set(names) - set(EVERY_TYPE.fieldNames())
     if unknown:

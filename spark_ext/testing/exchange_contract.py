@@ -243,7 +243,7 @@ class ExchangeContract(ExchangeRowsContract, ExchangeSavepointContract):
         before.step(10)
         restored = Producer(place, 2, lineage=1)
         restored.claim()
-        assert Reader(place).all().ids == [], "a new lineage begins anew"
+        assert Reader(place).all().ids == [], "a new lineage starts from scratch"
         restored.run(0, 100, 110)
         restored.run(1, 110, 120)
         restored.cut(6, 10)
@@ -296,7 +296,7 @@ class ExchangeContract(ExchangeRowsContract, ExchangeSavepointContract):
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def test_x3_it_is_described_before_its_first_entry(self, place: Place) -> None:
-        """Whoever makes it first; what may change is changed, and everything else is refused by name."""
+        """The first writer makes it; what may change is changed, and everything else is refused by name."""
         made = place.parts().master.register(place.descriptor())
         assert place.parts().master.describe() == made
         assert place.parts().master.log.look() == LogState()

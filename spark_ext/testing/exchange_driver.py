@@ -185,7 +185,7 @@ class Reader:
         self._tasks = [place.parts() for _ in range(tasks)]
 
     def step(self, most: int | None = None) -> bool:
-        """One epoch of at most so many rows; whether there was anything in it."""
+        """One epoch of at most `rows` rows; whether it had any."""
         log = self.parts.master.log
         state = log.look()
         first = max(self.front.entry, state.released if not any(self.front.rows) else 0)
@@ -203,7 +203,7 @@ class Reader:
         return step.moved
 
     def all(self, most: int | None = None) -> Reader:
-        """Read to the end, in epochs of at most so many rows."""
+        """Read to the end, in epochs of at most `rows` rows."""
         while self.step(most) and not self.sealed:
             pass
         return self

@@ -48,7 +48,7 @@ class ExchangeSavepointContract:
         readers = [(fast, fast.front), (slow, slow.front)]
         late = [Reader(place, at=front) for _, front in readers]
         restored = Producer(place, 3, lineage=2).claim()
-        assert restored.parts.master.log.look().cuts[-1] == log.cuts[-1], "it does not begin anew"
+        assert restored.parts.master.log.look().cuts[-1] == log.cuts[-1], "it continues"
         restored.run(0, 100, 110)
         restored.run(1, 110, 120)
         restored.seal(2)
@@ -85,7 +85,7 @@ class ExchangeSavepointContract:
         assert Reader(place).all().ids == list(range(100, 110))
         _replaced(place, folder, 40, 2)
         assert Reader(place).all().ids == list(range(10, 30))
-        assert place.parts().master.log.look().released_rows == 10, "whoever begins now has missed them"
+        assert place.parts().master.log.look().released_rows == 10, "a consumer that begins now has missed them"
 
     def test_x6_a_sealed_exchange_stays_sealed(self, place: Place) -> None:
         """Whether the seal is in flight, or everybody has read it; and one that is sealed later is open again."""

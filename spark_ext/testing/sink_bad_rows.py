@@ -22,7 +22,7 @@ from spark_ext.testing.children import frozen, killed_at, was_fenced
 from spark_ext.testing.sink_driver import NUMBERS, STATES, Driver, Row, SinkTarget, numbered
 
 BAD_EVERY = 5
-"""Of so many rows of an epoch the first is spoiled."""
+"""The rows of an epoch; the first one is spoiled."""
 
 ASIDE: Mapping[str, str] = {"on_bad_row": "quarantine"}
 

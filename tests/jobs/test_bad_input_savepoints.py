@@ -61,7 +61,7 @@ DAMAGES: dict[str, tuple[Change, tuple[str, ...]]] = {
     "one-byte": (flipped, ("is damaged", "the file exchanges/x/", "the checksum")),
     "flags-gone": (lambda at: (at / "flags.arrow").unlink(), ("is damaged", "flags.arrow is missing")),
     "of-the-future": (of_the_future, ("has version 2; this release reads version 1",)),
-    "gone-altogether": (shutil.rmtree, ("there is no savepoint here",)),
+    "gone-altogether": (shutil.rmtree, ("no savepoint found",)),
 }
 
 

@@ -38,7 +38,7 @@ from spark_ext.exchange.contract import Decide, ExchangeLog
 from spark_ext.exchange.entries import Entry, LogState, not_empty
 
 SPAN: Final = 100
-"""A state is stored after each so many entries."""
+"""The number of entries between two stored states."""
 
 ROUNDS: Final = 40
 """How often an entry is decided again, after other writers were faster, before the caller's back-off takes over."""
@@ -50,7 +50,7 @@ _STATE: Final = re.compile(r"state-(\d{20})\.json")
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 
 _File: TypeAlias = "tuple[int, int, int] | None"
-"""Which file it is: inode, time of change and size; None when there is none."""
+"""Which file it is: inode, time of change and size; None: it does not exist."""
 
 
 class ArrowLog(ExchangeLog):

@@ -97,7 +97,7 @@ class ArrowReader(ExchangeReader):
                 f"the newest files: {problem}",
                 operator="the reader of an exchange",
                 kept="nothing of this epoch was committed",
-                do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
+                do="restore the file from a backup or, without one, reset the query that writes the exchange with "
                 f"{RESET}",
             ) from None
 

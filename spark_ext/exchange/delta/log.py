@@ -7,9 +7,9 @@ commits that are new.
 
 An entry is written only as the version after the one that was looked at (`passes=0`), so no other entry can come in
 between. Old log files are deleted, which leaves two things to care about. A process that has not looked for `STALE`
-seconds, or that does not find the last file it has read, opens the log anew. And a writer that was frozen during its
+seconds, or that does not find the last file it has read, reopens the log. And a writer that was frozen during its
 write may create a file under a number that was used and deleted, which no reader looks at: after a write that took long
-it opens the log anew, and decides again unless its entry is there. So does one that finds another table in the place of
+it reopens the log, and decides again unless its entry is there. So does one that finds another table in the place of
 the one it has looked at; `versions.py` says why that table is not damaged by what it has written.
 """
 
@@ -62,14 +62,14 @@ SPAN: Final = 100
 """Each entry with a number that is a multiple of this, less one, has the state with it."""
 
 STALE: Final = 600.0
-"""Pause after which a process opens the log anew, s: far below the time for which log files stay."""
+"""Pause after which a process reopens the log, s: far below the time for which log files stay."""
 
 
 class DeltaLog(ExchangeLog):
     """See the module. Safe for several threads.
 
     Args:
-        stale: pause after which the log is opened anew, s.
+        stale: pause after which the log is reopened, s.
     """
 
     def __init__(self, location: Location, who: str, *, every: int = CHECKPOINT_EVERY, stale: float = STALE) -> None:
@@ -78,16 +78,16 @@ class DeltaLog(ExchangeLog):
         self.table = FencedLog(
             location.uri, errors, location.storage_options, required=False, max_age=stale, max_advance=every
         )
-        """The table's log; without a table there is no handle."""
+        """The table's log; without a table it has no handle."""
         self._forget()
 
     def _forget(self) -> None:
         self._state = LogState()
         self._bodies: dict[int, str] = {}
         self.about: str | None = None
-        """The description of the exchange, as of the last look; None when there is no table."""
+        """The description of the exchange, as of the last poll; None without a table."""
         self._version = -1
-        """Up to which the table's log has been read; -1: there is no table."""
+        """Up to which the table's log has been read; -1 without a table."""
         self._file: tuple[int, int, int] | None = None
         self._looked = (0.0, 0.0)
 
@@ -217,7 +217,7 @@ class DeltaLog(ExchangeLog):
             if entry is None:
                 return (None,)
             if table is None:
-                raise TableNotFoundError(f"there is no exchange at {self._location.uri}")
+                raise TableNotFoundError(f"no exchange found at {self._location.uri}")
             began = (time.monotonic(), time.time())
             try:
                 self._write(table, entry, writer)
@@ -295,7 +295,7 @@ class DeltaLog(ExchangeLog):
 
         def attempt(table: DeltaTable | None) -> bool:
             if table is None:
-                raise TableNotFoundError(f"there is no exchange at {self._location.uri}")
+                raise TableNotFoundError(f"no exchange found at {self._location.uri}")
             self._forget()
             self._load(table)
             if self._state.last >= 0:
@@ -321,7 +321,7 @@ class DeltaLog(ExchangeLog):
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
     def handle(self) -> DeltaTable | None:
-        """The table at its newest version; None when there is none. To be used while `table.lock` is held."""
+        """The table at its newest version, if it exists. To be used while `table.lock` is held."""
         self.table.notice_loss()
         self.table.refresh()
         return self.table.handle
@@ -361,7 +361,7 @@ class DeltaLog(ExchangeLog):
 
         def attempt(table: DeltaTable | None) -> bool:
             if table is None:
-                raise TableNotFoundError(f"there is no exchange at {self._location.uri}")
+                raise TableNotFoundError(f"no exchange found at {self._location.uri}")
             if table.metadata().configuration.get(ABOUT) != text:
                 commit: CommitProperties = properties(passes=0)
                 table.alter.set_table_properties(

@@ -145,7 +145,7 @@ class DeltaReader(ExchangeReader):
                     f"{problem}",
                     operator=f"the reader of the exchange at {self._location.uri}",
                     kept="nothing of this epoch was committed",
-                    do="restore the file from a backup; if there is none, reset the query that writes the exchange "
+                    do="restore the file from a backup or, without one, reset the query that writes the exchange "
                     f"with {RESET}",
                 ) from None
 

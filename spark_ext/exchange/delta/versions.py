@@ -3,7 +3,7 @@
 A writer of the predecessor may have been frozen in the middle of its commit, and continues when the table has been
 replaced: it creates the log file of the predecessor's next version. In a log that has fewer versions that file would be
 the newest, with a gap before it, and the table could not be opened any more. In a log that begins with a checkpoint of
-a later version it is an old file, of which nobody takes notice.
+a later version it is an old file, which is ignored.
 
 A table's log may begin so, because old log files are deleted after a while in any case.
 """

@@ -231,7 +231,7 @@ def test_storage_that_fails_is_not_taken_for_an_empty_log(local: Place) -> None:
 
 
 def test_an_entry_for_an_exchange_that_is_not_there(local: Place) -> None:
-    with pytest.raises(StateError, match="there is no exchange at"):
+    with pytest.raises(StateError, match="no exchange found at"):
         Producer(local).register("reader")
     assert not Path(local.path).exists()
 

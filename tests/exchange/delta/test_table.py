@@ -57,7 +57,7 @@ def test_the_kind_at_a_place(tmp_path: Path) -> None:
         place = Place(kind, str(tmp_path / kind))
         Producer(place).claim()
         assert kind_at(place.path) == kind
-    with pytest.raises(ConfigurationError, match="there is no kind of exchange 'other'"):
+    with pytest.raises(ConfigurationError, match="unknown exchange kind 'other'"):
         parts("other", str(tmp_path), WHO)
     with pytest.raises(ConfigurationError, match="use the kind 'delta'"):
         parts("arrow", "s3://bucket/exchange", WHO)
