@@ -83,6 +83,8 @@ def made(folder: Path, queries: int, epochs: int) -> str:
                 what="the server closed the connection",
                 evidence={"stack": "at some.Class.method(File.java:1)\n" * 40},
                 action="restart 1 in 100 ms",
+                severity="WARNING",
+                fingerprint="f",
             )
             for place in range(200)
         ]

@@ -284,7 +284,7 @@ def _row(event: ControlEventRow) -> dict[str, Json]:
         "sequence": event.sequence,
         "event_id": event.event_id,
         "kind": event.kind,
-        "target": str(Target.stored(event.target)),
+        "target": str(Target.parse(event.target)),
         "value": None if event.value is None else mask(json.dumps(event.value)),
         "delivery": event.delivery or "immediate",
         "requested_by": mask(event.requested_by or ""),

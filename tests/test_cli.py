@@ -130,6 +130,8 @@ def write(state: Path) -> LedgerWriter:
                 what="the [network] was slow",
                 evidence=None,
                 action="restart 1",
+                severity="WARNING",
+                fingerprint="f",
             ),
         ]
     )

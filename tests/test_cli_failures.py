@@ -38,6 +38,8 @@ def incident(number: int, query: str, labels: Mapping[str, str], evidence: Any =
         what=f"failure {number}\nand more",
         evidence=evidence,
         action="restart 1 in 100 ms",
+        severity="WARNING",
+        fingerprint="f",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -152,19 +152,8 @@ class History:
         if not changed:
             return
         rows = self._events.rows
-        accepted = pc.equal(rows["status"], "accepted")
-        self._accepted = _once(rows.filter(accepted))
-        # Older releases wrote what became of an event into the same table.
-        older = rows.filter(pc.invert(accepted))
-        steps = self._transitions.rows
-        if older.num_rows:
-            schema = steps.schema
-            arrays = [
-                older[field.name] if field.name in older.column_names else pa.nulls(older.num_rows, field.type)
-                for field in schema
-            ]
-            steps = pa.concat_tables([steps, pa.Table.from_arrays(arrays, schema=schema)])
-        self._steps = steps
+        self._accepted = _once(rows.filter(pc.equal(rows["status"], "accepted")))
+        self._steps = self._transitions.rows
         self._finals = self._applied = None
         self._generation += 1
 
@@ -174,7 +163,7 @@ class History:
         for name, values in (
             ("kind", wanted.kind),
             ("requested_by", wanted.requested_by),
-            ("target", [*wanted.target, *_as_stored(wanted.target)]),
+            ("target", wanted.target),
         ):
             if values:
                 masks.append(_among(rows[name], values))
@@ -246,17 +235,6 @@ def _once(rows: pa.Table) -> pa.Table:
     sequences = rows["sequence"].to_numpy()
     distinct, first = np.unique(sequences, return_index=True)
     return rows if len(distinct) == len(sequences) else rows.take(pa.array(np.sort(first), pa.int64()))
-
-
-def _as_stored(targets: Iterable[str]) -> list[str]:
-    """How older releases wrote these targets."""
-    found = []
-    for target in targets:
-        if target == "job":
-            found.append("")
-        elif target.startswith("source:") and "/" not in target:
-            found.append(target.removeprefix("source:"))
-    return found
 
 
 def _among(column: pa.ChunkedArray, values: Sequence[str]) -> pa.ChunkedArray:

@@ -27,8 +27,7 @@ class KeptTable(Generic[R]):
 
     def __init__(self, table: LedgerTable[R]) -> None:
         self._table = table
-        # A column that an older release did not have is null in its files.
-        self._empty = pa.schema([field.with_nullable(True) for field in arrow_schema(table.row_type)]).empty_table()
+        self._empty = arrow_schema(table.row_type).empty_table()
         self._files: dict[str, pa.Table] = {}
         self._version: int | None = None
         self.rows: pa.Table = self._empty
@@ -56,7 +55,8 @@ class KeptTable(Generic[R]):
         if not new and len(there) == len(self._files):
             return
         read = _Reader(self._table.uri, self._table.storage_options)
-        fresh = {path: self._conformed(read(path)) for path in new}
+        schema = self._empty.schema
+        fresh = {path: read(path).select(schema.names).cast(schema) for path in new}
         if len(there) == len(self._files) + len(new):
             rows = pa.concat_tables([self.rows, *fresh.values()])
         else:
@@ -64,14 +64,6 @@ class KeptTable(Generic[R]):
             rows = pa.concat_tables([self._empty, *kept])
         self._files = {path: self._files[path] if path in self._files else fresh[path] for path in there}
         self.rows = rows.combine_chunks() if rows.column(0).num_chunks > MANY else rows
-
-    def _conformed(self, rows: pa.Table) -> pa.Table:
-        there = set(rows.column_names)
-        arrays = [
-            rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
-            for field in self._empty.schema
-        ]
-        return pa.Table.from_arrays(arrays, schema=self._empty.schema)
 
 
 class _Reader:

@@ -327,8 +327,6 @@ class ControlLog:
             target=str(event.target),
             value=event.value,
             status="accepted",
-            query="",
-            epoch=None,
             lineage=event.lineage,
             incarnation=event.incarnation,
             at=now,

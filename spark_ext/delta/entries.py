@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def lineage(self) -> int | None:
-        """The lineage for which the sink has made it; None for other commits, and those of older releases."""
+        """The lineage for which the sink has made it; None for other commits."""
         return self.claimed if self.epoch is None else self.epoch[1]
 
     @property

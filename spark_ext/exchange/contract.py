@@ -165,7 +165,7 @@ class ExchangeMaster(ABC):
 
     @abstractmethod
     def delete_released(self) -> None:
-        """Delete what the log says is released; what a crash has left of an earlier release, too.
+        """Delete what the log says is released, with what a crash left of a former call.
 
         Raises:
             OSError, StorageError: something cannot be deleted.

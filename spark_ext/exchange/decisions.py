@@ -16,8 +16,8 @@ from spark_ext.model.commits import Claim, Epoch, FenceMark
 def claim_entry(state: LogState, claim: Claim, who: str, at: int) -> Entry | None:
     """A start takes the exchange as the target of its query.
 
-    A query that starts from scratch under a new lineage, after a reset, abandons what it had written under older ones: the
-    queries that read it have been reset with it, and would read those rows twice.
+    After a reset a query starts from scratch under a new lineage, and abandons what it had written under older ones:
+    the queries that read it have been reset with it, and would read those rows twice.
 
     Args:
         at: now, ms since 1970 UTC.

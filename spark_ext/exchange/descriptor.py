@@ -104,8 +104,8 @@ class Descriptor:
             f"{what} of the exchange is {there}, but the job now specifies {asked}; the stored rows depend on it",
             operator=self.who,
             kept="the exchange is unchanged; nothing was started",
-            do="put it back as it was, or use an exchange of another name; to start from scratch, reset the query that writes "
-            f"it and those that read it, with {RESET}, and delete the exchange's folder",
+            do="put it back as it was, or use an exchange of another name; to start from scratch, reset the query "
+            f"that writes it and those that read it, with {RESET}, and delete the exchange's folder",
         )
 
 

@@ -1,7 +1,7 @@
 """The evidence in a text: a log, a stack trace that somebody has pasted, a driver's traceback. Pure.
 
-Text is the weakest evidence, since a message can imitate anything. It serves `spark-ext classify` and failures for which
-nothing else is left.
+Text is the weakest evidence, since a message can imitate anything. It serves `spark-ext classify`, and failures for
+which nothing else is left.
 """
 
 from __future__ import annotations

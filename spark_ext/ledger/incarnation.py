@@ -274,7 +274,7 @@ def _refuse_beating(past: Sequence[JobRow], job: str, who: str, ledger: Ledger) 
 
 
 def _may_still_run(past: Sequence[JobRow], uri: str) -> str:
-    """The driver of the newest incarnation, unless it is known to have ended; "" if it has, or before the first start."""
+    """The driver of the newest incarnation, unless it is known to have ended: then, and before any start, ""."""
     newest = max((row for row in past if row.event == "started"), key=lambda row: row.incarnation, default=None)
     if newest is None or any(row.event == "ended" and row.incarnation == newest.incarnation for row in past):
         return ""

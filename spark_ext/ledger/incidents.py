@@ -112,8 +112,8 @@ def entries(
     found, incarnations = [], {}
     for incident_id, row in last.items():
         standing = known.get(incident_id)
-        if standing is None or row["fingerprint"] is None:
-            # Of an older release, or its first change was lost with its driver: nobody knows that it is open.
+        if standing is None:
+            # Its first change was lost with its driver: nobody knows that it is open.
             continue
         is_open = standing.state is IncidentState.OPEN
         if not is_open and max(row["at"], standing.since) < newer_than:
@@ -121,7 +121,7 @@ def entries(
         incident = Incident(
             incident_id=incident_id,
             type=row["type"],
-            severity=_severity(row["severity"]),
+            severity=Severity(row["severity"]),
             operator=row["operator"],
             query=query_in(row["operator"]),
             at=row["at"],
@@ -158,10 +158,3 @@ def heirs(
             (query for query, parts in spans.items() if any(part.holds(one.query, incarnation) for part in parts)), None
         )
     return found
-
-
-def _severity(text: str | None) -> Severity:
-    try:
-        return Severity(text or "WARNING")
-    except ValueError:
-        return Severity.WARNING

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ext.delta.failures import child
@@ -185,16 +184,13 @@ class Ledger:
     def open_control_events(self) -> list[ControlEventRow]:
         """Accepted events without a final outcome, in order."""
         table = self.table(ControlEventRow)
-        steps = table.read(["sequence", "event_id", "status"])
+        events = table.read(["sequence", "event_id"], [("status", "=", "accepted")])
         over = self.table(ControlTransitionRow).read(["event_id"], [("query", "=", ""), ("status", "in", list(FINAL))])
-        # Older releases wrote the steps into one table.
-        final = pc.is_in(steps["status"], pa.array([*FINAL]))
-        done = pa.chunked_array([*over["event_id"].chunks, *steps.filter(final)["event_id"].chunks], pa.string())
-        left = steps.filter(pc.invert(pc.is_in(steps["event_id"], done.combine_chunks())))
+        left = events.filter(pc.invert(pc.is_in(events["event_id"], over["event_id"].combine_chunks())))
         if not left.num_rows:
             return []
         first, ids = pc.min(left["sequence"]).as_py(), set(left["event_id"].to_pylist())
-        rows = [row for row in self.control_since(first - 1) if row.event_id in ids and row.status == "accepted"]
+        rows = [row for row in self.control_since(first - 1) if row.event_id in ids]
         return list({row.event_id: row for row in rows}.values())
 
     def _greatest(self, row_type: type[Row], column: str) -> int | None:

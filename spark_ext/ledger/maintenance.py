@@ -272,11 +272,9 @@ def _old_control_events(
     over = ledger.table(ControlTransitionRow).read(
         ["event_id", "status"], [("query", "=", ""), ("status", "in", list(FINAL))]
     )
-    # Older releases wrote the steps into the table of the events.
     settled = {*over["event_id"].to_pylist(), *_with_status(rows, FINAL)["event_id"].to_pylist()}
-    accepted = _with_status(rows, ("accepted",)).to_pylist()
     obeyed = {*_with_status(over, ("acknowledged",))["event_id"].to_pylist()}
-    kept = _in_force(accepted, obeyed) | {pc.max(rows["sequence"]).as_py()}
+    kept = _in_force(_with_status(rows, ("accepted",)).to_pylist(), obeyed) | {pc.max(rows["sequence"]).as_py()}
     limit = now - settings.keep_control_events
     newest: dict[str, datetime] = {}
     for event_id, at in zip(rows["event_id"].to_pylist(), rows["at"].to_pylist(), strict=True):

@@ -32,7 +32,7 @@ class QueryMemory:
     query: str
     lineage: int
     definition: QueryDefinition | None = None
-    """With which it was last started; None: it never was, or by an older release, and took no checkpoint."""
+    """With which it was last started; None: it never was."""
     sources: frozenset[str] = frozenset()
     """Uids of sources that have finished channels in it."""
     last_epoch: tuple[str, int] | None = None
@@ -188,8 +188,6 @@ class JobMemory:
         channels = flags.filter(pc.equal(flags["kind"], "channel"))
         others = flags.filter(pc.not_equal(flags["kind"], "channel"))
         definition = QueryDefinition.from_json(defined[-1].definition) if defined else None
-        if definition is None and cut is not None:
-            definition = QueryDefinition.from_checkpoint(cut)
         started = max((row.incarnation for row in defined), default=-1)
         return QueryMemory(
             query,

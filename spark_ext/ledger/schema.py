@@ -74,7 +74,7 @@ class JobRow(Row):
     reason: str
     """For an end its outcome, for a new lineage who requested it, for a restore the step; "" if none."""
     start_id: int | None = None
-    """Drawn at random at the incarnation's start; null in rows of older releases. Two starts from two copies of the
+    """Drawn at random at the incarnation's start. Two starts from two copies of the
     state have one number and two ids."""
     renamed_from: str | None = None
     """For a renamed query, the name that it had; null otherwise."""
@@ -135,8 +135,8 @@ class CheckpointRow(Row):
     reason: str
     """Why it failed; "" otherwise."""
     mode: Annotated[str | None, CheckpointMode] = None
-    """`unaligned` or `aligned`, of a checkpoint of the whole job; null for one query, in `RELEASED` rows, and in rows
-    of older releases."""
+    """`unaligned` or `aligned`, of a checkpoint of the whole job; null for one query and in
+    `RELEASED` rows."""
     triggered_at: datetime | None = None
     """When it was begun; null where `mode` is."""
     rows_in_flight: int | None = None
@@ -201,16 +201,16 @@ class EpochRow(Row):
     """Offsets of the query's sources at its end, in the plan's order; null if Spark has deleted them."""
     spent_ms: Json = None
     """Where its time went, ms: `planning` by its sources and Spark, `execution` of its tasks with the sink's commit,
-    `log` of Spark's own log; null if Spark's event was not received, and in rows of older releases."""
+    `log` of Spark's own log; null if Spark's event was not received."""
     parts_ms: Json = None
     """The same time by what was done, ms: `planning`, `reading`, `user_code`, `state`, `commit` and `other`, in
     proportion to what tasks measured. Null without the setting `epoch_parts`, and where Spark did not say."""
     lag_rows: int | None = None
     """Rows that its sources had still to read when it was planned, without its own; null where one of them does not
-    know, and in rows of older releases."""
+    know."""
     late_rows: int | None = None
     """Rows that were dropped because the watermark had passed them, as Spark counts them; null if Spark's event was not
-    received, and in rows of older releases."""
+    received."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,16 +226,11 @@ class ControlEventRow(Row):
     kind: str
     """What is requested: `rate_limit`, `drain`, ...; see the page on control events."""
     target: str
-    """`job`, `query:UID`, `source:UID`, `source:UID/CHANNEL` or `sink:UID`. Older releases wrote "" for the job, and
-    the bare uid of a source."""
+    """`job`, `query:UID`, `source:UID`, `source:UID/CHANNEL` or `sink:UID`."""
     value: Json
     """The argument; null if none."""
     status: Annotated[str, ControlStatus]
-    """`accepted`. Older releases wrote further rows with other statuses; see `control_transitions`."""
-    query: str
-    """""; used by older releases."""
-    epoch: int | None
-    """Null; used by older releases."""
+    """`accepted`; `acknowledged` in the row of a restore, which no query obeys."""
     lineage: int
     """Newest lineage of the job at that time; queries with a newer lineage obey the event only if it is standing."""
     incarnation: int
@@ -244,8 +239,8 @@ class ControlEventRow(Row):
     """When it was accepted."""
     reason: str
     """Why the job has requested it: what was wrong with the event whose value it takes back. "" otherwise."""
-    delivery: str | None = None
-    """`immediate` or `aligned`; null in rows of older releases."""
+    delivery: str
+    """`immediate` or `aligned`."""
     idempotency_key: str | None = None
     """Given by who made the request; a request with the same key is the same request."""
     fingerprint: str | None = None
@@ -328,7 +323,7 @@ class ExecutionStateRow(Row):
     reason: str
     """Why; "" if there is nothing to say."""
     incident: str | None = None
-    """The incident that its time belongs to; null if none was recorded with it, and in rows of older releases."""
+    """The incident that its time belongs to; null if none was recorded with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,12 +413,12 @@ class IncidentRow(Row):
     """Further facts; null if there is only the text. Of failures the stack, the verdict and the exceptions."""
     action: str
     """What was done about it."""
-    severity: str | None = None
-    """INFO, WARNING, ERROR or CRITICAL; null in rows of older releases."""
+    severity: str
+    """INFO, WARNING, ERROR or CRITICAL."""
     parent: str | None = None
-    """The incident during whose recovery it happened; null if there is none, and in rows of older releases."""
-    fingerprint: str | None = None
-    """Equal for incidents of one type and operator that are the same; null in rows of older releases."""
+    """The incident during whose recovery it happened; null: none."""
+    fingerprint: str
+    """Equal for incidents of one type and operator that are the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -473,8 +468,8 @@ class BadRowsRow(Row):
     """The incarnation that wrote the row."""
     at: datetime
     """When they were moved."""
-    role: str | None = None
-    """`source` or `sink`; null, in rows of older releases, is a source."""
+    role: str
+    """`source` or `sink`."""
 
 
 ROWS: tuple[type[Row], ...] = (

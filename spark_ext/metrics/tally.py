@@ -24,9 +24,6 @@ GAPS: Final = 1_000
 _RECENT: Final = 1_000
 """How many incidents are remembered: one that is given again comes soon after."""
 
-_SEVERE: Final = frozenset({"failure", "driver_lost"})
-"""Types of incidents that are errors, if the row does not say how severe they are."""
-
 
 class Numbers:
     """A set of whole numbers of which most are seen in order: small however many there are."""
@@ -151,15 +148,9 @@ class Tally:
             return
         self._incidents.append(row.incident_id)
         query = query_of({"operator": row.operator})
-        yield Change(m.INCIDENTS, (self._job, query, str(row.type), severity(row)))
+        yield Change(m.INCIDENTS, (self._job, query, str(row.type), row.severity))
         if row.type == "failure":
             yield Change(m.FAILURES, (self._job, query, class_of(row.labels), origin_of(row.labels)))
-
-
-def severity(row: IncidentRow) -> str:
-    """How severe an incident is: as its row says, else by its type."""
-    found = str(getattr(row, "severity", None) or "")
-    return found if found in m.LABELS["severity"].values else "ERROR" if row.type in _SEVERE else "WARNING"
 
 
 def class_of(labels: Any) -> str:

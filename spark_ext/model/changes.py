@@ -96,35 +96,27 @@ def compare(query: str, remembered: QueryDefinition, given: QueryDefinition) -> 
 
 def _changes(query: str, before: QueryDefinition, after: QueryDefinition) -> Iterator[Change]:
     for role in (Role.SOURCE, Role.END):
-        if role is Role.END and before.partial:
-            continue
-        yield from _of_sources(query, role, before.of(role), after.of(role), ordered=not before.partial)
-    if not before.partial and before.natives != after.natives:
+        yield from _of_sources(query, role, before.of(role), after.of(role))
+    if before.natives != after.natives:
         yield Change(ChangeKind.SPARKS, Role.SOURCE, query, "", ", ".join(before.natives), ", ".join(after.natives))
     if before.state is not None and after.state is not None and before.state != after.state:
         yield from _of_state(query, before.state, after.state)
     yield from _of_sink(query, before, after)
-    if not before.partial:
-        yield from _of_columns(query, dict(before.columns), dict(after.columns))
+    yield from _of_columns(query, dict(before.columns), dict(after.columns))
 
 
 def _of_sources(
-    query: str,
-    role: Role,
-    before: tuple[OperatorDefinition, ...],
-    after: tuple[OperatorDefinition, ...],
-    *,
-    ordered: bool,
+    query: str, role: Role, before: tuple[OperatorDefinition, ...], after: tuple[OperatorDefinition, ...]
 ) -> Iterator[Change]:
     old, new = {one.uid: one for one in before}, {one.uid: one for one in after}
     for uid in new.keys() - old.keys():
         yield Change(ChangeKind.ADDED, role, uid)
     for uid in old.keys() - new.keys():
         yield Change(ChangeKind.REMOVED, role, uid)
-    if ordered and old.keys() == new.keys() and list(old) != list(new):
+    if old.keys() == new.keys() and list(old) != list(new):
         yield Change(ChangeKind.ORDER, role, query, "", ", ".join(old), ", ".join(new))
     for uid in old.keys() & new.keys():
-        yield from _of_operator(old[uid], new[uid], known=ordered)
+        yield from _of_operator(old[uid], new[uid])
 
 
 def _of_state(query: str, before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[Change]:
@@ -138,19 +130,17 @@ def _of_state(query: str, before: tuple[str, ...], after: tuple[str, ...]) -> It
 def _of_sink(query: str, before: QueryDefinition, after: QueryDefinition) -> Iterator[Change]:
     old, new = before.of(Role.SINK), after.of(Role.SINK)
     if old and new and old[0].uid == new[0].uid:
-        yield from _of_operator(old[0], new[0], known=not before.partial)
+        yield from _of_operator(old[0], new[0])
     elif old and new:
         yield Change(ChangeKind.IDENTITY, Role.SINK, old[0].uid, "uid", old[0].uid, new[0].uid)
-    elif not before.partial and before.sink_format != after.sink_format:
+    elif before.sink_format != after.sink_format:
         yield Change(ChangeKind.IDENTITY, Role.SINK, query, "format", before.sink_format, after.sink_format)
 
 
-def _of_operator(before: OperatorDefinition, after: OperatorDefinition, *, known: bool) -> Iterator[Change]:
+def _of_operator(before: OperatorDefinition, after: OperatorDefinition) -> Iterator[Change]:
     role, uid = after.role, after.uid
     if before.format != after.format:
         yield Change(ChangeKind.IDENTITY, role, uid, "format", before.format, after.format)
-        return
-    if not known:
         return
     for name in sorted(before.identity.keys() | after.identity.keys()):
         old, new = before.identity.get(name), after.identity.get(name)

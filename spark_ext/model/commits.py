@@ -17,8 +17,7 @@ class FenceMark:
     incarnation: int
     """Increases by one with each start; 0 outside a job, where nothing is fenced."""
     start: int = 0
-    """Drawn at random at the start: two starts with one number are those of two copies of one state. 0: not known,
-    as in a target that an older release of this package has fenced."""
+    """Drawn at random at the start: two starts with one number are those of two copies of one state. 0: not known."""
 
     def covers(self, other: FenceMark) -> bool:
         """Whether a target that holds this mark is claimed by that very start."""

@@ -64,13 +64,6 @@ class Target:
             raise ValueError(f"{text!r} is not a target: only sources have channels")
         return cls(Scope.CHANNEL, uid, channel)
 
-    @classmethod
-    def stored(cls, text: str) -> Target:
-        """Read what a table holds: earlier releases wrote "" for the job, and the bare uid of a source."""
-        if not text:
-            return JOB
-        return cls(Scope.SOURCE, text) if ":" not in text and text != "job" else cls.parse(text)
-
 
 JOB = Target()
 """The whole job."""

@@ -53,8 +53,6 @@ class QueryDefinition:
     """Name and type of each column of the result."""
     state: tuple[str, ...] | None = None
     """Its stateful operators, in the order of the plan; None: not known."""
-    partial: bool = False
-    """Whether only uids and formats are known: an older release has run the query, and wrote no definition."""
 
     @property
     def uids(self) -> frozenset[str]:
@@ -97,13 +95,4 @@ class QueryDefinition:
             raw["sink_format"],
             tuple((name, kind) for name, kind in raw["columns"]),
             tuple(raw["state"]) if "state" in raw else None,
-        )
-
-    @classmethod
-    def from_checkpoint(cls, raw: Mapping[str, Any]) -> QueryDefinition:
-        """What a query's part of a checkpoint says of it: uids and formats, in no known order."""
-        named = ((Role.SOURCE, raw.get("sources", {})), (Role.SINK, raw.get("sinks", {})))
-        return cls(
-            tuple(OperatorDefinition(uid, role, one["format"]) for role, parts in named for uid, one in parts.items()),
-            partial=True,
         )

@@ -28,7 +28,7 @@ class Wanted:
     query: str | None = None
     since: datetime | None = None
     severity: Severity | None = None
-    """The least one. An incident of an older release has none, and is as serious as a warning."""
+    """The least one."""
     state: IncidentState | None = None
     types: tuple[str, ...] = ()
     """One of these; none: any."""
@@ -67,8 +67,7 @@ def query_of(incident: Incident) -> str:
 
 def severity_of(incident: Incident) -> Severity:
     """How serious an incident is."""
-    known = {one.value: one for one in Severity}
-    return known.get(incident.get("severity") or "", Severity.WARNING)
+    return Severity(incident["severity"])
 
 
 def merged(rows: Iterable[Incident], standing: Mapping[str, Standing]) -> list[dict[str, Any]]:
@@ -76,7 +75,7 @@ def merged(rows: Iterable[Incident], standing: Mapping[str, Standing]) -> list[d
 
     An incident that has happened more than once has the time of the first, and everything else of the last. It has
     further fields: `last`, when it has happened last as far as rows say; `state`, OPEN or RESOLVED, and None if nothing
-    is known, as of an older release; `state_since`; `cause`; and `count`.
+    is known; `state_since`; `cause`; and `count`.
     """
     first: dict[str, datetime] = {}
     newest: dict[str, Incident] = {}

@@ -29,12 +29,11 @@ EVENT = ControlEventRow(
     target="source:s",
     value=None,
     status="accepted",
-    query="",
-    epoch=None,
     lineage=1,
     incarnation=2,
     at=AT,
     reason="",
+    delivery="immediate",
 )
 
 
@@ -180,20 +179,6 @@ class TestHistory:
         with pytest.raises(ControlRefused):
             history.page(Filter(status=("done",)))
         assert history.page(after=10**30).events == ()
-
-    def test_events_of_older_releases_are_read(self, state: State) -> None:
-        table = state.ledger.table(ControlEventRow)
-        table.append([replace(EVENT, target="", kind="drain", sequence=1)])
-        table.append(
-            [replace(EVENT, target="", kind="drain", sequence=1, status="acknowledged", at=AT + timedelta(seconds=1))]
-        )
-        table.append([replace(EVENT, event_id="f", target="s", kind="final_epoch", sequence=2)])
-        history = History(Ledger(state.path))
-        first, second = history.page(after=0).events
-        assert (first.kind, first.target, first.status, first.acknowledged_ms) == ("drain", "job", "acknowledged", 1000)
-        assert (second.target, second.status) == ("source:s", "accepted")
-        assert [one.sequence for one in history.page(Filter(target=("job",))).events] == [1]
-        assert [one.sequence for one in history.page(Filter(status=("acknowledged",))).events] == [1]
 
     def test_compaction_and_expiry_are_followed(self, state: State) -> None:
         history = History(Ledger(state.path))

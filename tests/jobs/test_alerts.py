@@ -62,6 +62,8 @@ def test_it_is_open_while_the_share_is_too_small(tmp_path: Path) -> None:
         what="executors are gone",
         evidence=None,
         action="restart 1",
+        severity="WARNING",
+        fingerprint="f",
     )
     behind.put(row)
     state(behind, "RESTARTING", 30)

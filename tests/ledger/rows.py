@@ -105,15 +105,14 @@ def event(
         event_id=f"e{sequence}",
         sequence=sequence,
         kind=kind,
-        target=target,
+        target=target or "job",
         value=value,
         status=status,
-        query="",
-        epoch=None,
         lineage=lineage,
         incarnation=1,
         at=at or START,
         reason="",
+        delivery="immediate",
     )
 
 
@@ -191,6 +190,8 @@ def incident(number: int, at: datetime | None = None) -> IncidentRow:
         what="it failed",
         evidence=None,
         action="restart",
+        severity="WARNING",
+        fingerprint="f",
     )
 
 
@@ -202,7 +203,15 @@ def incident_change(number: int, at: datetime | None = None) -> IncidentChangeRo
 
 def bad_rows(number: int, at: datetime | None = None) -> BadRowsRow:
     return BadRowsRow(
-        query="q", source="s", epoch=number, rows=3, path="/table", lineage=1, incarnation=1, at=at or START
+        query="q",
+        source="s",
+        epoch=number,
+        rows=3,
+        path="/table",
+        role="source",
+        lineage=1,
+        incarnation=1,
+        at=at or START,
     )
 
 

@@ -35,10 +35,20 @@ def incident(
         what="it broke",
         evidence=evidence,
         action="restart 1 in 100 ms",
+        severity="ERROR" if kind in ("failure", "driver_lost") else "WARNING",
+        fingerprint="f",
     )
 
 
 def bad_rows(number: int, rows: int) -> BadRowsRow:
     return BadRowsRow(
-        query="q", source="q-in", epoch=number, rows=rows, path="/table", lineage=1, incarnation=1, at=at(number)
+        query="q",
+        source="q-in",
+        epoch=number,
+        rows=rows,
+        path="/table",
+        role="source",
+        lineage=1,
+        incarnation=1,
+        at=at(number),
     )

@@ -97,14 +97,6 @@ def test_a_stage_may_be_added_and_not_be_another_one() -> None:
     assert path.key == "s.old.path"
 
 
-def test_of_an_older_release_uids_and_formats_are_compared_alone() -> None:
-    raw = {"sources": {"s": {"format": "files"}}, "sinks": {"x": {"format": "delta_2pc"}}}
-    old = QueryDefinition.from_checkpoint(raw)
-    assert compare("q", old, QueryDefinition((SOURCE, SINK), ("more",), "delta_2pc", (("n", "bigint"),))) == ()
-    (gone,) = compare("q", old, query(SINK))
-    assert (gone.kind, gone.uid) == (ChangeKind.REMOVED, "s")
-
-
 def test_state_that_was_made_otherwise() -> None:
     def of(*state: str) -> QueryDefinition:
         return QueryDefinition((), state=state)

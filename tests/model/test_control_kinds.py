@@ -49,7 +49,7 @@ anything = st.recursive(
 
 @given(targets)
 def test_a_target_is_read_as_it_is_written(target: Target) -> None:
-    assert Target.parse(str(target)) == Target.stored(str(target)) == target
+    assert Target.parse(str(target)) == target
 
 
 @given(st.text() | st.from_regex(re.compile(r"(job|query|source|sink|channel)?:?[a-z/:~]*"), fullmatch=True))
@@ -75,11 +75,6 @@ def test_a_channel_may_have_any_name() -> None:
 
 def test_uids_of_different_kinds_may_be_equal() -> None:
     assert len({str(one) for one in (query("x"), source("x"), Target(Scope.SINK, "x"), channel("x", "x"))}) == 4
-
-
-@pytest.mark.parametrize(("text", "target"), [("", JOB), ("orders", source("orders")), ("query:q", query("q"))])
-def test_what_older_releases_have_stored_is_read(text: str, target: Target) -> None:
-    assert Target.stored(text) == target
 
 
 def _target(kind: Kind) -> Target:

@@ -136,12 +136,11 @@ class FakeControlLog:
                     target=asked.target,
                     value=asked.value,
                     status="accepted",
-                    query="",
-                    epoch=None,
                     lineage=1,
                     incarnation=1,
                     at=datetime.now(timezone.utc),
                     reason="",
+                    delivery="immediate",
                 )
             )
             out.append(Accepted(event_of(self.ledger.of(ControlEventRow)[-1])))

@@ -293,6 +293,8 @@ class TestJob:
                     what="",
                     evidence=None,
                     action="",
+                    severity="WARNING",
+                    fingerprint="f",
                 )
             )
 

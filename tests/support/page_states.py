@@ -146,6 +146,8 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
                     "exceptions": [{"class": "KeyError", "message": what or "'CHF'"}],
                 },
                 action=action,
+                severity="WARNING",
+                fingerprint="f",
             )
         )
         if seconds:
@@ -168,6 +170,8 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
             what="the driver of incarnation 1, process 1 on node7, was lost",
             evidence={"incarnation": 1, "last_seen": lost.isoformat()},
             action="continued by incarnation 2",
+            severity="WARNING",
+            fingerprint="f",
         )
     )
     failed_at = begin + timedelta(hours=hours * 0.9)

@@ -27,7 +27,7 @@ def failure(**fields: Any) -> IncidentRow:
     row = IncidentRow(
         incident_id="i", at=at(3), job="lab", incarnation=1, operator="job 'lab', query 'q'", type="failure",
         labels={"type": "NETWORK", "origin": "spark"}, what="it failed", evidence={"chain": [{}], "verdict": {}},
-        action="restart 1 in 100 ms",
+        action="restart 1 in 100 ms", severity="WARNING", fingerprint="f",
     )  # fmt: skip
     return replace(row, **fields)
 

@@ -35,7 +35,7 @@ def lines(incidents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "what": row["what"].partition("\n")[0][:LINE],
                 "action": row["action"],
                 "labels": _labels(row),
-                "severity": row.get("severity") or "",
+                "severity": row["severity"],
                 "parent": row.get("parent") or "",
                 "incarnation": row["incarnation"],
                 "count": row.get("count") or 1,

@@ -248,11 +248,13 @@ def test_incidents_of_any_age() -> None:
                 what=f"{HOSTILE}\nmore",
                 evidence={"stack": "s", "at": NOW},
                 action="a",
+                severity="WARNING",
+                fingerprint="f",
             )
         )
     }
     (old,) = lines(whole([row], []))
-    assert (old["severity"], old["parent"], old["status"], old["query"]) == ("", "", "", "q")
+    assert (old["severity"], old["parent"], old["status"], old["query"]) == ("WARNING", "", "", "q")
     change = {"incident_id": "i", "at": NOW, "old": "", "new": "OPEN", "cause": "", "incarnation": 1, "count": 1}
     end = {**change, "at": NOW + timedelta(seconds=1), "old": "OPEN", "new": "RESOLVED", "cause": "epoch 3", "count": 2}
     changes = [end, {**change, "incident_id": "other"}, change]
