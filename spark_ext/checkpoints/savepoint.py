@@ -28,8 +28,12 @@ from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.definitions import QueryDefinition
 
-VERSION: Final = 1
-"""The version that is written."""
+VERSION: Final = 2
+"""The version of the manifest that is written.
+
+* 1: the fields of the first form.
+* 2: the random number of the start that took the savepoint.
+"""
 
 MANIFEST: Final = "manifest.json"
 CHECKPOINT: Final = "checkpoint.json"
@@ -61,7 +65,7 @@ class About:
     """Rows between its queries; None: unknown."""
     start: int = 0
     """Random number of the start that took it: an equal incarnation with another one is that of a copied state. 0:
-    unknown."""
+    unknown, as in version 1."""
 
     @property
     def taken_at(self) -> datetime:
@@ -182,9 +186,9 @@ def _manifest(location: Location, who: str) -> dict[str, Any]:
         version = raw.pop("version")
     except (ValueError, AttributeError, KeyError, TypeError):
         raise _damaged(f"{MANIFEST} cannot be understood", who) from None
-    if version != VERSION:
+    if version not in range(1, VERSION + 1):
         raise StateError(
-            f"the savepoint has version {version!r}; this release reads version {VERSION}",
+            f"the savepoint has version {version!r}; this release reads versions 1 to {VERSION}",
             operator=who,
             kept=UNCHANGED,
             do="use the release of spark-ext that wrote it, or a newer one",

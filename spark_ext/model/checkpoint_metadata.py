@@ -1,6 +1,6 @@
 """The metadata in a checkpoint's row: versioned JSON, with a part per query and, in it, one per operator.
 
-Older versions stay readable; the tests keep a file of each version. Pure.
+The former version stays readable; the tests keep a file of both. Pure.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from spark_ext.errors import StateError
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.offsets import SourceOffset
 
-VERSION = 4
+VERSION = 2
 """The version that is written.
 
-* 1: offsets have no kind.
-* 2: offsets have a kind, as in version 2 of an offset.
-* 3: offsets may carry a barrier, as in version 3 of an offset.
-* 4: sinks have positions, and the metadata says what is in flight in each exchange.
+* 1: the fields of the first form.
+* 2: sinks have positions, and the metadata says what is in flight in each exchange.
 """
 
 
@@ -60,7 +58,7 @@ class SinkMetadata:
     position: Any = None
     """Where its target was at the cut, in the sink's own form; None: there was none yet, or it keeps no such thing."""
     asked: bool = False
-    """Whether the sink was asked for its position, as for a savepoint. Before version 4 none was, and then a position
+    """Whether the sink was asked for its position, as for a savepoint. In version 1 none was, and then a position
     of None says nothing."""
 
 
@@ -115,7 +113,7 @@ class CheckpointMetadata:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> CheckpointMetadata:
-        """Read any version that was ever written."""
+        """Read this version or the former one."""
         if raw.get("version") not in range(1, VERSION + 1):
             raise StateError(
                 f"checkpoint metadata of version {raw.get('version')!r} is not known; "

@@ -84,7 +84,7 @@ class EndOffset:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Json], uid: str | None = None) -> EndOffset:
-        """Read an offset of any version that was ever written."""
+        """Read an offset of this version or the former one."""
         check(raw, OffsetKind.END_OF_INPUT, uid, f"end of input '{raw.get('uid') if uid is None else uid}'")
         return cls(raw["uid"], raw["marker"], raw["flushed"], raw.get("carried", 0), raw.get("at", 0))
 

@@ -18,13 +18,11 @@ from typing import Any, TypeAlias
 
 from spark_ext.errors import RESET, OffsetError
 
-VERSION = 4
+VERSION = 2
 """Version of the JSON form that is written, for every kind of offset.
 
-* 1: no `kind`; the keys distinguish the kinds.
-* 2: `kind`, one of `OffsetKind`.
-* 3: an offset of channels may carry a `barrier`, which a release that ignores it would lose.
-* 4: an offset of channels may carry a `stamp`, and channels that have `jumped`.
+* 1: the fields of the first form.
+* 2: an offset of channels may carry a `stamp`, and channels that have `jumped`.
 """
 
 
@@ -143,7 +141,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Json], uid: str | None = None) -> SourceOffset:
-        """Read an offset of any version that was ever written."""
+        """Read an offset of this version or the former one."""
         check(raw, OffsetKind.CHANNELS, uid, f"source '{raw.get('uid') if uid is None else uid}'")
         return cls(
             uid=raw["uid"],
@@ -177,11 +175,7 @@ def kind_of(raw: Json) -> OffsetKind | None:
     """The kind of offset in a line of Spark's offset log; None for an offset of one of Spark's own sources."""
     if not isinstance(raw, dict) or not {"version", "uid"} <= raw.keys():
         return None
-    if "kind" in raw:
-        return next((kind for kind in OffsetKind if kind.value == raw["kind"]), None)
-    if "lineage" in raw:
-        return OffsetKind.CHANNELS
-    return OffsetKind.END_OF_INPUT if {"marker", "flushed"} <= raw.keys() else None
+    return next((kind for kind in OffsetKind if kind.value == raw.get("kind")), None)
 
 
 def check(raw: Mapping[str, Json], kind: OffsetKind, uid: str | None, who: str) -> None:

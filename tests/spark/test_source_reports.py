@@ -22,7 +22,7 @@ from spark_ext.spark.watching.source_reports import (
 def ours(uid: str, **said: int) -> dict[str, Any]:
     return {
         "description": "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream@1f",
-        "endOffset": {"version": 4, "kind": "channels", "uid": uid, "lineage": 1},
+        "endOffset": {"version": 2, "kind": "channels", "uid": uid, "lineage": 1},
         "latestOffset": {"uid": uid, **said} if said else None,
     }
 
@@ -31,7 +31,7 @@ def other(description: str, end: Any = None, latest: Any = None, **metrics: str)
     return {"description": description, "endOffset": end, "latestOffset": latest, "metrics": metrics}
 
 
-END = {"version": 4, "kind": "end_of_input", "uid": "end", "marker": 0, "flushed": False, "query": "q"}
+END = {"version": 2, "kind": "end_of_input", "uid": "end", "marker": 0, "flushed": False, "query": "q"}
 
 
 def reports(*sources: dict[str, Any]) -> dict[str, SourceReport]:

@@ -194,7 +194,7 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
                     {
                         "uid": f"{uid}-{SHOP[uid][0][0].rpartition('/')[2].lstrip('@')}",
                         "kind": "channels",
-                        "version": 4,
+                        "version": 2,
                         "lineage": 1,
                         "running": {f"part-{n}": {"at": 1} for n in range(17, 30)},
                     }
