@@ -1,6 +1,6 @@
-"""Runs a job, kills it half-way, and packs its folder: later releases must be able to continue it.
+"""Runs a job, kills it half-way, and packs its folder: later versions must be able to continue it.
 
-    cd CHECKOUT_OF_THE_RELEASE
+    cd CHECKOUT_OF_THE_VERSION
     PYTHONPATH=$PWD .venv/bin/python THIS_CHECKOUT/tests/golden/make_state.py ARCHIVE.tar.gz
 
 It runs the code of that checkout. The job has three queries, started in two runs:
@@ -10,16 +10,20 @@ It runs the code of that checkout. The job has three queries, started in two run
 - `copied`: Parquet files into `files_2pc`.
 
 In the second run driver, JVM and workers are killed while each of the last two has an epoch that its sink has committed
-and Spark has not. All paths are relative to the working directory, so that the folder can be moved.
+and Spark has not. The folder is always `PLACE`: a job with an epoch in doubt refuses to continue elsewhere.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import socket
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,6 +41,8 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PLACE: Final = Path("/tmp/spark-ext-golden")
+"""Where the job has run, and has to be continued."""
 QUERIES: Final = ("generated", "hourly", "copied")
 TRIPS: Final = (8, 24)
 """CSV files, and rows in each."""
@@ -88,6 +94,19 @@ def job(spark: SparkSession, folder: str | Path, queries: tuple[str, ...] = QUER
     return made
 
 
+@contextmanager
+def alone() -> Iterator[Path]:
+    """The empty place, while nobody else on this machine uses it."""
+    with PLACE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(PLACE, ignore_errors=True)
+        PLACE.mkdir()
+        try:
+            yield PLACE
+        finally:
+            shutil.rmtree(PLACE)
+
+
 def write_input(folder: Path) -> None:
     """The input files: event times grow from row to row and from file to file, so no row is late."""
     trips, readings = folder / "data" / "trips", folder / "data" / "readings"
@@ -113,11 +132,10 @@ def write_input(folder: Path) -> None:
 
 def run_here(folder: Path, queries: tuple[str, ...]) -> None:
     """One run of the job, in this process."""
-    os.chdir(folder)
     # The ledger records the host: on a machine of the same name a start would look for the dead driver's process.
     socket.gethostname = lambda: "golden"
     spark = sx.session("golden", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
-    job(spark, ".", queries).run(progress=False)
+    job(spark, folder, queries).run(progress=False)
 
 
 def _started(folder: Path, log: Path, *queries: str, points: str = "") -> Tree:
@@ -144,9 +162,8 @@ def _is_written_down(folder: Path) -> bool:
 
 def make(archive: Path) -> None:
     """Make the folder, with two runs, and pack it."""
-    with tempfile.TemporaryDirectory() as place:
-        folder, gates = Path(place, "golden"), Path(place, "gates")
-        folder.mkdir()
+    with alone() as folder, tempfile.TemporaryDirectory() as place:
+        gates = Path(place, "gates")
         gates.mkdir()
         write_input(folder)
         with _started(folder, Path(place, "first.log"), "generated") as first:

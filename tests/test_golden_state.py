@@ -1,10 +1,11 @@
-"""This release continues a job that an older one was killed in: a state directory kept in `golden`."""
+"""A job that version 0.1.0 was killed in is continued exactly once: its state directory is kept in `golden`."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 import spark_ext as sx
-from tests.golden.make_state import GENERATED_ROWS, KILLED_AT, READINGS, TRIPS, job
+from tests.golden.make_state import GENERATED_ROWS, KILLED_AT, READINGS, TRIPS, alone, job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,15 +26,16 @@ KILLED = dict(zip(KILLED_AT, (TRIPS, READINGS), strict=True))
 """Queries that were killed half-way; input files, and rows in each."""
 
 
-@pytest.fixture(params=["be06634"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The folder that the release left, in another place; unpacking restores the times of modification too."""
-    with tarfile.open(GOLDEN / request.param / "state.tar.gz") as packed:
-        packed.extractall(tmp_path, filter="data")
-    return tmp_path
+@pytest.fixture(params=["0.1.0"])
+def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The folder that the version left; unpacking restores the times of modification too."""
+    with alone() as place:
+        with tarfile.open(GOLDEN / request.param / "state.tar.gz") as packed:
+            packed.extractall(place, filter="data")
+        yield place
 
 
-def test_a_job_killed_half_way_in_an_older_release_is_continued_exactly_once(spark: SparkSession, folder: Path) -> None:
+def test_a_job_killed_half_way_is_continued_exactly_once(spark: SparkSession, folder: Path) -> None:
     expected = computed(folder)
     epochs = ledger(folder, "epochs")
     flags = ledger(folder, "finished").query("kind == 'channel' and query != 'generated'")
@@ -70,9 +72,7 @@ def test_a_job_killed_half_way_in_an_older_release_is_continued_exactly_once(spa
         ("queries/copied/checkpoint/offsets/1", "restore offsets/1"),
     ],
 )
-def test_an_older_state_without_one_of_its_parts_is_refused(
-    spark: SparkSession, folder: Path, part: str, named: str
-) -> None:
+def test_a_state_without_one_of_its_parts_is_refused(spark: SparkSession, folder: Path, part: str, named: str) -> None:
     before = written(folder)
     lost = folder / "state" / part
     shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
@@ -101,7 +101,7 @@ def assert_killed_half_way(folder: Path, epochs: pd.DataFrame, flags: pd.DataFra
 
 
 def rows_read(folder: Path, query: str) -> int:
-    """Input rows of all epochs of a query, whichever release ran them; markers of the end of input are not counted."""
+    """Input rows of all epochs of a query, whichever version ran them; markers of the end of input are not counted."""
     epochs = ledger(folder, "epochs").query("query == @query")
     assert list(epochs["epoch"].sort_values()) == list(range(len(epochs)))
     return int(epochs.loc[~epochs["offsets"].str.contains('"marker":[1-9]'), "input_rows"].sum())
