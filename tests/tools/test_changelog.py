@@ -36,4 +36,4 @@ def test_a_version_without_a_section_has_what_is_unreleased() -> None:
 
 
 def test_the_changelog_of_this_project_can_be_read() -> None:
-    assert "### Added" in section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), "9999")[1]
+    assert "### Jobs" in section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), "9999")[1]
