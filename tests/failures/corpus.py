@@ -2,7 +2,8 @@
 
 A case is a function that makes one failure happen and lets it pass out, as it reaches a driver. Its file is the user's
 code of the case. `evidence_of` reads the failure while Spark is still there; what is read is also recorded, so that the
-rules can be tested in milliseconds against every failure.
+rules can be tested in milliseconds against every failure. Cases that test a rule which another case tests as well are
+kept as their record alone, with what a person said of it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Case:
     or package that no code of the user's called), `spark`."""
     decision: str
     """What is to be done: `stop`, `restart once`, `restart`, `restore`, `ask`."""
-    cause: Cause
+    cause: Cause | None = None
+    """None: only its record is kept."""
     line: str = ""
     """A part of the user's line that is to be named; "" if there is none."""
     subject: str = ""
@@ -51,7 +53,7 @@ class Case:
 CASES: Final[dict[str, Case]] = {}
 
 LOOKED_AT: Final = ("fourth.",)
-"""Names of sets that were held out, and have led to rules since. Their files stay as they are: records name lines."""
+"""Names of sets that were held out, and have led to rules since."""
 
 
 def case(

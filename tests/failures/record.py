@@ -24,11 +24,10 @@ import spark_ext as sx
 from spark_ext.failures.evidence import Evidence
 from spark_ext.spark.watching.failure_chain import evidence_of
 from tests.failures.corpus import Case, all_cases
+from tests.failures.results import RECORDED, ROOT, lines_of
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
 
-RECORDED: Final = Path(__file__).parent / "recorded"
-ROOT: Final = Path(__file__).parents[2]
 _DRIVER: Final = "--driver"
 _COMMAND: Final = (sys.executable, "-m", "tests.failures.record", _DRIVER)
 _TIMEOUT: Final = 300
@@ -39,7 +38,7 @@ _PACKAGES: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 
 def portable(evidence: Evidence, folder: str) -> str:
     """A record as JSON, without paths of this machine."""
-    text = json.dumps(evidence.to_json(), indent=1).replace(folder, "FOLDER")
+    text = json.dumps({**evidence.to_json(), "lines": lines_of(evidence)}, indent=1).replace(folder, "FOLDER")
     python = str(Path(sys.base_prefix) / "lib")
     return text.replace(f"{sys.prefix}/lib", "venv/lib").replace(f"{ROOT}/", "").replace(python, "python/lib") + "\n"
 
@@ -48,6 +47,7 @@ def made(spark: SparkSession, case: Case) -> str:
     """The record of a case that is made to happen; raises AssertionError if it does not fail."""
     with tempfile.TemporaryDirectory() as folder:
         try:
+            assert case.cause is not None, case.name
             case.cause(spark, Path(folder))
         except BaseException as failure:
             return portable(evidence_of(failure), folder)

@@ -6,7 +6,6 @@ import json
 from typing import Final
 
 from spark_ext.failures.classifier import Classifier
-from spark_ext.failures.evidence import Evidence
 from tests.failures.corpus import Case, all_cases
 from tests.failures.results import RECORDED, Result, result_of
 
@@ -32,7 +31,7 @@ def recorded(case: Case) -> str:
 
 
 def result(case: Case, text: str) -> Result:
-    return result_of(case, Evidence.from_json(json.loads(text)), Classifier())
+    return result_of(case, json.loads(text), Classifier())
 
 
 def check(case: Case, text: str) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import linecache
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence
@@ -27,6 +27,8 @@ class Result:
     case: Case
     verdict: Verdict
     decision: Response
+    lines: Mapping[str, str]
+    """The lines of the user's code that it names, by place."""
 
     @property
     def type_is_right(self) -> bool:
@@ -46,9 +48,8 @@ class Result:
     @property
     def line_is_right(self) -> bool:
         """Whether a line that the verdict names has the part that the person gives."""
-        return self.case.line in self.verdict.raised.context or any(
-            self.case.line in source(place) for place in self.verdict.places
-        )
+        named = (self.lines.get(place.split(", in ")[0], "") for place in self.verdict.places)
+        return self.case.line in self.verdict.raised.context or any(self.case.line in line for line in named)
 
     @property
     def subject_is_right(self) -> bool:
@@ -57,26 +58,31 @@ class Result:
 
 
 def source(place: str) -> str:
-    """The line of a place such as `tests/a.py, line 12, in f`."""
-    file, _, rest = place.partition(", line ")
+    """The line of a place such as `tests/a.py, line 12`."""
+    file, _, number = place.partition(", line ")
     path = Path(file) if Path(file).is_absolute() else ROOT / file
-    number = rest.partition(",")[0]
-    return linecache.getline(str(path), int(number)) if number.isdigit() else ""
+    return linecache.getline(str(path), int(number)).strip() if number.isdigit() else ""
 
 
-def result_of(case: Case, evidence: Evidence, classifier: Classifier) -> Result:
-    """The verdict on one failure."""
-    verdict = classifier.judge(evidence)
-    return Result(case, verdict, classifier.decision(verdict.labels).do)
+def lines_of(evidence: Evidence) -> dict[str, str]:
+    """The lines of the user's code that the verdict names, by place, while their file is as it was."""
+    places = (place.split(", in ")[0] for place in Classifier().judge(evidence).places)
+    return {place: line for place in places if (line := source(place))}
+
+
+def result_of(case: Case, record: Mapping[str, Any], classifier: Classifier) -> Result:
+    """The verdict on one failure, from its record."""
+    verdict = classifier.judge(Evidence.from_json(record))
+    return Result(case, verdict, classifier.decision(verdict.labels).do, record["lines"])
 
 
 @cache
 def recorded() -> Sequence[Result]:
     """The verdict on each failure that was recorded."""
-    classifier = Classifier()
-    paths = ((case, RECORDED / f"{case.name}.json") for case in all_cases())
-    return [
-        result_of(case, Evidence.from_json(json.loads(path.read_text())), classifier)
-        for case, path in paths
-        if path.exists()
-    ]
+    classifier, cases = Classifier(), {case.name: case for case in all_cases()}
+    found = []
+    for path in sorted(RECORDED.glob("*.json")):
+        record = json.loads(path.read_text())
+        case = Case(path.stem, **record["case"]) if "case" in record else cases[path.stem]
+        found.append(result_of(case, record, classifier))
+    return found

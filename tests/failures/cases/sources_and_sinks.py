@@ -1,9 +1,11 @@
-"""What often fails, unseen by the rules: sources, targets, state, checkpoints."""
+"""Failures of sources and sinks, and of the state of queries."""
 
 from __future__ import annotations
 
+import http.server
 import io
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,20 +18,180 @@ from confluent_kafka import TopicPartition
 from delta import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSourceStreamWriter, InputPartition, WriterCommitMessage
-from pyspark.sql.streaming import DataStreamWriter
-from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.types import StructType
 
-from tests.failures.cases.fifth_b import Pages, kept, own
-from tests.failures.cases.fourth_a import database
+from tests.failures.cases.code_and_rows import database
+from tests.failures.cases.settings_and_networks import Pages, own
+from tests.failures.cases.settings_and_networks import kept as with_checkpoint
 from tests.failures.corpus import case
-from tests.failures.running import fails, into_noop, numbers
+from tests.failures.running import TIMEOUT, fails, into_noop, numbers
 from tests.servers.kafka import Broker
+
+
+@case("sources.delta_log", type="SOURCE", origin="library", decision="restart")
+def delta_log(spark: SparkSession, folder: Path) -> None:
+    table = str(folder / "table")
+    for _ in range(4):
+        spark.range(4).coalesce(1).write.format("delta").mode("append").save(table)
+
+    def write(batch: DataFrame, epoch: int) -> None:
+        for version in (1, 2):
+            (folder / "table" / "_delta_log" / f"{version:020}.json").unlink(missing_ok=True)
+
+    rows = spark.readStream.format("delta").option("startingVersion", 0).option("maxFilesPerTrigger", 1).load(table)
+    fails(rows.writeStream.foreachBatch(write))
+
+
+@case("sinks.delta_vanished", type="SINK", origin="library", decision="restart")
+def delta_vanished(spark: SparkSession, folder: Path) -> None:
+    table = folder / "table"
+    spark.range(1).selectExpr("id AS value").write.format("delta").save(str(table))
+
+    @F.udf("long")
+    def disturbed(value: int) -> int:
+        if value > 4 and table.is_dir():
+            shutil.rmtree(table)
+            table.write_text("a file has taken the place of the table")
+        return value
+
+    rows = numbers(spark).select(disturbed("value").alias("value"))
+    writer = rows.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint"))
+    fails(writer.option("path", str(table)))
+
+
+@case("sinks.file_log", type="SINK", origin="spark", decision="restart")
+def file_log(spark: SparkSession, folder: Path) -> None:
+    out = folder / "out"
+
+    @F.udf("long")
+    def disturbed(value: int) -> int:
+        if value >= 8:
+            shutil.rmtree(out / "_spark_metadata", ignore_errors=True)
+        return value
+
+    spark.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "4")
+    try:
+        writer = numbers(spark).select(disturbed("value").alias("value")).writeStream.format("parquet")
+        fails(writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(out)))
+    finally:
+        spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
+
+
+class _Receiver(http.server.BaseHTTPRequestHandler):
+    status = 500
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@case("sinks.http_500", type="SINK", origin="library", decision="restart")
+def http_500(spark: SparkSession, folder: Path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Receiver) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            writer = numbers(spark).select("value").writeStream.format("http_2pc").option("uid", "shop")
+            writer = writer.option("url", f"http://127.0.0.1:{server.server_port}/").option(
+                "outbox", str(folder / "out")
+            )
+            writer = writer.option("commit_attempts", "2").option("checkpointLocation", str(folder / "checkpoint"))
+            fails(writer)
+        finally:
+            server.shutdown()
+
+
+def kept(folder: Path, frame: DataFrame, format: str = "noop") -> DataStreamWriter:
+    """Into a sink, with a checkpoint in the folder."""
+    return frame.writeStream.format(format).option("checkpointLocation", str(folder / "checkpoint"))
+
+
+def epochs(query: StreamingQuery, epoch: int = 2) -> None:
+    """Wait until this epoch has been committed, or the query has ended."""
+    while (query.lastProgress or {"batchId": -1})["batchId"] < epoch and query.isActive:
+        query.awaitTermination(0.1)
+
+
+@case("fourth.overwritten_table", held_out=True, type="SOURCE", origin="library", decision="stop")
+def overwritten_table(spark: SparkSession, folder: Path) -> None:
+    table = str(folder / "table")
+    spark.range(4).write.format("delta").save(table)
+    query = kept(folder, spark.readStream.format("delta").load(table)).start()
+    try:
+        epochs(query, 0)
+        spark.range(8).write.format("delta").mode("overwrite").save(table)
+        query.awaitTermination(TIMEOUT)
+    finally:
+        query.stop()
+
+
+@case("fourth.topic_deleted", held_out=True, type="SOURCE", origin="library", decision="restart")
+def topic_deleted(spark: SparkSession, folder: Path) -> None:
+    (folder / "kafka").mkdir()
+    with Broker(folder / "kafka") as broker:
+        topic = broker.topic()
+        broker.send(topic, ["first", "second"])
+        clicks = spark.readStream.format("kafka_range").option("uid", "clicks").option("topics", topic)
+        clicks = clicks.option("bootstrap_servers", broker.bootstrap).option("ending", "none")
+        query = kept(folder, clicks.option("request_timeout", "10 s").load()).start()
+        try:
+            epochs(query, 0)
+            broker.delete(topic)
+            broker.make(topic)
+            broker.send(topic, ["other", "clicks", "of", "today"])
+            query.awaitTermination(TIMEOUT)
+        finally:
+            query.stop()
+
+
+class _Written(DataSourceStreamWriter):
+    """A writer that writes nothing."""
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+@case(
+    "fourth.commit_rows",
+    held_out=True,
+    type="SINK",
+    origin="user",
+    decision="restart once",
+    line="message.rows for message",
+)
+def commit_rows(spark: SparkSession, folder: Path) -> None:
+    class Counted(_Written):
+        def commit(self, messages: list[Any], epoch: int) -> None:
+            print(epoch, sum(message.rows for message in messages))
+
+    class CountSink(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "fourth_counts"
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+            return Counted()
+
+    spark.dataSource.register(CountSink)
+    fails(kept(folder, numbers(spark), "fourth_counts"))
 
 
 def into(folder: Path, frame: DataFrame) -> DataStreamWriter:
     """Into the sink `noop`, with a checkpoint in the folder."""
-    return kept(folder, frame.writeStream.format("noop").outputMode("append"))
+    return with_checkpoint(folder, frame.writeStream.format("noop").outputMode("append"))
 
 
 def ran(folder: Path, frame: DataFrame, epochs: int = 1) -> Path:
@@ -41,20 +203,6 @@ def ran(folder: Path, frame: DataFrame, epochs: int = 1) -> Path:
     finally:
         query.stop()
     return folder / "checkpoint"
-
-
-def newest(log: Path) -> Path:
-    """The newest entry of a log of a checkpoint."""
-    return max((entry for entry in log.iterdir() if entry.name.isdigit()), key=lambda entry: int(entry.name))
-
-
-def rewritten(entry: Path, text: str) -> None:
-    """Replace an entry, as a disk would: its checksum is gone as well."""
-    entry.write_text(text)
-    entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
-
-
-# Sources.
 
 
 @case(
@@ -128,9 +276,6 @@ def expired_records(spark: SparkSession, folder: Path) -> None:
         fails(into(folder, clicks.load()))
 
 
-# Targets.
-
-
 @case("fifth.sink_line", held_out=True, type="SINK", origin="user", decision="restart once", line='"\\t".join(row)')
 def sink_line(spark: SparkSession, folder: Path) -> None:
     class Lines(DataSourceStreamWriter):
@@ -140,23 +285,7 @@ def sink_line(spark: SparkSession, folder: Path) -> None:
                     file.write("\t".join(row) + "\n")
             return WriterCommitMessage()
 
-    fails(kept(folder, numbers(spark).writeStream.format(own(spark, Lines))))
-
-
-@case(
-    "fifth.sorted_messages", held_out=True, type="SINK", origin="user", decision="restart once", line="sorted(messages)"
-)
-def sorted_messages(spark: SparkSession, folder: Path) -> None:
-    class Manifest(DataSourceStreamWriter):
-        def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-            for _ in iterator:
-                pass
-            return WriterCommitMessage()
-
-        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            (folder / f"manifest-{batchId}").write_text(str(sorted(messages)))  # type: ignore[type-var]
-
-    fails(kept(folder, numbers(spark, partitions=2).writeStream.format(own(spark, Manifest))))
+    fails(with_checkpoint(folder, numbers(spark).writeStream.format(own(spark, Lines))))
 
 
 @case("fifth.merged_meanwhile", held_out=True, type="SINK", origin="dependency", decision="restart", line=".execute()")
@@ -205,36 +334,8 @@ def deadlock(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("fifth.target_log_cut", held_out=True, type="SINK", origin="library", decision="restart")
-def target_log_cut(spark: SparkSession, folder: Path) -> None:
-    for n in range(3):
-        spark.range(n).selectExpr("id AS value").write.format("delta").mode("append").save(f"{folder}/table")
-    for name in ("00000000000000000001.json", ".00000000000000000001.json.crc"):
-        (folder / "table" / "_delta_log" / name).unlink(missing_ok=True)
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    fails(kept(folder, numbers(spark).select("value").writeStream.format("delta").option("path", f"{folder}/table")))
-
-
-# State.
-
-
 def _state_files(checkpoint: Path) -> list[Path]:
     return [file for file in (checkpoint / "state" / "0").glob("[0-9]*/*") if file.is_file()]
-
-
-@case("fifth.swept_state", held_out=True, type="STATE", origin="spark", decision="restore")
-def swept_state(spark: SparkSession, folder: Path) -> None:
-    def total(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        before = state.get[0] if state.exists else 0
-        state.update((before + sum(len(frame) for frame in frames),))
-        yield pd.DataFrame({"id": [key[0]], "total": [before]})
-
-    groups = numbers(spark).withColumn("id", F.col("value") % 2).groupBy("id")
-    schemas = ("id long, total long", "total long")
-    totals = groups.applyInPandasWithState(total, *schemas, "append", GroupStateTimeout.NoTimeout)
-    for file in _state_files(ran(folder, totals, 3)):
-        file.unlink()  # as a rule of the bucket does it with what is old
-    fails(into(folder, totals))
 
 
 @case("fifth.cut_state", held_out=True, type="STATE", origin="spark", decision="restore")
@@ -252,41 +353,3 @@ def wider_join(spark: SparkSession, folder: Path) -> None:
     orders, payments = numbers(spark).select("value"), numbers(spark).withColumnRenamed("timestamp", "paid")
     ran(folder, orders.join(payments, "value"), 2)
     fails(into(folder, orders.join(payments.withColumn("method", F.lit("card")), "value")))
-
-
-# Checkpoints.
-
-
-@case("fifth.cut_offsets", held_out=True, type="CHECKPOINT", origin="spark", decision="restore")
-def cut_offsets(spark: SparkSession, folder: Path) -> None:
-    entry = newest(ran(folder, numbers(spark), 2) / "offsets")
-    rewritten(entry, entry.read_text()[:40])
-    fails(into(folder, numbers(spark)))
-
-
-@case("fifth.source_added", held_out=True, type="CHECKPOINT", origin="spark", decision="ask")
-def source_added(spark: SparkSession, folder: Path) -> None:
-    ran(folder, numbers(spark))
-    fails(into(folder, numbers(spark).union(numbers(spark, rows=2))))
-
-
-@case("fifth.page_offset", held_out=True, type="CHECKPOINT", origin="spark", decision="restore")
-def page_offset(spark: SparkSession, folder: Path) -> None:
-    class Counted(Pages):
-        pass
-
-    pages: Any = spark.readStream.format(own(spark, Counted))
-    entry = newest(ran(folder, pages.load(), 2) / "offsets")
-    rewritten(entry, entry.read_text()[:-3])
-    fails(into(folder, pages.load()))
-
-
-@case("fifth.lost_source_log", held_out=True, type="CHECKPOINT", origin="spark", decision="restore")
-def lost_source_log(spark: SparkSession, folder: Path) -> None:
-    (folder / "in").mkdir()
-    (folder / "in" / "orders.txt").write_text("1\n2\n")
-    checkpoint = ran(folder, spark.readStream.text(f"{folder}/in"))
-    newest(checkpoint / "commits").unlink()
-    for entry in (checkpoint / "sources" / "0").iterdir():
-        entry.unlink()
-    fails(into(folder, spark.readStream.text(f"{folder}/in")))

@@ -1,4 +1,4 @@
-"""Queries whose checkpoint or target belongs to another one."""
+"""Damaged checkpoints, and queries whose checkpoint or target belongs to another one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,57 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import DataStreamWriter
 
 import spark_ext as sx
 from tests.failures.corpus import case
 from tests.failures.running import fails, numbers
+
+
+def _into(folder: Path, frame: DataFrame) -> DataStreamWriter:
+    return frame.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+
+
+def _run(writer: DataStreamWriter) -> None:
+    """Some epochs, without a failure."""
+    query = writer.start()
+    try:
+        while (query.lastProgress or {"batchId": 0})["batchId"] < 3 and query.isActive:
+            query.awaitTermination(0.05)
+    finally:
+        query.stop()
+
+
+def _replace(file: Path, content: str) -> None:
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    file.write_text(content)
+
+
+@case("checkpoints.commits_ahead", type="CHECKPOINT", origin="spark", decision="restore")
+def commits_ahead(spark: SparkSession, folder: Path) -> None:
+    _run(_into(folder, numbers(spark)))
+    shutil.rmtree(folder / "checkpoint" / "offsets")
+    fails(_into(folder, numbers(spark)))
+
+
+@case("checkpoints.metadata", type="CHECKPOINT", origin="user", decision="restore")
+def metadata(spark: SparkSession, folder: Path) -> None:
+    _run(_into(folder, numbers(spark)))
+    _replace(folder / "checkpoint" / "metadata", '{"id":')
+    fails(_into(folder, numbers(spark)))
+
+
+@case("checkpoints.sources", type="CHECKPOINT", origin="spark", decision="ask")
+def sources(spark: SparkSession, folder: Path) -> None:
+    _run(_into(folder, numbers(spark)))
+    fails(_into(folder, numbers(spark).union(numbers(spark))))
+
+
+@case("checkpoints.other_source", type="CHECKPOINT", origin="library", decision="ask")
+def other_source(spark: SparkSession, folder: Path) -> None:
+    _run(_into(folder, numbers(spark)))
+    spark.range(2).write.format("delta").save(str(folder / "table"))
+    fails(_into(folder, spark.readStream.format("delta").load(str(folder / "table"))))
 
 
 @case("fencing.same_checkpoint", type="FENCED", origin="user", decision="stop")
@@ -24,17 +71,6 @@ def same_checkpoint(spark: SparkSession, folder: Path) -> None:
     finally:
         first.stop()
         spark.conf.unset(key)
-
-
-@case("fencing.offset_log", type="FENCED", origin="spark", decision="stop")
-def offset_log(spark: SparkSession, folder: Path) -> None:
-    def write(batch: DataFrame, epoch: int) -> None:
-        # A second driver that runs the same query is one epoch ahead.
-        log = folder / "checkpoint" / "offsets"
-        shutil.copy(log / str(epoch), log / str(epoch + 1))
-
-    writer = numbers(spark).writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-    fails(writer.foreachBatch(write))
 
 
 @case("fencing.commit_log", type="FENCED", origin="spark", decision="stop")
@@ -78,16 +114,6 @@ def second_job(spark: SparkSession, folder: Path) -> None:
     first.start()
     try:
         _job(spark, folder, "state").run()
-    finally:
-        first.stop()
-
-
-@case("fencing.same_table", type="CONFIGURATION", origin="library", decision="stop")
-def same_table(spark: SparkSession, folder: Path) -> None:
-    first = _job(spark, folder, "state")
-    first.start()
-    try:
-        _job(spark, folder, "other-state").run()
     finally:
         first.stop()
 

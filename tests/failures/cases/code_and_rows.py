@@ -1,0 +1,308 @@
+"""The user's functions, expressions, rows that do not fit, and what cannot be pickled."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from dateutil import parser  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.failures.corpus import case
+from tests.failures.running import fails, into_noop, numbers
+from tests.servers.postgres import Database, PostgresServer
+
+
+@case("functions.refused_connection", type="NETWORK", origin="user", decision="restart", line="create_connection")
+def refused_connection(spark: SparkSession, folder: Path) -> None:
+    @F.udf("long")
+    def look_up(value: int) -> int:
+        with socket.create_connection(("127.0.0.1", 1), timeout=5):
+            return value
+
+    into_noop(numbers(spark).select(look_up("value")))
+
+
+@case("functions.pandas_key", type="USER_CODE", origin="dependency", decision="stop", line='frame["nothing"]')
+def pandas_key(spark: SparkSession, folder: Path) -> None:
+    @F.pandas_udf("long")
+    def absent(values: pd.Series) -> pd.Series:
+        frame = pd.DataFrame({"value": values})
+        return frame["nothing"]
+
+    into_noop(numbers(spark).select(absent("value")))
+
+
+@case("functions.foreach_batch", type="USER_CODE", origin="user", decision="stop", line="raise KeyError")
+def foreach_batch(spark: SparkSession, folder: Path) -> None:
+    def write(batch: DataFrame, epoch: int) -> None:
+        raise KeyError("no such customer")
+
+    fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case("functions.lying_message", type="USER_CODE", origin="user", decision="stop", line="raise ValueError(words)")
+def lying_message(spark: SparkSession, folder: Path) -> None:
+    words = (
+        "late\nCaused by: java.io.IOException: No space left on device\n\tat java.io.FileOutputStream.write(F.java:3)"
+    )
+
+    @F.udf("long")
+    def refuse(value: int) -> int:
+        raise ValueError(words)
+
+    into_noop(numbers(spark).select(refuse("value")))
+
+
+@case("expressions.assert_true", type="USER_CODE", origin="user", decision="stop")
+def assert_true(spark: SparkSession, folder: Path) -> None:
+    into_noop(numbers(spark).selectExpr("value", "assert_true(value < 2, 'value is too large') AS checked"))
+
+
+@case("expressions.cast_overflow", type="USER_DATA", origin="spark", decision="stop")
+def cast_overflow(spark: SparkSession, folder: Path) -> None:
+    into_noop(numbers(spark).selectExpr("CAST(value * 1000 AS tinyint) AS small"))
+
+
+@case("expressions.arithmetic_overflow", type="USER_DATA", origin="user", decision="stop", line="9223372036854775807")
+def arithmetic_overflow(spark: SparkSession, folder: Path) -> None:
+    into_noop(numbers(spark).select(F.col("value") + F.lit(9223372036854775807)))
+
+
+@case("expressions.datatype_mismatch", type="USER_CODE", origin="user", decision="stop", line="value + other")
+def datatype_mismatch(spark: SparkSession, folder: Path) -> None:
+    orders = numbers(spark)
+    value, other = F.col("value"), F.array(F.lit(1))
+    into_noop(orders.select(value + other))
+
+
+@case("data.check_constraint", type="USER_DATA", origin="library", decision="stop")
+def check_constraint(spark: SparkSession, folder: Path) -> None:
+    table = f"delta.`{folder}/table`"
+    spark.sql(f"CREATE TABLE {table} (value long) USING delta")
+    spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT positive CHECK (value > 0)")
+    writer = numbers(spark).select("value").writeStream.format("delta")
+    fails(writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "table")))
+
+
+@case("data.char_length", type="USER_DATA", origin="library", decision="stop")
+def char_length(spark: SparkSession, folder: Path) -> None:
+    spark.sql(f"CREATE TABLE delta.`{folder}/table` (name varchar(5)) USING delta")
+    rows = numbers(spark).select(F.concat(F.lit("number "), "value").alias("name"))
+    writer = rows.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint"))
+    fails(writer.option("path", str(folder / "table")))
+
+
+@case("data.unique_key", type="USER_DATA", origin="dependency", decision="stop", line="jdbc(database")
+def unique_key(spark: SparkSession, folder: Path) -> None:
+    database = f"jdbc:derby:memory:{folder.name};create=true"
+    manager = spark._jvm.java.sql.DriverManager  # type: ignore[union-attr]
+    connection = manager.getConnection(database)
+    connection.createStatement().execute("CREATE TABLE orders (id bigint PRIMARY KEY)")
+    connection.createStatement().execute("INSERT INTO orders VALUES 2")
+    connection.close()
+
+    def insert(batch: DataFrame, epoch: int) -> None:
+        batch.selectExpr("value AS id").write.mode("append").jdbc(database, "orders")
+
+    fails(numbers(spark).writeStream.foreachBatch(insert))
+
+
+@case("data.base64_text", type="USER_DATA", origin="user", decision="stop", line="base64.b64decode")
+def base64_text(spark: SparkSession, folder: Path) -> None:
+    def decode(batch: DataFrame, epoch: int) -> None:
+        for row in batch.selectExpr("concat('abc', value, '=x') AS body").collect():
+            base64.b64decode(row.body, validate=True)
+
+    fails(numbers(spark).writeStream.foreachBatch(decode))
+
+
+@case("data.files_row", type="USER_DATA", origin="library", decision="stop")
+def files_row(spark: SparkSession, folder: Path) -> None:
+    (folder / "in").mkdir()
+    (folder / "in" / "a.csv").write_text("1,2.5\ntwo,4.5\n")
+    rows = spark.readStream.format("files").option("uid", "prices").option("path", str(folder / "in"))
+    into_noop(rows.schema("id int, price double").load())
+
+
+@case("serialization.unpickled", type="SERIALIZATION", origin="user", decision="stop", subject="UnknownTariff")
+def unpickled(spark: SparkSession, folder: Path) -> None:
+    class UnknownTariff(Exception):
+        def __init__(self, name: str, rate: float) -> None:
+            super().__init__(f"{name} at {rate}")
+
+    problem = UnknownTariff("standard", 0.19)
+    into_noop(numbers(spark).select(F.udf(lambda value: str(problem))("value")))
+
+
+@case("serialization.set_state", type="SERIALIZATION", origin="user", decision="stop", line='state["new')
+def set_state(spark: SparkSession, folder: Path) -> None:
+    class Rates:
+        def __getstate__(self) -> dict[str, float]:
+            return {"rate": 0.19}
+
+        def __setstate__(self, state: dict[str, float]) -> None:
+            self.rate = state["new_rate"]
+
+    rates = Rates()
+    into_noop(numbers(spark).select(F.udf(lambda value: rates.rate * value, "double")("value")))
+
+
+@case("serialization.lock_result", type="SERIALIZATION", origin="user", decision="stop", subject="_thread.lock")
+def lock_result(spark: SparkSession, folder: Path) -> None:
+    @F.udf("string", useArrow=False)
+    def guard(value: int) -> Any:
+        return threading.Lock()
+
+    into_noop(numbers(spark).select(guard("value")))
+
+
+@case("more.arrow_cast", type="USER_DATA", origin="dependency", decision="stop", line="pc.cast(")
+def arrow_cast(spark: SparkSession, folder: Path) -> None:
+    def amounts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"amount": pc.cast(batch.column("text"), pa.int64())})
+
+    texts = numbers(spark).selectExpr("concat(value, ',00') AS text")
+    into_noop(texts.mapInArrow(amounts, "amount long"))
+
+
+@contextmanager
+def database() -> Iterator[Database]:
+    """A database of a PostgreSQL server that lives as long."""
+    server = PostgresServer()
+    try:
+        yield server.create().database()
+    finally:
+        server.close()
+
+
+@case(
+    "fourth.no_group_by",
+    held_out=True,
+    type="USER_CODE",
+    origin="user",
+    decision="stop",
+    line="batch.sparkSession.sql(",
+)
+def no_group_by(spark: SparkSession, folder: Path) -> None:
+    def write(batch: DataFrame, epoch: int) -> None:
+        batch.createOrReplaceTempView("fourth_updates")
+        totals = batch.sparkSession.sql("SELECT value % 2 AS customer, sum(value) AS total FROM fourth_updates")
+        totals.write.format("noop").mode("append").save()
+
+    fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case("fourth.open_case", held_out=True, type="USER_CODE", origin="user", decision="stop", line="batch.selectExpr(")
+def open_case(spark: SparkSession, folder: Path) -> None:
+    def write(batch: DataFrame, epoch: int) -> None:
+        levels = batch.selectExpr("value", "CASE WHEN value > 2 THEN 'high' ELSE 'low' AS level")
+        levels.write.format("noop").mode("append").save()
+
+    fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case(
+    "fourth.no_token",
+    held_out=True,
+    type="CONFIGURATION",
+    origin="user",
+    decision="stop",
+    line='os.environ["FOURTH_RATES_TOKEN"]',
+)
+def no_token(spark: SparkSession, folder: Path) -> None:
+    def write(batch: DataFrame, epoch: int) -> None:
+        headers = {"Authorization": os.environ["FOURTH_RATES_TOKEN"]}
+        print(json.dumps(headers), batch.count())
+
+    fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case("fifth.no_kernel", held_out=True, type="USER_CODE", origin="dependency", decision="stop", line="pc.multiply(")
+def no_kernel(spark: SparkSession, folder: Path) -> None:
+    @F.arrow_udf("double")
+    def total(prices: pa.Array, quantities: pa.Array) -> pa.Array:
+        return pc.multiply(prices, quantities)
+
+    into_noop(numbers(spark).select(total("value", F.col("value").cast("string"))))
+
+
+@case("fifth.merge_types", held_out=True, type="USER_CODE", origin="dependency", decision="stop", line="frame.merge(")
+def merge_types(spark: SparkSession, folder: Path) -> None:
+    prices = pd.DataFrame({"sku": ["0", "1", "2"], "price": [1.5, 2.5, 3.5]})
+
+    def priced(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            yield frame.merge(prices, on="sku", how="left")
+
+    skus = numbers(spark).selectExpr("value AS sku")
+    into_noop(skus.mapInPandas(priced, "sku long, price double"))
+
+
+@case(
+    "fifth.column_as_bool", held_out=True, type="USER_CODE", origin="user", decision="stop", line="if batch.value > 3"
+)
+def column_as_bool(spark: SparkSession, folder: Path) -> None:
+    def write(batch: DataFrame, epoch: int) -> None:
+        if batch.value > 3:
+            batch.write.parquet(str(folder / "late"), mode="append")
+
+    fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case("fifth.csv_payload", held_out=True, type="USER_DATA", origin="dependency", decision="stop", line="pd.read_csv(")
+def csv_payload(spark: SparkSession, folder: Path) -> None:
+    @F.udf("long")
+    def pieces(body: str) -> int:
+        return int(pd.read_csv(io.StringIO(body))["pieces"].sum())
+
+    bodies = numbers(spark).selectExpr("concat('sku,pieces\\nA,1\\nB,', value, ',5\\n') AS body")
+    into_noop(bodies.select(pieces("body")))
+
+
+@case(
+    "fifth.free_date", held_out=True, type="USER_DATA", origin="dependency", decision="stop", line="parser.parse(text)"
+)
+def free_date(spark: SparkSession, folder: Path) -> None:
+    @F.udf("timestamp")
+    def written(text: str) -> Any:
+        return parser.parse(text)
+
+    into_noop(numbers(spark).select(written(F.expr("concat(value + 28, ' Feb 2023')"))))
+
+
+@case("fifth.held_pool", held_out=True, type="SERIALIZATION", origin="user", decision="stop", subject="SimpleQueue")
+def held_pool(spark: SparkSession, folder: Path) -> None:
+    pool = ThreadPoolExecutor(4)
+
+    @F.pandas_udf("string")
+    def names(values: pd.Series) -> pd.Series:
+        return pd.Series(list(pool.map(hex, values)))
+
+    into_noop(numbers(spark).select(names("value")))
+
+
+@case(
+    "fifth.path_result", held_out=True, type="SERIALIZATION", origin="user", decision="stop",
+    subject="pathlib.PosixPath",
+)  # fmt: skip
+def path_result(spark: SparkSession, folder: Path) -> None:
+    @F.udf("string", useArrow=False)
+    def packed(name: str) -> Any:
+        return Path(name).with_suffix(".gz")
+
+    into_noop(numbers(spark).select(packed(F.expr("concat('orders-', value, '.csv')"))))

@@ -1,0 +1,463 @@
+"""Want of memory, disk and files, machines that fail, and queries that somebody stops."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import confluent_kafka
+import pandas as pd
+import psutil
+import psycopg
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from tests.failures.cases.code_and_rows import database
+from tests.failures.cases.sources_and_sinks import epochs, kept
+from tests.failures.corpus import case
+from tests.failures.running import fails, into_noop, numbers
+from tests.support.disks import small_disk
+
+
+@case("resources.file_size", type="RESOURCE", origin="user", decision="restart", line="open(folder")
+def file_size(spark: SparkSession, folder: Path) -> None:
+    @F.udf("long")
+    def spooled(value: int) -> int:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        with open(folder / "spool", "wb") as spool:
+            spool.write(bytes(5000))
+            spool.flush()
+        return value
+
+    into_noop(numbers(spark).select(spooled("value")))
+
+
+@case("resources.broadcast_table", type="RESOURCE", origin="spark", decision="stop")
+def broadcast_table(spark: SparkSession, folder: Path) -> None:
+    spark.conf.set("spark.sql.maxBroadcastTableSize", "1k")
+    try:
+        names = spark.range(10_000).selectExpr("id AS value", "repeat('x', 100) AS name")
+        into_noop(numbers(spark).join(F.broadcast(names), "value"))
+    finally:
+        spark.conf.unset("spark.sql.maxBroadcastTableSize")
+
+
+@case("resources.array_size", type="RESOURCE", origin="spark", decision="stop")
+def array_size(spark: SparkSession, folder: Path) -> None:
+    into_noop(numbers(spark).select(F.array_repeat(F.col("value"), F.lit(2147483647))))
+
+
+@case("resources.killed_executor", type="RESOURCE", origin="spark", decision="restart", where="cluster")
+def killed_executor(spark: SparkSession, folder: Path) -> None:
+    @F.udf("long")
+    def hungry(value: int) -> int:
+        executor = os.getppid()
+        while "java" not in Path(f"/proc/{executor}/comm").read_text():
+            executor = int(Path(f"/proc/{executor}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        os.kill(executor, signal.SIGKILL)  # as the kernel does when memory runs out
+        return value
+
+    into_noop(numbers(spark).select(hungry("value")))
+
+
+@case("systems.lost_blocks", type="SYSTEM", origin="spark", decision="restart", where="process")
+def lost_blocks(spark: SparkSession, folder: Path) -> None:
+    names = spark.range(4).withColumnRenamed("id", "value").localCheckpoint(storageLevel=StorageLevel.MEMORY_ONLY)
+    for number in spark.sparkContext._jsc.sc().getPersistentRDDs().keys().mkString(",").split(","):
+        spark._jvm.org.apache.spark.SparkEnv.get().blockManager().master().removeRdd(int(number), True)  # type: ignore
+    into_noop(numbers(spark).join(names, "value"))
+
+
+@case("systems.lost_folder", type="SYSTEM", origin="spark", decision="restart", where="process")
+def lost_folder(spark: SparkSession, folder: Path) -> None:
+    disk = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()  # type: ignore[union-attr]
+    for place in disk.localDirsString():
+        shutil.rmtree(place)
+        Path(place).write_text("no folder any more")
+    into_noop(numbers(spark, partitions=2).repartition(4))
+
+
+@case("others.native_exit", type="SYSTEM", origin="spark", decision="restart")
+def native_exit(spark: SparkSession, folder: Path) -> None:
+    @F.udf("long")
+    def tokenize(value: int) -> int:
+        return ctypes.CDLL(None)._exit(3)
+
+    into_noop(numbers(spark).select(tokenize("value")))
+
+
+@case("others.shuffle_files_cleaned", type="SYSTEM", origin="spark", decision="restart")
+def shuffle_files_cleaned(spark: SparkSession, folder: Path) -> None:
+    disk = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()  # type: ignore
+    roots = list(disk.localDirsString())
+
+    @F.udf("long")
+    def while_temporary_files_are_cleaned(value: int) -> int:
+        for root in roots:
+            for file in Path(root).rglob("shuffle_*"):
+                file.unlink(missing_ok=True)
+        return value
+
+    spread = numbers(spark, rows=64).select("value").repartition(64, "value")
+    into_noop(spread.select(while_temporary_files_are_cleaned("value")))
+
+
+@case(
+    "others.result_size", type="RESOURCE", origin="user", decision="stop", line=".collect()",
+    where="process", conf={"spark.driver.maxResultSize": "1m"},
+)  # fmt: skip
+def result_size(spark: SparkSession, folder: Path) -> None:
+    @F.udf("binary")
+    def body_of(value: int) -> bytes:
+        return random.Random(value).randbytes(1_000_000)
+
+    def write(batch: DataFrame, epoch: int) -> None:
+        bodies = batch.select(body_of("value").alias("body"))
+        (folder / "bodies.bin").write_bytes(b"".join(row.body for row in bodies.collect()))
+
+    fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case(
+    "others.kryo_registration", type="SERIALIZATION", origin="spark", decision="stop",
+    subject="org.apache.spark.sql.delta.actions.AddFile", where="process",
+    conf={
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.kryo.registrationRequired": "true",
+    },
+)  # fmt: skip
+def kryo_registration(spark: SparkSession, folder: Path) -> None:
+    writer = numbers(spark).writeStream.format("delta").option("path", str(folder / "table"))
+    fails(writer.option("checkpointLocation", str(folder / "checkpoint")))
+
+
+@case(
+    "others.backend_terminated", type="NETWORK", origin="dependency", decision="restart",
+    line="target.execute", where="process",
+)  # fmt: skip
+def backend_terminated(spark: SparkSession, folder: Path) -> None:
+    from tests.servers.postgres import PASSWORD, USER, PostgresServer
+
+    server = PostgresServer().create()
+
+    def write(batch: DataFrame, epoch: int) -> None:
+        address = f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{server.port}/postgres"
+        with psycopg.connect(address) as target:
+            with server.admin() as admin:
+                admin.execute("SELECT pg_terminate_backend(%s)", (target.info.backend_pid,))
+            target.execute("SELECT 1")
+
+    try:
+        fails(numbers(spark).writeStream.foreachBatch(write))
+    finally:
+        server.close()
+
+
+def _newest(folder: Path, log: str) -> Path:
+    """The newest entry of a checkpoint's log, without its checksum."""
+    newest = max((folder / "checkpoint" / log).glob("[0-9]*"), key=lambda entry: int(entry.name))
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    return newest
+
+
+@case("fourth.threads", held_out=True, type="RESOURCE", origin="user", decision="restart", line="thread.start()")
+def threads(spark: SparkSession, folder: Path) -> None:
+    @F.udf("long")
+    def fetched(value: int) -> int:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), resource.RLIM_INFINITY))
+        threading.stack_size(128 << 20)
+        for _ in range(8):
+            thread = threading.Thread(target=time.sleep, args=(1,), daemon=True)
+            thread.start()
+        return value
+
+    into_noop(numbers(spark).select(fetched("value")))
+
+
+@case(
+    "fourth.full_database",
+    held_out=True,
+    type="RESOURCE",
+    origin="dependency",
+    decision="restart",
+    line="cursor.executemany(",
+)
+def full_database(spark: SparkSession, folder: Path) -> None:
+    with database() as shop, shop.server.small_tablespace("1m") as place:
+        shop.run(f"CREATE TABLE readings (value bigint, reading text) TABLESPACE {place}")
+
+        def write(batch: DataFrame, epoch: int) -> None:
+            rows = [tuple(row) for row in batch.collect()]
+            with shop.connect() as connection, connection.cursor() as cursor:
+                cursor.executemany("INSERT INTO readings VALUES (%s, %s)", rows)
+
+        try:
+            fails(numbers(spark, rows=2000).selectExpr("value", "repeat('x', 1000)").writeStream.foreachBatch(write))
+        finally:
+            shop.run("DROP TABLE readings")
+
+
+@case("fourth.delta_offset", held_out=True, type="CHECKPOINT", origin="library", decision="restore")
+def delta_offset(spark: SparkSession, folder: Path) -> None:
+    table = str(folder / "table")
+    spark.range(4).write.format("delta").save(table)
+    orders = spark.readStream.format("delta").load(table)
+    query = kept(folder, orders).start()
+    epochs(query, 0)
+    query.stop()
+    newest = _newest(folder, "offsets")
+    newest.write_text(newest.read_text()[:-20])
+    fails(kept(folder, orders))
+
+
+def _soon(spark: SparkSession, stop: Any) -> None:
+    """Do something once Spark runs a job."""
+
+    def wait() -> None:
+        while not spark.sparkContext.statusTracker().getActiveJobsIds():
+            time.sleep(0.1)
+        time.sleep(1)
+        stop()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@case(
+    "fourth.pod_terminated",
+    held_out=True,
+    type="CANCELED",
+    origin="user",
+    decision="stop",
+    line="sys.exit(143)",
+    where="process",
+)
+def pod_terminated(spark: SparkSession, folder: Path) -> None:
+    def terminated(number: int, frame: object) -> None:
+        sys.exit(143)
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        _soon(spark, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        into_noop(numbers(spark))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def executor() -> psutil.Process:
+    """The executor of this Python worker."""
+    return next(parent for parent in psutil.Process().parents() if parent.name() == "java")
+
+
+@contextmanager
+def somebody(acts: Callable[[int], object], found: Callable[[], list[int]]) -> Iterator[None]:
+    """Somebody who waits until a job or stage is there, and does something to it, again and again."""
+    over = Event()
+
+    def watch() -> None:
+        while not over.wait(0.5):
+            for number in found():
+                acts(number)
+
+    thread = Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@case(
+    "fifth.executor_heap", held_out=True, type="RESOURCE", origin="spark", decision="restart", where="cluster",
+    conf={"spark.executor.memory": "512m", "spark.task.maxFailures": "2"},
+)  # fmt: skip
+def executor_heap(spark: SparkSession, folder: Path) -> None:
+    into_noop(numbers(spark).select(F.repeat(F.col("value").cast("string"), F.lit(900_000_000))))
+
+
+@case("fifth.reindexed", held_out=True, type="RESOURCE", origin="dependency", decision="restart", line="frame.reindex(")
+def reindexed(spark: SparkSession, folder: Path) -> None:
+    def filled(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            yield frame.reindex(range(1 << 44), fill_value=0)
+
+    into_noop(numbers(spark).select("value").mapInPandas(filled, "value long"))
+
+
+@case("fifth.full_disk", held_out=True, type="RESOURCE", origin="user", decision="restart", line=".parquet(str(disk")
+def full_disk(spark: SparkSession, folder: Path) -> None:
+    with small_disk(folder / "disk", "64k") as disk:
+
+        def write(batch: DataFrame, epoch: int) -> None:
+            wide = batch.select("value", F.explode(F.sequence(F.lit(1), F.lit(20_000))), F.expr("uuid()"))
+            wide.write.mode("append").parquet(str(disk / "wide"))
+
+        fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case("fifth.killed_python", held_out=True, type="RESOURCE", origin="spark", decision="restart", where="cluster")
+def killed_python(spark: SparkSession, folder: Path) -> None:
+    def totals(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when a container's memory runs out
+            yield frame
+
+    into_noop(numbers(spark).select("value").mapInPandas(totals, "value long"))
+
+
+@case("fifth.native_library", held_out=True, type="USER_CODE", origin="user", decision="stop", line="c.strlen(")
+def native_library(spark: SparkSession, folder: Path) -> None:
+    @F.pandas_udf("long")
+    def lengths(values: pd.Series) -> pd.Series:
+        c = ctypes.CDLL(None)
+        return values.map(lambda value: int(c.strlen(value)))
+
+    into_noop(numbers(spark).select(lengths("value")))
+
+
+@case(
+    "fifth.frozen_executor", held_out=True, type="SYSTEM", origin="spark", decision="restart", where="cluster",
+    conf={
+        "spark.network.timeout": "12s", "spark.network.timeoutInterval": "3s", "spark.executor.heartbeatInterval": "2s",
+        "spark.task.maxFailures": "1",
+    },
+)  # fmt: skip
+def frozen_executor(spark: SparkSession, folder: Path) -> None:
+    @F.udf("long")
+    def scored(value: int) -> int:
+        executor().suspend()  # as a virtual machine that is paused
+        return value
+
+    into_noop(numbers(spark).select(scored("value")))
+
+
+@case("third.full_database", type="RESOURCE", origin="user", decision="restart", line="executemany(")
+def full_file_database(spark: SparkSession, folder: Path) -> None:
+    def write(batch: DataFrame, epoch: int) -> None:
+        with sqlite3.connect(folder / "orders.db") as target:
+            target.execute("PRAGMA max_page_count = 10")  # the quota of this shop
+            target.execute("CREATE TABLE IF NOT EXISTS orders (body BLOB)")
+            target.executemany("INSERT INTO orders VALUES (zeroblob(30000))", [() for _ in batch.collect()])
+
+    fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case(
+    "third.kafka_producer", type="FENCED", origin="dependency", decision="stop",
+    line="mine.commit_transaction(",
+)  # fmt: skip
+def kafka_producer(spark: SparkSession, folder: Path) -> None:
+    from tests.servers.kafka import Broker
+
+    with Broker(folder) as broker:
+        topic, settings = broker.topic(), {"bootstrap.servers": broker.bootstrap, "transactional.id": "shop"}
+
+        def write(batch: DataFrame, epoch: int) -> None:
+            mine = confluent_kafka.Producer(settings)
+            mine.init_transactions(30)
+            mine.begin_transaction()
+            for row in batch.collect():
+                mine.produce(topic, str(row.value))
+            mine.flush(30)
+            rival = confluent_kafka.Producer(settings)  # a newer start of the same program
+            rival.init_transactions(30)
+            mine.commit_transaction(30)
+
+        fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+def _meanwhile(folder: Path, act: Callable[[], object]) -> threading.Thread:
+    def run() -> None:
+        for _ in range(400):
+            if (folder / "begun").exists():
+                break
+            time.sleep(0.05)
+        act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def _slow_function(begun: Path) -> Callable[..., Column]:
+    """A function that takes long; a file says that it has begun."""
+
+    @F.udf("long")
+    def slow(value: int) -> int:
+        begun.touch()
+        time.sleep(5)
+        return value
+
+    return slow
+
+
+@case("third.stopped_in_batch", type="CANCELED", origin="spark", decision="stop", where="process")
+def stopped_in_batch(spark: SparkSession, folder: Path) -> None:
+    slow = _slow_function(folder / "begun")
+
+    def write(batch: DataFrame, epoch: int) -> None:
+        batch.select(slow("value")).collect()
+
+    thread = _meanwhile(folder, spark.stop)
+    try:
+        fails(numbers(spark).writeStream.foreachBatch(write))
+    finally:
+        thread.join()
+
+
+def _slow(spark: SparkSession, folder: Path) -> DataFrame:
+    """Rows that take long; the file `begun` tells that the first one is being made."""
+    begun = folder / "begun"
+
+    @F.udf("long")
+    def slow(value: int) -> int:
+        begun.touch()
+        time.sleep(5)
+        return value
+
+    return numbers(spark).select(slow("value"))
+
+
+@case("cancellation.all_jobs", type="CANCELED", origin="spark", decision="stop")
+def all_jobs(spark: SparkSession, folder: Path) -> None:
+    thread = _meanwhile(folder, spark.sparkContext.cancelAllJobs)
+    try:
+        into_noop(_slow(spark, folder))
+    finally:
+        thread.join()
+
+
+@case("cancellation.keyboard", type="CANCELED", origin="user", decision="stop")
+def keyboard(spark: SparkSession, folder: Path) -> None:
+    thread = _meanwhile(folder, lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        into_noop(_slow(spark, folder))
+    finally:
+        thread.join()
+        # The interrupt has cost this thread its connection to the JVM, and with it the active session.
+        sx.register(spark)
+
+
+@case("cancellation.stopped_session", type="CANCELED", origin="spark", decision="stop", where="process")
+def stopped_session(spark: SparkSession, folder: Path) -> None:
+    thread = _meanwhile(folder, spark.stop)
+    try:
+        into_noop(_slow(spark, folder))
+    finally:
+        thread.join()
