@@ -372,8 +372,6 @@ def test_version_and_usage() -> None:
 def test_a_scheduler_can_tell_what_may_be_repeated(
     monkeypatch: pytest.MonkeyPatch, problem: SparkExtError, code: int
 ) -> None:
-    """Formerly: what could not be reached at a start looked like a configuration that cannot work."""
-
     def fails() -> None:
         raise problem
 

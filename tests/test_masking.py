@@ -132,7 +132,6 @@ def raised(call: Callable[[], object]) -> Exception:
 
 
 def test_no_cause_of_an_error_in_a_worker_shows_a_secret() -> None:
-    """Formerly: a library's error was chained to ours, and its text reached log and incidents."""
     sent = pickle.dumps(Quoting({"uid": "out", "token": "t0ken-of-a-sink"}))
     masking.forget()  # another process
     writer = EpochWriter(pickle.loads(sent), StructType())
@@ -230,7 +229,6 @@ def test_a_secret_that_is_a_common_word_stays_in_sentences() -> None:
 
 
 def test_every_logger_of_the_package_masks() -> None:
-    """Formerly: a logger that is made in another way would show secrets."""
     package = Path(spark_ext.__file__).parent
     made = [
         file.name

@@ -36,7 +36,7 @@ class SinkIdentityContract:
         assert target.ids() == list(range(10))
 
     def test_i5_an_equal_number_with_another_start_is_fenced_like_an_older_one(self, target: SinkTarget) -> None:
-        """Formerly: a copy of the state was started first, and both have continued from incarnation 1."""
+        """Two copies of a state that continue from one incarnation."""
         Driver(target).claim()
         copy, second = Driver(target, incarnation=2, start=5), Driver(target, incarnation=2)
         copy.claim()
@@ -50,7 +50,7 @@ class SinkIdentityContract:
         assert target.ids() == list(range(10))
 
     def test_i5_an_empty_epoch_of_another_start_is_fenced_too(self, target: SinkTarget) -> None:
-        """Formerly: an epoch without rows did not reach the sink. An older incarnation, and one of equal number."""
+        """An epoch without rows, of an older incarnation and of one of equal number."""
         first, copy = Driver(target), Driver(target, incarnation=2, start=5)
         first.claim()
         first.run(0, [])
@@ -66,7 +66,7 @@ class SinkIdentityContract:
         assert second.attempts == 1, "an empty epoch is not committed"
 
     def test_i4_a_state_that_is_older_than_the_target_is_refused_at_the_claim(self, target: SinkTarget) -> None:
-        """Formerly: epochs that a state put back from a backup planned anew were taken for done."""
+        """A state put back from a backup would plan committed epochs again."""
         first = Driver(target)
         first.claim()
         for epoch in range(3):
@@ -110,7 +110,7 @@ class SinkIdentityContract:
     def test_i7_a_target_that_is_dropped_under_a_running_job_is_an_error(
         self, target: SinkTarget, rows: int, recreated: bool
     ) -> None:
-        """Formerly: the next commit made it anew, without what it had held. Also in an epoch without rows."""
+        """The next commit must not create it without its rows, not even in an epoch without rows."""
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))
@@ -124,7 +124,7 @@ class SinkIdentityContract:
     def test_i7_a_target_that_is_dropped_while_the_job_is_stopped_is_an_error(
         self, target: SinkTarget, recreated: bool
     ) -> None:
-        """Formerly: the next start made it anew."""
+        """The next start must not create it."""
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))
@@ -135,7 +135,7 @@ class SinkIdentityContract:
         assert target.ids() == left, "nothing was written"
 
     def test_i7_a_target_that_is_put_back_is_an_error(self, target: SinkTarget) -> None:
-        """Formerly: epochs that it has lost were never missed. Under a running job, and at the next start."""
+        """Epochs that it has lost are missed by the running job and at the next start."""
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))

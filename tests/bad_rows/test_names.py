@@ -60,7 +60,6 @@ def test_by_other_rules_only_what_later_starts_find_counts(
     before: list[tuple[list[int], frozenset[int]]],
     wrong: list[tuple[frozenset[int], frozenset[int]]],
 ) -> None:
-    """Formerly: the start that had found the most counted, although its rows were good by the time of the commit."""
     found = [replace(file, rules=OLD) for start, one in enumerate(wrong) for file in files(one[0], [50], start, one[1])]
     again = [Again(EPOCH, start, OLD) for start, _ in enumerate(wrong) if start]
     begin = len(wrong)

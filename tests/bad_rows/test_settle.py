@@ -109,7 +109,6 @@ def test_each_row_has_all_that_is_known_of_it(world: World) -> None:
 
 @pytest.mark.parametrize("bad_now", [True, False])
 def test_rules_that_were_corrected_before_the_commit_are_those_that_count(world: World, bad_now: bool) -> None:
-    """Formerly: rows that were good by then came into the table too, and those that were bad were lost."""
     world.plan(10)
     world.read(0, 0, 7)  # the start that stops, as more than the limit are bad
     replace(world.destination(0, 2), rules="1" * 16).read_again()

@@ -59,7 +59,6 @@ def _with_state(state: str) -> psycopg.Error:
     ],
 )
 def test_errors_of_the_clients_themselves(error: Exception, kind: type[SparkExtError]) -> None:
-    """Formerly: they have no SQLSTATE, and were all retried as outages."""
     assert type(to_error(error, "who", "kept")) is kind
 
 

@@ -94,7 +94,6 @@ def test_i11_a_coordinator_that_comes_late_takes_in_every_epoch(
 
 @pytest.mark.core
 def test_i12_a_stop_ends_a_job_that_waits_for_finalization(lab: JobHarness) -> None:
-    """Formerly: it was started again until the time limit of finalization."""
     job = lab.job(lab.source(counts="10"), sink="patient_folder", sink_finalize_after=100_000).start()
     until(lambda: job.snapshot().query("q").state is State.FINISHING, "the wait", SOON)
     until(lambda: job.snapshot().query("q").epochs >= 3, "further epochs", SOON)
@@ -129,7 +128,6 @@ def test_i12_a_stop_during_the_start_ends_it(lab: JobHarness, monkeypatch: pytes
 
 @pytest.mark.core
 def test_i12_the_ends_of_queries_with_sparks_own_sources(lab: JobHarness) -> None:
-    """Formerly: an empty one ends; a drain that a crash left in force ends with the planned epoch."""
     empty = lab.folder / "empty"
     empty.mkdir()
     frame = lab.spark.readStream.schema("n long").parquet(str(empty))
@@ -162,7 +160,6 @@ def test_i12_the_ends_of_queries_with_sparks_own_sources(lab: JobHarness) -> Non
 
 @pytest.mark.slow(30, "a driver with a JVM of its own, which is killed")
 def test_i12_a_jvm_that_is_killed_ends_the_job_by_name(tmp_path: Path) -> None:
-    """Formerly: `run()` raised a bare ConnectionRefusedError, and the end was not recorded."""
     ledger = Ledger(str(tmp_path / "state"))
     with running(mixed, tmp_path) as driver:
         until(lambda: SparkLog(str(tmp_path / "state/queries/q/checkpoint")).newest_commit(), "epochs", 120)
@@ -198,7 +195,6 @@ print("first", first.snapshot().state, "second", second.stop().state)
 
 @pytest.mark.slow(30, "a driver whose session is stopped and made again")
 def test_i12_a_session_that_is_stopped_ends_its_job(tmp_path: Path) -> None:
-    """Formerly: the next start in this process said that the job was running."""
     script = tmp_path / "stopped.py"
     script.write_text(STOPPED_SESSION)
     with Tree([sys.executable, script, tmp_path], tmp_path / "driver.log", forking()) as driver:

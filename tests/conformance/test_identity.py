@@ -45,7 +45,6 @@ def renamed(lab: JobHarness, frame: Any, *, query: str = "r", sink: str = "q-out
 @pytest.mark.core
 @pytest.mark.slow(14, "four runs of one state, each of which has to end")
 def test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues_exactly(lab: JobHarness) -> None:
-    """Formerly: a renamed query wrote everything twice. Stopped half-way, then renamed again once it has finished."""
     gate = lab.folder / "gate"
     half_read(lab, gate)
     gate.touch()
@@ -107,7 +106,6 @@ def moved(lab: JobHarness, *, to_b: bool) -> Job:
 
 @pytest.mark.core
 def test_i2_a_source_that_moves_to_another_query_is_refused(lab: JobHarness) -> None:
-    """Formerly: in its new query it did not read what it had finished in the first one. A sink uid likewise."""
     first = moved(lab, to_b=False).start()
     until(lambda: Ledger(str(lab.folder / "state")).flagged("a", 1).get("x") == 1, "a channel of x to finish")
     first.stop()
@@ -155,7 +153,6 @@ def two_folders(lab: JobHarness) -> tuple[Path, Path]:
 @pytest.mark.core
 @pytest.mark.slow(10, "a failed run with its restarts, and the one that continues it")
 def test_i6_what_an_operator_reads_or_writes_is_part_of_who_it_is(lab: JobHarness) -> None:
-    """Formerly: with another `path` files of the same names counted as read. A sink's path and uid likewise."""
     one, two = two_folders(lab)
     (one / "3.parquet").write_text("no Parquet")
     with pytest.raises(JobFailedError):
@@ -189,7 +186,6 @@ def test_i6_what_an_operator_reads_or_writes_is_part_of_who_it_is(lab: JobHarnes
 def test_i8_a_finished_query_that_has_changed_says_so_in_one_line(
     lab: JobHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Formerly: FINISHED with 0 rows, whatever was added to the query since it finished."""
     assert lab.run(lab.source(counts="10")).finished
 
     def lines(job: Job) -> list[str]:
@@ -214,7 +210,6 @@ def test_i8_a_finished_query_that_has_changed_says_so_in_one_line(
 
 @pytest.mark.slow(11, "five starts of one state")
 def test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished(lab: JobHarness) -> None:
-    """Formerly: the query that was left out had rows to read."""
     gate = lab.folder / "gate"
     half_read(lab, gate)
     gate.touch()
@@ -255,7 +250,6 @@ def test_i8_a_source_that_is_added_to_an_unfinished_query_is_refused_by_name(lab
 
 @pytest.mark.core
 def test_i9_a_checkpoint_that_is_gone_is_refused_whichever_was_written_last(lab: JobHarness) -> None:
-    """Formerly: it rested on the table of epochs alone, which is written behind. Flags or a checkpoint suffice."""
     gate = lab.folder / "gate"
     frame = lab.source(counts="20,100", readers=2, max_rows_per_epoch=40, gate=gate)
     first = lab.job(frame, checkpoint_interval="50 ms").start()

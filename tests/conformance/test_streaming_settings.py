@@ -169,7 +169,6 @@ def test_other_settings_give_the_right_rows(lab: JobHarness) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_setting_that_cannot_work_is_refused_by_name(lab: JobHarness, name: str) -> None:
-    """Formerly: A raw STREAM_FAILED, or a hang."""
     value, kind, words = REFUSED[name]
     (lab.folder / "unnamed").touch()
     (lab.folder / "gate").touch()

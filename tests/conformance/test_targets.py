@@ -53,7 +53,6 @@ def refused(job: Job, match: str) -> SparkExtError:
 
 @pytest.mark.core
 def test_i3_a_job_whose_temporary_folder_is_cleaned_continues_exactly(lab: JobHarness) -> None:
-    """Formerly: It continued without a fence, and without its finished flags."""
     job = into_table(lab).start()
     until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
     place = registry.folder_of(lab.spark)
@@ -74,7 +73,6 @@ def test_i3_a_job_whose_temporary_folder_is_cleaned_continues_exactly(lab: JobHa
 @pytest.mark.core
 @pytest.mark.slow(14, "four starts of a job, and the session's first query")
 def test_i4_state_put_back_from_a_backup_is_refused(lab: JobHarness) -> None:
-    """Formerly: epochs that the table knew were taken for done, whatever they held."""
     half_read(lab)
     shutil.copytree(lab.folder / "state", lab.folder / "backup")
     assert into_table(lab).run(progress=False).finished
@@ -87,7 +85,6 @@ def test_i4_state_put_back_from_a_backup_is_refused(lab: JobHarness) -> None:
 
 @pytest.mark.core
 def test_i7_a_table_deleted_while_the_job_is_stopped_is_refused_and_reset_is_the_way_out(lab: JobHarness) -> None:
-    """Formerly: the table was created again in silence, without its first rows."""
     half_read(lab)
     assert remembered(str(lab.checkpoint())) is not None
     shutil.rmtree(table(lab))

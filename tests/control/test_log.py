@@ -103,7 +103,6 @@ def test_a_configuration_that_becomes_too_large_is_refused_and_replaced_values_d
 
 
 def test_a_look_ends_while_others_add_events_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Formerly: a start never ended where reading the table took longer than others took to add to it."""
     path = State(tmp_path).path
     other, slow = ControlLog(Ledger(path)), ControlLog(Ledger(path))
     other.accept([Request("set_config", value={"key": "first", "value": 1})])
@@ -126,7 +125,6 @@ def test_a_look_ends_while_others_add_events_all_the_time(tmp_path: Path, monkey
 
 
 def test_acceptors_keep_the_table_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Formerly: only a driver did. Without one each commit was a file more for every reader, and for the next start."""
     monkeypatch.setattr(service_module, "COMPACT_EVERY", 4)
     monkeypatch.setattr(log_module, "SMALL_FILES", 4)
     path = State(tmp_path).path

@@ -348,10 +348,6 @@ def test_a_query_of_sparks_own_sources_that_feeds_others_refuses_it(
 def test_a_query_of_which_only_sparks_own_sources_are_left_has_its_cut_at_its_newest_epoch(
     tmp_path: Path, notices: list[tuple[int, bool]]
 ) -> None:
-    """Formerly: it was waited for until the time was over, whether its other source ended before the trigger or after.
-
-    Where the barrier had come before the end, the cut is there.
-    """
     job = LinkedJob(tmp_path, c_natives=("rate",))
     asked = job.ask()
     job.a.query.commit(at("in", 7, 8))
@@ -407,7 +403,6 @@ def test_a_query_that_is_stopped_from_outside_aborts_it(tmp_path: Path, notices:
 def test_a_query_whose_producer_is_not_built_yet_begins_it(
     tmp_path: Path, notices: list[tuple[int, bool]], sealed: bool
 ) -> None:
-    """Formerly: nobody delivered it a barrier, and no gate opens meanwhile. What is sealed needs none."""
     job = LinkedJob(tmp_path)
     graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
     gates: Any = SimpleNamespace(uids=("p",), failure=None, tick=lambda _: (), close=lambda: None)

@@ -79,7 +79,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
 
 
 def test_a_drain_is_in_force_for_a_query_that_is_built_later(job: FakeJob) -> None:
-    """Formerly: not if another one, which has left the job, had been reset: new queries have the newest lineage."""
     context = job.a.context
     job.coordinator._context = replace(context, incarnation=replace(context.incarnation, lineage=5))
     job.coordinator.drain()
@@ -178,7 +177,6 @@ def test_a_cut_holds_the_last_committed_epoch_of_each_query(tmp_path: Path) -> N
 
 
 def test_a_hook_that_does_not_return_delays_no_other_query(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Formerly: the hook ran on the thread that takes in the epochs of all queries."""
     gate, entered = threading.Event(), threading.Event()
 
     def hook(operators: OperatorHooks) -> None:
@@ -202,7 +200,6 @@ def test_a_hook_that_does_not_return_delays_no_other_query(job: FakeJob, monkeyp
 
 
 def test_a_stop_that_does_not_return_is_given_up_and_the_result_says_so(job: FakeJob) -> None:
-    """Formerly: a job is at its end when all its queries are; none is left RUNNING."""
     gate = threading.Event()
     stop = job.a.query.stop
     job.a.query.stop = lambda: (gate.wait(END), stop())[1]  # type: ignore[method-assign]
@@ -218,7 +215,6 @@ def test_a_stop_that_does_not_return_is_given_up_and_the_result_says_so(job: Fak
 
 
 def test_two_queries_that_end_one_after_the_other_are_both_canceled(job: FakeJob) -> None:
-    """Formerly: the coordinator left with the first one."""
     gate = threading.Event()
     stop = job.b.query.stop
     job.b.query.stop = lambda: (gate.wait(END), stop())[1]  # type: ignore[method-assign]
@@ -233,7 +229,6 @@ def test_two_queries_that_end_one_after_the_other_are_both_canceled(job: FakeJob
 
 
 def test_a_drain_that_an_earlier_run_accepted_is_in_force(job: FakeJob) -> None:
-    """Formerly: a query with Spark's own sources ran on after a crash."""
     request(job.a.context.control, "job", "drain")
     ledger: Any = job.a.ledger
     again = Coordinator(job.a.context, ledger, job.coordinator.runs, {})

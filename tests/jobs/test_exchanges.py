@@ -122,11 +122,6 @@ def test_a_cut_of_which_something_has_been_released_is_not_recorded(tmp_path: Pa
 def test_what_a_query_behind_a_gate_has_written_before_a_reset_is_abandoned_before_its_readers_start(
     tmp_path: Path, released: bool
 ) -> None:
-    """Formerly: only its next claim did so, and its reader starts long before it.
-
-    The reader read the rows of the discarded history and their seal, and had finished when the new ones came; or, once
-    they were released, no start was possible any more.
-    """
     ledger, state = Ledger(str(tmp_path)), str(tmp_path)
     writer = LedgerWriter(ledger, start_incarnation(ledger, "lab"))
     sink = {"uid": "x", "role": "sink", "format": "exchange_2pc", "identity": {"path": "x"}, "options": {}}

@@ -38,7 +38,6 @@ class Kept:
 
 
 def test_one_that_was_due_while_another_was_being_kept_follows_it() -> None:
-    """Formerly: the place counted as recorded, and the newest checkpoint of an idle job stayed at an older one."""
     kept = Kept()
     kept.tick()
     kept.run.committed = 5

@@ -81,7 +81,6 @@ def test_run_again_and_again_it_reads_what_is_new_and_ends_when_it_is_asked_to(l
 
 
 def test_the_last_run_over_a_source_of_sparks_own_ends(lab: JobHarness) -> None:
-    """Formerly it did not: it began with a drain in force and nothing to read, and nobody told the query."""
     (lab.folder / "in").mkdir()
 
     def run(arrived: int, emit: str = "closed") -> JobResult:

@@ -75,7 +75,6 @@ def test_what_was_replaced_is_not_kept(times: int) -> None:
 
 
 def test_an_aborted_barrier_ends_nothing() -> None:
-    """Formerly: the event counted as in force, and the value that was in force could be deleted."""
     value = {"sequence": 2, "event_id": "e2", "checkpoint": 9}
     given = [
         Event(1, "e1", "set_config", JOB, {"key": "k", "value": 1}),

@@ -45,7 +45,6 @@ def test_of_a_new_job_nothing_is_remembered(tmp_path: Path) -> None:
     ("word", "epochs"), [("epoch", 4), ("flag", 1), ("cut", 9), ("final", 7), ("all", 9)], ids=lambda it: str(it)
 )
 def test_the_newest_epoch_is_known_by_any_word(writer: LedgerWriter, word: str, epochs: int) -> None:
-    """Formerly: it was known by the table of epochs alone, which is written behind."""
     rows = {"epoch": epoch(4), "flag": flag(1), "cut": cut(1, "q", 9), "final": checkpoint(2, "final", query="q")}
     writer.append(list(rows.values()) if word == "all" else [rows[word]])  # type: ignore[arg-type, list-item]
     assert memory(writer).of("q").committed == epochs

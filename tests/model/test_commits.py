@@ -14,7 +14,6 @@ marks = st.builds(FenceMark, st.integers(1, 4), st.integers(1, 4))
 
 @given(marks, marks)
 def test_of_two_starts_at_most_one_may_commit_after_a_claim(one: FenceMark, other: FenceMark) -> None:
-    """Formerly: two copies of one state share a number, and neither fenced the other."""
     allowed = one == other or one.incarnation > other.incarnation
     if allowed:
         one.check(other, "sink 'out'")
@@ -34,7 +33,6 @@ def test_a_target_of_an_older_release_holds_no_start() -> None:
 
 @given(st.integers(-1, 5), st.integers(0, 5))
 def test_a_target_that_is_ahead_of_the_state_is_refused(planned: int, held: int) -> None:
-    """Formerly: state put back from a backup took the target's epochs for its own."""
     claim = Claim("out", "job", "id", 3, 1, query_id="q", planned=planned)
     if held <= planned:
         claim.check_state({"q": held}, None, "sink 'out'")

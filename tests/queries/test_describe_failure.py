@@ -69,8 +69,6 @@ def traced(raise_it: Callable[[], None]) -> str:
 @pytest.mark.parametrize("kind", [ValueError, OSError, SparkExtError], ids=str)
 @pytest.mark.parametrize("words", WORDS)
 def test_a_users_words_decide_nothing(words: str, kind: type[Exception]) -> None:
-    """Formerly: a ValueError with our words became a terminal error, one about a full disk an outage."""
-
     def users() -> None:
         raise kind(WORDS[words])
 
@@ -142,7 +140,6 @@ def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
     ],
 )
 def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -> None:
-    """Formerly: a changed aggregate came with "fix the cause"."""
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words} SQLSTATE: XXKST"
     found = diagnosis_of(text, "daily").error
     assert type(found) is StateError
@@ -158,7 +155,6 @@ def test_state_that_is_written_late_is_removed_by_a_restart() -> None:
 
 
 def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None:
-    """Formerly: it ended in a raw STREAM_FAILED."""
     words = "[STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED] HDFSBackedStateStoreProvider does not support it"
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words}"
     found = diagnosis_of(text).error
@@ -167,7 +163,6 @@ def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None
 
 
 def test_the_users_line_comes_first() -> None:
-    """Formerly: neither file nor line of the user's was shown."""
     text = in_spark(
         "Traceback (most recent call last):\n"
         '  File "/opt/lib/python3.11/site-packages/pyspark/worker.py", line 3, in main\n    process()\n'
@@ -181,8 +176,6 @@ def test_the_users_line_comes_first() -> None:
 
 
 def test_the_stack_of_the_jvm_is_part_of_a_failures_text() -> None:
-    """Formerly: pyspark leaves it out, so that neither incident nor `cause_text` had it."""
-
     class Captured(Exception):
         _stackTrace = "java.lang.X: it failed\n\tat a.B(C.java:1)"
 

@@ -65,7 +65,6 @@ def test_a_started_query_runs(bench: Bench) -> None:
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_state_that_no_epoch_has_written_is_removed(tmp_path: Path, planned: bool) -> None:
-    """Formerly: Spark refused to begin after a restore to before the first epoch: its maintenance had written."""
     bench = Bench(tmp_path)
     left = Path(bench.run.checkpoint) / "state/0/0/1.zip"
     left.parent.mkdir(parents=True)
@@ -266,7 +265,6 @@ def test_a_terminal_error_is_not_retried(bench: Bench) -> None:
 def test_what_is_not_ours_is_handled_by_its_type(
     tmp_path: Path, kind: str, message: str, failures: int, type: str, decision: str
 ) -> None:
-    """Formerly each was run four times: damaged state too, and a server that was away for a minute no longer."""
     bench = Bench(tmp_path, outage_patience=300_000).started()
     assert failures_until_the_end(bench, java_failure(kind, message)) == failures
     last = bench.rows(IncidentRow)[-1]
@@ -441,7 +439,6 @@ def test_a_drain_in_the_middle_of_an_epoch_runs_it_to_its_end(tmp_path: Path) ->
 def test_a_drained_query_whose_last_epoch_is_committed_after_the_look_is_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Formerly: Spark planned one more epoch, of all that was there, whatever the read limits."""
     bench = native(tmp_path)
     bench.query.commit({"logOffset": 1})
     bench.tick()
@@ -499,14 +496,12 @@ def test_a_drain_that_was_in_force_before_the_start_runs_the_planned_epoch(tmp_p
 
 
 def test_a_drain_that_is_in_force_at_the_start_needs_no_spark(tmp_path: Path) -> None:
-    """Formerly: after a crash a query with Spark's own sources ran on."""
     bench = Bench(tmp_path, natives=["rate"], sources=[])
     bench.run.request_drain()
     assert (bench.run.state, bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 0)
 
 
 def test_a_drain_that_is_in_force_at_the_start_ends_what_has_settled(tmp_path: Path) -> None:
-    """Formerly: the start said that it drains, so that the coordinator's drain passed it over, for good."""
     bench = native(tmp_path)
     bench.query.commit({"logOffset": 1})
     bench.tick()
@@ -529,7 +524,6 @@ def finishing(bench: Bench) -> Bench:
 
 
 def test_a_further_epoch_that_fails_takes_the_way_of_every_failure(bench: Bench) -> None:
-    """Formerly: it went unnoticed, and the query was started again without a pause or a limit."""
     finishing(bench).run.ensure_running()
     for starts in (1, 2, 3):
         bench.query.end(PASSING)

@@ -37,7 +37,6 @@ def test_a_plain_writer_passes() -> None:
 @pytest.mark.parametrize("mode", ["Complete", "Update"])
 @pytest.mark.parametrize("sink", SINKS)
 def test_a_mode_that_the_sink_does_not_have_is_refused(sink: str, mode: str) -> None:
-    """Formerly: with `complete` each epoch appended the whole result; `update` failed in epoch 0."""
     with pytest.raises(ConfigurationError, match=f"the output mode is {mode.lower()}") as refused:
         check_target(replace(PLAIN, format=sink, output_mode=mode), "job 'j', query 'q'")
     assert sink in refused.value.what and "with_watermark" in refused.value.do
@@ -50,7 +49,6 @@ def test_sparks_own_sinks_keep_their_modes() -> None:
 
 @pytest.mark.parametrize("trigger", ["ProcessingTimeTrigger(2000)", "ContinuousTrigger(1000)", "RealTimeTrigger(5000)"])
 def test_a_trigger_is_refused(trigger: str) -> None:
-    """Formerly: a trigger was overridden in silence."""
     with pytest.raises(ConfigurationError, match="the trigger") as refused:
         check_target(replace(PLAIN, trigger=trigger), "q")
     assert "interval" in refused.value.do
@@ -64,7 +62,6 @@ def test_cluster_by_is_refused() -> None:
 
 @pytest.mark.parametrize("sink", ["delta_2pc", "files_2pc"])
 def test_partition_by_is_the_sinks_option(sink: str) -> None:
-    """Formerly: `partitionBy` was ignored."""
     target = replace(PLAIN, format=sink, partitioning=("day", "origin"))
     assert partition_option(target, "q") == "day,origin"
     same = replace(target, options={"uid": "out", "partition_by": "day, origin"})
@@ -85,7 +82,6 @@ def test_partition_by_is_refused_where_there_are_no_partitions(sink: str) -> Non
     ("given", "words"), [(None, "None was given"), (1, "type int"), ("delta", "type str"), ([], "type list")]
 )
 def test_what_is_no_writer_is_refused(given: Any, words: str) -> None:
-    """Formerly: it ended in an AttributeError about `_jwrite`."""
     with pytest.raises(ConfigurationError, match=words) as refused:
         check_writer(given, "q")
     assert "df.writeStream" in refused.value.do
@@ -116,7 +112,6 @@ def delta(lab: JobHarness, frame: DataFrame) -> Any:
 
 
 def test_objects_that_are_no_stream_writers_are_refused(lab: JobHarness) -> None:
-    """Formerly: a batch writer, a DataFrame and a running query ended in raw errors of py4j."""
     batch, stream = lab.spark.range(3), lab.source()
     assert "writer of a batch" in refused(lab, batch.write).what
     assert "writer of a batch" in refused(lab, batch.writeTo("t")).what
@@ -128,13 +123,11 @@ def test_objects_that_are_no_stream_writers_are_refused(lab: JobHarness) -> None
 
 
 def test_a_source_without_a_uid_is_refused(lab: JobHarness) -> None:
-    """Formerly: it was taken for one of Spark's own, and failed in an epoch."""
     stream = lab.spark.readStream.format("numbers").schema("channel string, n bigint, ts timestamp").load()
     assert "'uid' is missing" in refused(lab, delta(lab, stream)).what
 
 
 def test_an_unbounded_source_with_available_now_is_refused(lab: JobHarness) -> None:
-    """Formerly: with `watch` the query was FINISHED after its first run, and later files were never read."""
     (lab.folder / "in").mkdir()
     lab.spark.range(3).write.parquet(str(lab.folder / "in"), mode="append")
     reader = lab.spark.readStream.format("files").option("uid", "in").option("path", str(lab.folder / "in"))
@@ -159,7 +152,6 @@ PLAIN_WATERMARKS: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
 
 @pytest.mark.parametrize("case", PLAIN_WATERMARKS)
 def test_sparks_own_watermark_over_channel_sources_is_refused(lab: JobHarness, case: str) -> None:
-    """Formerly: 20,000 rows in, none out, FINISHED."""
     frame = PLAIN_WATERMARKS[case](lab.source("a"), lab.source("b"))
     error = refused(lab, delta(lab, frame))
     assert "withWatermark on column 'ts'" in error.what and "spark_ext.with_watermark(df, 'ts', delay)" in error.do
@@ -175,14 +167,12 @@ def test_sparks_own_watermark_over_its_own_source_is_accepted(lab: JobHarness) -
 
 @pytest.mark.without_validators(validators.no_state_left, reason="duplicates are remembered without an end")
 def test_state_that_is_left_at_the_end_is_said(lab: JobHarness, caplog: pytest.LogCaptureFixture) -> None:
-    """Formerly: FINISHED with rows in the state, without a word."""
     result = lab.run(lab.source(counts="5").dropDuplicates(["n"]))
     assert result.finished and result.query("q").state_rows == 5
     assert any("finished with 5 rows in its state" in record.getMessage() for record in caplog.records)
 
 
 def test_partition_by_of_the_writer_partitions_the_table(lab: JobHarness) -> None:
-    """Formerly: `partitionBy` was ignored."""
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
     job.add("q", delta(lab, lab.source(counts="3,4")).partitionBy("channel"))
     assert job.run(progress=False).finished
@@ -221,7 +211,6 @@ def test_what_a_job_sets_is_not_set_on_the_users_writer(lab: JobHarness) -> None
 
 
 def test_a_reset_of_an_unknown_query_is_refused(tmp_path: Path) -> None:
-    """Formerly: `reset("unknown")` succeeded."""
     nothing: Any = None  # a reset needs no session
     with pytest.raises(ConfigurationError, match="'daily', which this job never had; its queries so far: none"):
         Job(nothing, "lab", state=tmp_path).reset("daily")
@@ -229,7 +218,6 @@ def test_a_reset_of_an_unknown_query_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_source_and_a_sink_of_one_uid_get_advice_for_them(lab: JobHarness) -> None:
-    """Formerly: the advice was for self-joins."""
     error = refused(lab, delta(lab, lab.source("out")))
     assert "self-join" not in error.do and "'out-in'" in error.do
 

@@ -10,7 +10,6 @@ from tests.control.states import State
 
 
 def test_no_answer_waits_until_the_client_has_acknowledged_its_header(tmp_path: Path) -> None:
-    """Formerly: each answer on a connection that was used again took 40 ms more."""
     with ControlServer(State(tmp_path).path)._bound() as bound, socket.create_connection(bound.getsockname()):
         accepted, _ = bound.accept()
         with accepted:

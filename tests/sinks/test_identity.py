@@ -16,7 +16,6 @@ WHO = "sink 'out'"
 @pytest.mark.core
 @pytest.mark.parametrize("form", ["{}", "file:{}", "{}/"])
 def test_i3_below_a_jobs_checkpoint_nothing_is_written_without_its_identity(tmp_path: Path, form: str) -> None:
-    """Formerly: with the registry's folder gone, epochs of a job were committed without a fence."""
     checkpoint = form.format(tmp_path / "queries" / "q" / "checkpoint")
     mine = Identity(job="j", incarnation=1, start=5, checkpoint=checkpoint)
     assert identity_of({"checkpointLocation": checkpoint}, WHO) is OUTSIDE, "no job has its state there"

@@ -171,7 +171,6 @@ def test_checkpoint_location_is_resolved(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_planners_add_nothing_to_the_map_that_all_queries_share(lab: JobHarness) -> None:
-    """Formerly: two queries that were started at one time could break it, and with it each further task."""
     sources = lab.spark._jsparkSession.sessionState().dataSourceManager()
     shared = sources.lookupDataSource("numbers").dataSourceCls().envVars()
     before = dict(shared)

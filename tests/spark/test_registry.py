@@ -72,7 +72,6 @@ def test_an_older_incarnation_neither_replaces_nor_withdraws_a_newer_one(tmp_pat
 
 
 def test_the_folder_is_private_and_its_name_cannot_be_guessed(tmp_path: Path) -> None:
-    """Formerly: a folder that another user had made first was believed, and fenced a table off at 999."""
     assert registry.new_folder() != registry.new_folder()
     place = tmp_path / "registry"
     registry.publish([registration()], place)
@@ -100,7 +99,6 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_a_cleaner_has_deleted_is_written_again_until_it_is_withdrawn(tmp_path: Path) -> None:
-    """Formerly: a running job's registrations were deleted from the temporary folder."""
     place = tmp_path / "registry"
     entries = [registration(), registration(uid="t")]
     mine = Registered(entries, place)
@@ -119,7 +117,6 @@ def test_what_a_cleaner_has_deleted_is_written_again_until_it_is_withdrawn(tmp_p
 
 
 def test_what_killed_drivers_have_left_goes_with_the_next_start(tmp_path: Path) -> None:
-    """Formerly: each driver that was killed left its registrations in the temporary folder."""
     names = [f"spark-ext-{digit * 32}" for digit in "0123"]
     abandoned, young, linked, frozen = (tmp_path / name for name in names)
     others = tmp_path / "spark-ext-stacks-0-abc", tmp_path / "spark-ext-mine", tmp_path / "elsewhere"

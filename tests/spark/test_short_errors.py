@@ -61,7 +61,6 @@ except sx.errors.JobFailedError as failure:
 
 @pytest.mark.slow(25, "a driver process of its own, whose query is started four times")
 def test_a_simple_mistake_shows_in_under_twenty_lines(tmp_path: Path) -> None:
-    """Formerly: 1/0 in a UDF printed 1,376 lines, a refused option 10 to 20 frames of libraries."""
     script = tmp_path / "mistakes.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
@@ -135,7 +134,6 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
 
 
 def test_in_a_thread_without_a_session_the_way_out_is_said_and_works(spark: SparkSession, tmp_path: Path) -> None:
-    """Formerly: `DATA_SOURCE_NOT_FOUND`, without a word on threads."""
     register(spark)
     rows = numbers(spark, "in", counts="3")
 
@@ -164,7 +162,6 @@ def test_in_a_thread_without_a_session_the_way_out_is_said_and_works(spark: Spar
 def test_a_plain_sessions_costly_settings_are_logged_once(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Formerly: `register` was silent about them."""
     monkeypatch.setattr(sessions, "_advised", set())
     sessions._advise(spark)
     assert not caplog.records

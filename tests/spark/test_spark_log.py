@@ -59,7 +59,6 @@ def test_what_spark_wrote_is_read(tmp_path: Path, form: str) -> None:
 
 
 def test_the_second_version_of_the_log_is_read() -> None:
-    """Formerly: its lines `id:offset` were taken for text, and the end of input was never seen."""
     lines = ["v2", json.dumps(HEADER), '10:{"version":2,"uid":"b"}', "2:17", '0:{"a":"x:y"}', "the_input:-"]
     logged = parse_offsets(3, "\n".join(lines))
     assert logged is not None

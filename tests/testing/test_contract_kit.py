@@ -110,7 +110,6 @@ def test_a_sink_that(what: str, said: str) -> None:
 
 
 def test_a_lost_row_is_shown(said: str) -> None:
-    """Formerly: a lost row was a bare AssertionError; pytest loads the plugin by its entry point."""
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert '[project.entry-points.pytest11]\nspark_ext = "spark_ext.testing.pytest_plugin"' in project
     assert re.search(r"^E +At index 0 diff: .*'n': 1.* != .*'n': 0", said, re.MULTILINE), said
@@ -216,8 +215,6 @@ class Instant(Times):
 
 @pytest.mark.parametrize("kind", [WallClock, Instant])
 def test_times_with_another_zone_than_declared_are_noticed(kind: type[Times]) -> None:
-    """Formerly: `timestamp_ntz` declared over batches in UTC passed."""
-
     class World(SourceWorld):
         def source(self, **options: str) -> ChannelSource:
             return kind({"uid": "in", **options})
@@ -231,7 +228,6 @@ def test_times_with_another_zone_than_declared_are_noticed(kind: type[Times]) ->
 
 
 def test_two_jobs_beside_each_other_have_a_query_id_each() -> None:
-    """Formerly: with one id for both, a sink whose names rest on Spark's query id failed without a fault."""
     target: Any = None
     ids = [[beside(target, mine, incarnation).query_id for incarnation in (1, 2)] for mine in (0, 1)]
     assert ids[0][0] == ids[0][1] and ids[1][0] == ids[1][1]

@@ -95,7 +95,6 @@ def test_a_rate_needs_time() -> None:
 
 
 def test_an_empty_first_epoch_has_no_rate() -> None:
-    """Formerly: `0 rows/s` for as long as nothing had been read."""
     assert line(job(query("q", epochs=1, last_epoch=0))).plain == "flights RUNNING  0:10  1 epoch  0 rows"
 
 

@@ -195,7 +195,6 @@ def test_changes_of_rows_by_others_are_theirs(tmp_path: Path) -> None:
 
 
 def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_another_one(tmp_path: Path) -> None:
-    """Formerly: the handle took the new table's commits for those of the old one."""
     path = tmp_path / "t"
     driver = begun(path, 0)
     shutil.rmtree(path)
@@ -208,7 +207,6 @@ def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_anot
 
 
 def test_a_table_whose_log_alone_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    """Formerly: 2,800 of 3,000 rows, and a job that was FINISHED."""
     path = tmp_path / "t"
     driver = begun(path, 0)
     shutil.rmtree(path / "_delta_log")

@@ -263,7 +263,6 @@ def test_a_partition_column_that_no_folder_can_have_as_its_name_is_bad_data(tmp_
 
 @pytest.mark.parametrize("name", ["a%20b", "a\\b", "a[b]", "a|b", "a^b", "a\tb"])
 def test_paths_that_delta_rs_takes_for_others_are_refused(tmp_path: Path, name: str) -> None:
-    """Formerly: the first epoch failed, in the library's words or by a panic of it."""
     with pytest.raises(ConfigurationError, match="takes for something else"):
         Driver(tmp_path / name).sink()
 

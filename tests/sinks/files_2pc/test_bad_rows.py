@@ -70,7 +70,6 @@ def test_times_that_have_no_text_form(tmp_path: Path, kind: str, ddl: str) -> No
     ],
 )
 def test_texts_that_are_not_read_back(tmp_path: Path, form: str, rows: pa.RecordBatch, words: str) -> None:
-    """Formerly: without the option they were written, and with it those of CSV."""
     from spark_ext.testing.sink_driver import Driver
 
     schema = columns("id bigint, text string")

@@ -165,7 +165,6 @@ def test_a_folder_without_epochs_has_its_columns(spark: SparkSession, tmp_path: 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_paths_are_not_patterns(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    """Formerly: a path with a character of patterns could not be read, or another folder's files were."""
     ids = {"a[b]": 1, "ab": 2, "a{b,c}": 3, "a\\b": 4, "a*": 5, "a%20b ?": 6}
     # In CSV the only other column could be an empty line.
     options = {} if kind == "csv" else {"partition_by": "id"}

@@ -63,7 +63,6 @@ def test_an_answer_has_a_limit_of_bytes(play: Play) -> None:
 
 
 def test_a_long_body_is_read_in_part() -> None:
-    """Formerly: what was answered counts; the rest of the body is not waited for."""
     with playing(trickle(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1000\r\n" + b"x" * 4096 + b"\r\n", 0)) as seen:
         sender(seen.url, timeout=30).send(CHUNK, {})
         sender(seen.url, timeout=30).send(CHUNK, {})
@@ -92,8 +91,6 @@ def test_an_encoded_body_is_never_decoded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_cookies_of_an_answer_are_not_sent_again() -> None:
-    """Formerly: a cookie of one sink went out with the token of another."""
-
     def play(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(OK + b"Set-Cookie: session=of-the-first; Path=/\r\nContent-Length: 0\r\n\r\n")
 

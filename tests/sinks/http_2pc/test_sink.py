@@ -191,7 +191,6 @@ def test_the_receiver_is_waited_for_as_long_as_it_asks(
 
 
 def test_patience_has_a_limit(target: HttpTarget, receiver: Receiver, waits: list[float]) -> None:
-    """Formerly: attempts that would not wait as long as the receiver asks for are not made."""
     driver = started(target, patience="1 min", batch_rows="1")
     receiver.behave({}, {"status": 429, "headers": {"Retry-After": "3600"}, "always": True})
     with pytest.raises(CommitError, match="asks to wait 3600 s, more than the option 'patience' allows"):
@@ -422,7 +421,6 @@ def test_a_failed_attempt_says_what_is_in_doubt(target: HttpTarget, receiver: Re
 def test_a_proxy_that_is_not_http_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """Formerly: a SOCKS proxy ended in a raw ImportError."""
     sink = HttpTwoPhaseCommit({"uid": "a", "url": "https://shop.example/x", "outbox": str(tmp_path / "outbox")})
     monkeypatch.setenv(variable, "socks5://me:pass-word@127.0.0.1:1080")
     with pytest.raises(

@@ -182,7 +182,6 @@ def test_a_time_that_json_has_no_text_for_is_named(database: Database, inline: s
     ],
 )
 def test_a_table_that_a_crash_empties_is_refused(database: Database, made: tuple[str, ...], said: str) -> None:
-    """Formerly: after a kill of the server 5 of 10 rows were there, and the record said committed."""
     database.run(*made)
     with pytest.raises(ConfigurationError, match=said) as refused:
         PostgresTarget(database).sink().validate(columns("id bigint, name string"))
@@ -212,7 +211,6 @@ def test_a_temporary_table_is_refused(database: Database) -> None:
 
 
 def test_any_application_name_of_another_connection_changes_nothing(database: Database) -> None:
-    """Formerly: a number that no bigint holds stopped every start."""
     one = driver(database)
     mark = one.target.sink()._mark  # type: ignore[attr-defined]
     name = f"spark_ext:{mark}:{'9' * 20}"
@@ -238,7 +236,6 @@ EDGES: dict[str, tuple[pa.DataType, int, int, str, str]] = {
 
 @pytest.mark.parametrize("kind", EDGES)
 def test_the_first_and_the_last_times_of_the_server(database: Database, kind: str) -> None:
-    """Formerly: an extreme time wrapped to another one, or became infinity."""
     arrow, first, last, first_text, last_text = EDGES[kind]
     database.run(f"CREATE TABLE out (t {kind}, a {kind}[])")
     spark = "date" if kind == "date" else "timestamp"

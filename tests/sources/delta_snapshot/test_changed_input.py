@@ -134,7 +134,6 @@ def protocol(*features: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("deleted", [None, 2])
 def test_absolute_paths_of_a_shallow_clone(tmp_path: Path, deleted: int | None) -> None:
-    """Formerly: `file:/...` in the log was taken for a name in the table's folder, and the file for gone."""
     write(tmp_path / "a b", 0, 5)
 
     def absolute(action: dict[str, Any]) -> None:
@@ -150,7 +149,6 @@ def test_absolute_paths_of_a_shallow_clone(tmp_path: Path, deleted: int | None) 
 
 
 def test_a_deletion_vector_that_is_gone_is_named(tmp_path: Path) -> None:
-    """Formerly: the error of delta-rs came through as it is."""
     write(tmp_path, 0, 5)
 
     def gone(action: dict[str, Any]) -> None:
@@ -182,7 +180,6 @@ def test_a_shallow_clone_by_spark_and_its_deletion_vectors(spark: SparkSession, 
 
 
 def test_a_date_is_widened_to_a_timestamp_without_a_zone(tmp_path: Path) -> None:
-    """Formerly: it was refused, although Delta allows it."""
     assert not fits(pa.date32(), pa.timestamp("us"))
     assert not fits(pa.date32(), pa.timestamp("us", "UTC"), grown=True)
     write_deltalake(tmp_path, pa.table({"id": [date(2024, 2, 3), None]}))
@@ -202,7 +199,7 @@ def test_a_date_is_widened_to_a_timestamp_without_a_zone(tmp_path: Path) -> None
 
 
 def test_a_field_of_a_struct_whose_case_differs_in_a_file_is_not_null(tmp_path: Path) -> None:
-    """As in a table that was made of Parquet files. Formerly: it was taken for one that was added later."""
+    """As in a table that was made of Parquet files."""
     write_deltalake(tmp_path, pa.table({"id": [1], "s": pa.array([{"field": 7}])}))
 
     def named(action: dict[str, Any]) -> None:
@@ -226,7 +223,6 @@ def test_a_field_of_a_struct_whose_case_differs_in_a_file_is_not_null(tmp_path: 
     ],
 )
 def test_secrets_of_a_uri_are_not_shown(uri: str) -> None:
-    """Formerly: a URI's password was shown in the refusal."""
     with pytest.raises(SparkExtError) as refused:
         resolve(uri, "source 's'")
     assert refused.value.__suppress_context__

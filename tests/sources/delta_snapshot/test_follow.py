@@ -423,7 +423,6 @@ def test_a_log_that_was_cleaned_up_to_where_it_is_read_is_followed(tmp_path: Pat
 
 
 def test_a_log_that_was_cleaned_of_the_last_version_that_was_read_is_not_followed_unseen(tmp_path: Path) -> None:
-    """Formerly: its hash was not compared. Whether another commit had its number is unknown after a start."""
     for n in range(2):
         append(tmp_path, n, 1)
     run = started(tmp_path, starting_version="0")
@@ -531,7 +530,6 @@ def test_a_snapshot_of_another_table_is_not_continued(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_the_versions_of_another_table_do_not_follow_a_snapshot(tmp_path: Path, epochs: int) -> None:
-    """Formerly: after the epoch in which the snapshot has ended, before the one in which the versions begin."""
     table = tmp_path / "t"
     append(table, 0, 5)
     run = SourceRun(DeltaSnapshot, options(table))
@@ -556,7 +554,6 @@ def put_back(table: Path, log: Path, first: int) -> None:
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("restart", [False, True])
 def test_other_versions_of_the_same_table_do_not_follow_a_snapshot(tmp_path: Path, epochs: int, restart: bool) -> None:
-    """Formerly: as many versions of it were never read, between the snapshot and the first one that comes later."""
     table, log = tmp_path / "t", tmp_path / "log"
     append(table, 0, 5)
     shutil.copytree(table / "_delta_log", log)

@@ -104,7 +104,6 @@ def read(run: SourceRun) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("split", ["false", "true"])
 def test_a_name_that_another_column_takes_is_that_of_the_version_that_is_read(tmp_path: Path, split: str) -> None:
-    """Formerly: null, by the name that the newest version has for the column, which the older file lacks."""
     table = Table(tmp_path / "t", ID, A)
     table.insert(p1=0, p2=100)
     run = started(table, starting_version="0", split=split)
@@ -121,7 +120,7 @@ def test_a_name_that_another_column_takes_is_that_of_the_version_that_is_read(tm
 
 
 def test_a_column_that_is_replaced_in_one_commit_is_refused(tmp_path: Path) -> None:
-    """Its name and type are the same, and those of the files differ: formerly null before it, or behind it."""
+    """Its name and type are the same; those of the files differ."""
     table = Table(tmp_path / "t", ID, field("s", "p4", 4, struct(A)), **{"delta.enableChangeDataFeed": "true"})
     first = table.insert(p1=0, p4={"p2": 100})
     run = started(table, starting_version="0", changes="true", schema="id bigint, s struct<a: bigint>")

@@ -119,7 +119,6 @@ objects = st.lists(
 def test_a_line_of_json_is_one_object_whatever_is_beside_it(
     tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
 ) -> None:
-    """Formerly a line with two objects made up for an object over two lines."""
     good, bad, starts = read_in_pieces(tmp_path_factory.mktemp("f") / "a.json", content, cuts, block)
     numbers = {'{"n":1}': 1, ' {"n":2} ': 2, "null": None}
     assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]

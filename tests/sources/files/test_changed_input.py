@@ -32,7 +32,6 @@ def rewritten(path: Path, kind: str) -> None:
 def test_a_file_rewritten_in_place_while_it_is_read_is_refused(
     tmp_path: Path, kind: str, changed_files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Formerly: rows of the old and the new file were committed together."""
     monkeypatch.setattr(lines, "BLOCK", 1000)
     monkeypatch.setattr(parquet, "BATCH_ROWS", 2)
     path = tmp_path / f"x.{kind}"
@@ -51,7 +50,6 @@ def test_a_file_rewritten_in_place_while_it_is_read_is_refused(
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_a_file_read_in_one_step_and_rewritten_meanwhile_is_refused(tmp_path: Path, kind: str) -> None:
-    """Formerly: the same for a file that is read as a whole."""
     path = tmp_path / f"x.{kind}"
     write(path, table(0, 5), kind)
     os.utime(path, (1, 1))

@@ -56,7 +56,6 @@ def read_elsewhere(*arguments: str) -> list[str]:
 
 
 def test_encrypted_columns_are_refused_and_others_are_read(tmp_path: Path) -> None:
-    """Formerly: with a plain footer they ended the process that planned the file (in a process of its own here)."""
     encrypted(tmp_path / "x.parquet", plain_footer=True)
     plain, secret = read_elsewhere(IN_ANOTHER_PROCESS, str(tmp_path), "a bigint", "b string")
     assert plain == "[{'a': 1}, {'a': 2}]"
@@ -104,7 +103,6 @@ def fuzzed(path: Path, first: int, last: int) -> None:
 
 
 def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    """Formerly: damaged footers raised UnicodeDecodeError, ValueError, KeyError; some ended the process."""
     fuzzed(tmp_path, 0, 120)
 
 
@@ -114,13 +112,11 @@ def test_any_damage_at_length(tmp_path: Path) -> None:
 
 
 def test_a_column_of_which_a_file_has_no_values_is_named() -> None:
-    """Formerly: a struct without columns, of which Arrow reads nothing, raised a KeyError."""
     with pytest.raises(pa.ArrowInvalid, match="column 's' has no values"):
         conform(pa.record_batch({"id": [1]}), pa.schema([("id", pa.int64()), ("s", pa.struct([]))]), {})
 
 
 def test_a_column_that_is_there_twice_is_refused_by_name(tmp_path: Path) -> None:
-    """Formerly: it raised a KeyError; a file that has other columns twice is read."""
     rows = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "a", "b"])
     pq.write_table(rows, tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"x\.parquet.*has the column 'a' twice"):
@@ -129,7 +125,6 @@ def test_a_column_that_is_there_twice_is_refused_by_name(tmp_path: Path) -> None
 
 
 def test_enum_is_text(tmp_path: Path) -> None:
-    """Formerly: ENUM was read as binary; Spark reads text."""
     schema = pa.schema([("e", pa.string())])
     pq.write_table(pa.table({"e": ["a"]}, schema), tmp_path / "x.parquet", store_schema=False)
     data = (tmp_path / "x.parquet").read_bytes()

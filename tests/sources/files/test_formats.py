@@ -131,7 +131,6 @@ def test_json_over_lines_and_nested(tmp_path: Path) -> None:
 
 
 def test_times_within_json_are_read_as_those_outside(tmp_path: Path) -> None:
-    """Formerly: there a pattern did not count, a zone was subtracted, and a number was a date."""
     (tmp_path / "x.json").write_text(
         'null\n{"s": {"at": "05/03/2020", "on": "2020-01-02", "in": [{"n": 1.5, "at": "01/02/2020"}, null, {}]}}\n'
         '{"s": null}\n{"s": {"in": []}}\n{"s": {"on": "1999-12-31", "in": [{"n": "2.25"}]}}\n'
@@ -164,7 +163,6 @@ def test_a_value_within_json_that_is_none_of_its_type_is_refused(tmp_path: Path,
 @pytest.mark.parametrize("number", ["12345678", "99999999999999999999999999999999999999", "1.239"])
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_a_decimal_that_does_not_fit_is_refused(tmp_path: Path, number: str, kind: str) -> None:
-    """Formerly: 99999999999999999999999999999999999999 was 1318113592927845595621363844787218676.76."""
     (tmp_path / f"x.{kind}").write_text(f'{{"n": {number}}}\n' if kind == "json" else f"{number}\n")
     for ddl in ("n decimal(8,2)", "n decimal(38,2)"):
         if ddl == "n decimal(38,2)" and number == "12345678":
@@ -176,8 +174,6 @@ def test_a_decimal_that_does_not_fit_is_refused(tmp_path: Path, number: str, kin
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_a_time_by_a_pattern_is_not_another_one(tmp_path: Path, kind: str) -> None:
-    """Formerly: it was the 2nd of March, without its zone, or in UTC."""
-
     def write(text: str) -> None:
         (tmp_path / f"x.{kind}").write_text(f'{{"t": "{text}"}}\n' if kind == "json" else f"{text}\n")
 

@@ -39,7 +39,6 @@ ZONE = b"org.apache.spark.timeZone"
     ],
 )
 def test_the_footer_says_the_calendar(footer: dict[bytes, bytes] | None, calendar: Calendar) -> None:
-    """Formerly: the footer's keys were ignored."""
     assert Calendar.of(footer) == calendar
 
 
@@ -52,7 +51,6 @@ def julian(year: int, month: int, day: int) -> int:
 
 @given(st.dates(date(1, 1, 1), date(1582, 10, 4)))
 def test_a_julian_day_has_the_same_date_in_the_gregorian_calendar(day: date) -> None:
-    """Formerly: such dates were up to ten days off."""
     found = gregorian(np.array([julian(day.year, day.month, day.day)]))[0]
     assert date(1970, 1, 1) + timedelta(days=int(found)) == day
 
@@ -136,7 +134,6 @@ def test_such_a_file_is_refused_by_its_name_and_only_if_it_has_such_a_value(tmp_
 
 
 def test_int96_is_a_timestamp_at_any_depth(tmp_path: Path) -> None:
-    """Formerly: INT96 inside of arrays and structs was a timestamp_ntz."""
     at = pa.timestamp("us")
     rows = {
         "l": pa.array([[0]], pa.list_(at)),
@@ -160,7 +157,6 @@ union all select date'1582-10-15', timestamp'1900-01-01', null, null, map()"""
 
 @pytest.mark.slow(12, "writes a table with Spark")
 def test_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Formerly: dates and timestamps of the years 1 to 1582 that Spark wrote, by themselves and as a Delta table."""
     for name in ("datetimeRebaseModeInWrite", "int96RebaseModeInWrite"):
         spark.conf.set(f"spark.sql.parquet.{name}", "LEGACY")
     spark.conf.set("spark.sql.session.timeZone", "UTC")

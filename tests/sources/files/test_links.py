@@ -28,7 +28,6 @@ def found(path: Path, **more: str) -> list[str]:
 
 @pytest.mark.parametrize("target", [".", "..", "../in", "a", "a/../.."])
 def test_a_link_to_a_folder_of_the_tree_or_above_it_repeats_nothing(tmp_path: Path, target: str) -> None:
-    """Formerly: with a link to `.` two rows became 82."""
     root = tmp_path / "in"
     files(root, "a/x.csv", "y.csv")
     (root / "loop").symlink_to(target)
@@ -38,7 +37,6 @@ def test_a_link_to_a_folder_of_the_tree_or_above_it_repeats_nothing(tmp_path: Pa
 
 
 def test_a_file_reached_by_its_path_and_by_links_has_its_path_as_its_name(tmp_path: Path) -> None:
-    """Formerly: it was read once for each link."""
     files(tmp_path, "a/x.csv", "z.csv")
     (tmp_path / "0.csv").symlink_to("a/x.csv")
     (tmp_path / "b").symlink_to("a")
@@ -65,7 +63,6 @@ def test_links_to_what_is_elsewhere_or_hidden_are_followed(tmp_path: Path) -> No
     "links", [{"1.csv": "out/d/x.csv", "2.csv": "out/d/x.csv"}, {"1": "out/d", "2": "out"}, {"1": "out", "2": "out/d"}]
 )
 def test_two_links_to_a_file_elsewhere_are_refused_by_name(tmp_path: Path, links: dict[str, str]) -> None:
-    """Formerly: it was read twice."""
     files(tmp_path, "out/d/x.csv")
     (tmp_path / "in").mkdir()
     for name, target in links.items():

@@ -34,7 +34,6 @@ ENDS = {
 
 @pytest.mark.parametrize("text", ENDS.values(), ids=ENDS.keys())
 def test_csv_lines_end_at_cr_too(tmp_path: Path, text: bytes) -> None:
-    """Formerly: a CSV file with CR line ends and a header had no rows, one with a CR header lost its first row."""
     (tmp_path / "x.csv").write_bytes(text)
     wanted = [{"id": 1, "w": "a"}, {"id": 2, "w": "b"}]
     for multiline in ("false", "true"):
@@ -63,7 +62,6 @@ def test_lines_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_row_limits_are_exact_with_cr(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Formerly: a file with CR line ends was one line to row limits, however many rows it has."""
     monkeypatch.setattr(line_ends, "SCAN", 7)
     row = {"csv": "{0},w{0}", "json": '{{"id": {0}}}'}[kind]
     ends = ["\r", "\n", "\r\n"]
@@ -86,7 +84,6 @@ def test_row_limits_are_exact_with_cr(tmp_path: Path, kind: str, monkeypatch: py
     "text", [b'{"id":1}{"id":2}\n', b'{"id":1,\r"w":"x"}\n', b'{"id":0}\n{"id":1}null\n', b'{"id":1,\n"w":"x"}\n']
 )
 def test_a_json_line_is_one_object(tmp_path: Path, text: bytes) -> None:
-    """Formerly: two JSON objects on a line were two rows, whatever the row limit."""
     (tmp_path / "x.json").write_bytes(text)
     with pytest.raises(DataError, match=r"x\.json.*line"):
         read_all(source(tmp_path, DDL))
@@ -96,7 +93,6 @@ def test_a_json_line_is_one_object(tmp_path: Path, text: bytes) -> None:
 @pytest.mark.parametrize("multiline", ["false", "true"])
 @pytest.mark.parametrize("bad", [b'{"id":2,"w":"a\xffb"}', b'{"id":2,"w":"\xc3"}', b'{"id":2,"w":"\xed\xa0\x80"}'])
 def test_json_that_is_not_utf8_is_refused(tmp_path: Path, bad: bytes, multiline: str) -> None:
-    """Formerly: bytes that are not UTF-8 became a string; CSV refuses them."""
     (tmp_path / "x.json").write_bytes(b'{"id":1}\n' + bad + b'\n{"id":3}\n')
     line = "line 2 .*UTF-8" if multiline == "false" else "UTF8"
     with pytest.raises(DataError, match=rf"x\.json.*{line}"):
@@ -121,7 +117,6 @@ for name, multiline in (("a.json", "false"), ("a.json", "true"), ("b.json", "tru
 
 
 def test_a_null_for_an_object_is_a_row_of_nulls(tmp_path: Path) -> None:
-    """Formerly: a file whose first line is `null` ended the process that read it (in a process of its own here)."""
     (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbfnull\n{"id":1}\nnull')
     # The null is the first value of the second block.
     filled = b'{"id":1}' + b" " * (8 * 1024 * 1024 - 8)
@@ -150,7 +145,6 @@ def test_a_null_for_an_object_is_a_row_of_nulls(tmp_path: Path) -> None:
 def test_odd_headers_of_files_with_several_lines_per_row(
     tmp_path: Path, text: bytes, rows: list[dict[str, object]]
 ) -> None:
-    """Formerly: a header without a line end, with a line break in quotes, or after an empty line was refused."""
     (tmp_path / "x.csv").write_bytes(text)
     assert read_all(source(tmp_path, DDL, header="true", multiline="true")) == rows
     if b'"' not in text or not rows:
@@ -162,7 +156,6 @@ def test_odd_headers_of_files_with_several_lines_per_row(
 
 
 def test_a_header_whose_quote_is_never_closed_is_refused_by_name(tmp_path: Path) -> None:
-    """Formerly: such a file raised Arrow's own error."""
     (tmp_path / "x.csv").write_bytes(b'"id","w\n' + b"1,a\n" * 50_000)
     for multiline in ("false", "true"):
         with pytest.raises(DataError, match=r"x\.csv"):
@@ -171,7 +164,6 @@ def test_a_header_whose_quote_is_never_closed_is_refused_by_name(tmp_path: Path)
 
 @pytest.mark.slow(2, "1,500,000 rows, so that blocks end at any byte")
 def test_a_compressed_file_has_quoted_line_breaks_at_any_byte(tmp_path: Path) -> None:
-    """Formerly: A line break in quotes at the end of a block of a compressed file cut the value."""
     words = [f"a\n{n}" for n in range(1_500_000)]
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress("".join(f'"{word}"\n' for word in words).encode(), 1))
     assert [row["w"] for row in read_all(source(tmp_path, "w string", multiline="true"))] == words
@@ -211,7 +203,6 @@ def test_a_row_may_be_longer_than_the_pieces_of_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("multiline", ["false", "true"])
 @pytest.mark.parametrize("text", [b'1,a\n2,"b\n3,c\n4,d\n', b'1,a\n2,"', b'1,a\n2,"b""'])
 def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, name: str, multiline: str, text: bytes) -> None:
-    """Formerly: the rest of a compressed file, or with `multiline` of any, was the value of one row."""
     more = {"encoding": "utf-16"} if name == "utf16.csv" else {}
     data = gzip.compress(text) if name.endswith("gz") else text.decode().encode("utf-16") if more else text
     (tmp_path / name).write_bytes(data)
@@ -220,7 +211,7 @@ def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, name: str, mult
 
 
 def test_a_line_of_a_compressed_file_is_a_row(tmp_path: Path) -> None:
-    """As in one that is not compressed. Formerly: without `multiline` too, a row had two lines, or a line two rows."""
+    """As in one that is not compressed."""
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b'1,"a\n2,b"\n'))
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'{"id":1}{"id":\n2}\n'))
     for pattern in ("*.csv.gz", "*.json.gz"):

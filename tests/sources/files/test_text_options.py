@@ -150,7 +150,6 @@ def test_comments_are_not_rows(tmp_path: Path, ending: str, header: bool) -> Non
 @pytest.mark.parametrize("begin", ["# a comment\n\n# another\n", "\n\n"])
 @pytest.mark.parametrize("limit", ["max_bytes_per_epoch", "max_rows_per_epoch"])
 def test_a_header_is_no_row_of_an_epoch_that_ends_before_it(tmp_path: Path, begin: str, limit: str) -> None:
-    """Formerly: the header was read as a row if a limit was smaller than what is before it."""
     (tmp_path / "x.csv").write_text(begin + "id,word\n1,a\n2,b\n")
     given = options(tmp_path, header="true", comment="#")
     trace = drive(Files, given, schema=columns("id string, word string"), limits=[{limit: "1"}])

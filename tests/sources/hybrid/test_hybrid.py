@@ -345,7 +345,6 @@ def test_columns_that_do_not_agree_are_refused_at_load(tmp_path: Path, options: 
 
 
 def test_a_cutover_that_datagen_cannot_begin_at_is_refused() -> None:
-    """Formerly: it began at its first row, in silence, and rows of the history came twice."""
     for cutover, what in (
         (Cutover({"": 9}), "ended at row 9 of channel ''"),
         (Cutover({"0": 5, "3": 4}), "ended at row 4 of channel '3', which there is not"),
@@ -377,7 +376,6 @@ def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp
 
 
 def test_the_ids_of_what_follows_are_those_when_each_was_there_first(tmp_path: Path) -> None:
-    """Formerly: what had come after the first epoch of the stage before it had none."""
     asked = tmp_path / "asked"
 
     class Identified(DataGen):
@@ -413,7 +411,6 @@ def test_the_ids_of_what_follows_are_those_when_each_was_there_first(tmp_path: P
     ],
 )
 def test_another_seam_than_the_stage_began_with_is_refused(tmp_path: Path, first: str, then: str, what: str) -> None:
-    """Formerly: rows that had been read before the change came again after the cutover."""
     world = LogWorld(tmp_path / "in")
     world.given["history.seam"] = first
     run = SourceRun(lambda given: world.source(**given), {}, limits=[world.small])

@@ -105,7 +105,6 @@ def test_the_live_side_continues_and_takes_new_partitions(kafka: Broker, tmp_pat
 def test_a_topic_created_anew_while_the_history_is_read_is_refused(
     kafka: Broker, tmp_path: Path, by: str, restart: bool
 ) -> None:
-    """Formerly: its first messages, to which the offsets of the history reach, were left out in silence."""
     topic = filled(kafka)
     given = options(kafka, topic, lake(kafka, topic, tmp_path, 9), **{"live.ending": "none"})
     given |= {f"live.{by}": given.pop("live.topics")}
@@ -140,7 +139,6 @@ def test_a_topic_created_anew_while_the_history_is_read_is_refused(
 def test_where_partitions_continue(
     offsets: dict[str, int], places: list[TopicPartition], then: dict[TopicPartition, int] | str
 ) -> None:
-    """Formerly: one partition's offset was taken for that partition of each topic."""
     if isinstance(then, dict):
         assert among(after(offsets, "who"), places, "who") == then
         return

@@ -61,7 +61,6 @@ def test_a_topic_created_anew_with_more_messages_is_refused(kafka: Broker, endin
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_replay_from_a_topic_created_anew_is_refused(kafka: Broker, ending: str) -> None:
-    """Formerly: the epoch was planned and logged, and its offsets exist in the new topic as well."""
     topic = kafka.topic()
     found = half_read(kafka, topic, ending)
     anew(kafka, topic, 25)
@@ -70,7 +69,6 @@ def test_a_replay_from_a_topic_created_anew_is_refused(kafka: Broker, ending: st
 
 
 def test_a_topic_that_is_gone_is_refused_by_what_happened_to_it(kafka: Broker) -> None:
-    """Formerly: to create it again, as for a topic that never was, would not help."""
     topic = kafka.topic()
     found = half_read(kafka, topic, "none")
     kafka.delete(topic)
@@ -129,7 +127,6 @@ def test_a_pattern_does_not_match_the_topics_of_kafka_itself(kafka: Broker) -> N
 
 
 def test_a_start_in_the_future_is_refused(kafka: Broker) -> None:
-    """Formerly: it read all that came before that time. A message that bears such a time is a start."""
     topic = kafka.topic()
     at = int(time.time() * 1000) + 3_600_000
     kafka.send(topic, ["earlier"])

@@ -482,7 +482,7 @@ SHOUTED = "ABCDEF00-0000-0000-0000-000000000001"
 def test_a_value_has_the_logical_type_of_the_pinned_version(
     registry: SchemaRegistry, writer: Any, reader: Any, value: Any, found: Any
 ) -> None:
-    """As in Avro for Java. Formerly: milliseconds were taken for microseconds, without an error."""
+    """As in Avro for Java."""
     first, second = (_record([{"name": "x", "type": one}]) for one in (writer, reader))
     id = registry.register("orders-value", first)
     registry.register("orders-value", second)
@@ -568,7 +568,6 @@ def test_what_a_version_leaves_out_is_passed_over(registry: SchemaRegistry) -> N
     ],
 )
 def test_a_default_is_a_value_of_its_type(registry: SchemaRegistry, kind: Any, default: Any, found: Any) -> None:
-    """Formerly: it was what stands in the schema, such as milliseconds for microseconds, and text for bytes."""
     first = _record([{"name": "id", "type": "int"}])
     id = registry.register("orders-value", first)
     registry.register("orders-value", _record([{"name": "x", "type": kind, "default": default}]))

@@ -15,7 +15,6 @@ __all__ = ["table"]  # a fixture
 @pytest.mark.parametrize("value", ["{{1,2},{3,4}}", "[5:6]={1,2}", "[0:1]={1,2}", "{{{1}}}"])
 @pytest.mark.parametrize("kind", ["int[]", "text[]"])
 def test_an_array_that_is_not_a_list_is_refused_by_its_column(table: Database, value: str, kind: str) -> None:
-    """Formerly: dimensions were lost in silence, and an index that does not begin with 1 was taken for an outage."""
     table.run(f"ALTER TABLE t ADD fine {kind}, ADD a {kind}", "UPDATE t SET fine = '{3,null}', a = '{}' WHERE id < 9")
     table.run(f"UPDATE t SET a = '{value}' WHERE id = 17")
     with pytest.raises(DataError, match="column 'a' contains an array of several dimensions, or one whose first index"):

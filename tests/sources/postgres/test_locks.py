@@ -36,7 +36,6 @@ def awaited(database: Database, statement: str) -> Iterator[None]:
 
 
 def test_a_reader_behind_a_change_of_the_table_ends_by_name_and_lets_it_happen(table: Database) -> None:
-    """Formerly: it waits for the planner's snapshot, the readers for it; all stood still without an end."""
     given = {"rows_per_channel": "5", "lock_timeout": "300 ms"}
     found = run(table, schema=columns("id bigint, word string"), limit=6, **given)
     assert found.epoch()
@@ -63,7 +62,6 @@ def test_a_planner_waits_for_a_lock_only_so_long(table: Database) -> None:
 
 
 def test_a_job_continues_after_a_change_of_its_table(lab: JobHarness, table: Database) -> None:
-    """Formerly: the failed query gives its snapshot up, so that the change happens before the next attempt."""
     reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **table.options)
     limits = reader.options(max_rows_per_epoch=1, rows_per_channel=5, readers=1, lock_timeout="500 ms")
     running = delta_job(lab, limits.load().select("id", "word"), restart_backoff="10 ms").start()

@@ -56,7 +56,6 @@ def read(database: Database, way: str, **more: str) -> SourceRun:
 def test_a_partition_with_rows_that_were_passed_is_refused_when_it_is_attached(
     database: Database, way: str, restart: bool
 ) -> None:
-    """Formerly: they were never read, and nothing said so; what is advised gets them in."""
     found = read(database, way)
     first = 10 if way == "column" else 30
     database.run(*loaded(2, first, first + 4))

@@ -253,7 +253,6 @@ def test_the_start_waits_for_transactions_that_could_still_add_smaller_values(ta
     ("kind", "value"), [("timestamptz", "infinity"), ("date", "infinity"), ("float8", "NaN"), ("numeric", "Infinity")]
 )
 def test_an_increasing_column_without_an_end_is_refused(table: Database, kind: str, value: str) -> None:
-    """Formerly: rows that were added afterwards were never read."""
     table.run(f"ALTER TABLE t ADD x {kind}", "UPDATE t SET x = '-infinity'")
     way: dict[str, Any] = {"incremental": "column", "incremental_column": "x", "schema": columns("id bigint")}
     found = run(table, **way)

@@ -202,7 +202,6 @@ class Together(Memory):
 def test_a_channel_that_may_not_be_read_yet_is_part_of_the_first_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, value: Json
 ) -> None:
-    """Formerly: the next planner did not find it any more, and the source ended without its rows."""
     monkeypatch.setattr("tests.sources.memory.Memory", Together)
     job = Job(tmp_path, Store({"a": 10, "b": 10}), bounded=True)
     job.options = {}

@@ -130,7 +130,6 @@ def test_two_sources_of_one_query_agree_on_the_moment() -> None:
 
 
 def test_the_interval_is_measured_on_a_clock_that_nobody_sets() -> None:
-    """Formerly: with the time of day set back by an hour the next epoch came an hour later."""
     assert inspect.signature(Planner).parameters["clock"].default is time.monotonic
 
 
@@ -350,7 +349,6 @@ def test_an_idle_source_returns_its_start_itself(extra: int) -> None:
 
 @pytest.mark.parametrize("target", ["job", "source:s", "source:s/0"])
 def test_a_pause_is_not_the_end_of_an_available_now_run(target: str) -> None:
-    """Formerly: Spark found nothing to read, and the job had finished with rows that nobody had read."""
     ledger = FakeLedger()
     planner = Planner(memory(Store({"0": 10})), registration(), ledger)
     planner.prepare_available_now()

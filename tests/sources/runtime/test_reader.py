@@ -22,7 +22,6 @@ from tests.sources.memory import Store, memory
 def test_i3_a_jobs_offset_is_not_planned_further_without_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: SourceOffset
 ) -> None:
-    """Formerly: with the registry's folder gone, a planner took itself for one outside any job."""
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "gone"))
     start = offset.to_json()
     with pytest.raises(StateError, match="those of a job"):
