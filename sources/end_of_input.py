@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.options import Names, Options
 from spark_ext.spark.logs import watermarks
 from spark_ext.spark.logs.spark_log import SparkLog, local_path

@@ -32,7 +32,7 @@ from spark_ext.spark.watching.worker_process import begin_task, tune
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.model.offsets import LoggedOffsets
 
 QUERY_ID = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from spark_ext.model.barriers import SourceBarrier, aligned_cut, barrier_of
 from spark_ext.model.checkpoint_plan import CheckpointPlan
 from spark_ext.model.dag import JobGraph
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.model.query_offsets import source_offsets
 
 

@@ -16,7 +16,7 @@ from spark_ext.exchange.consumers import front_of
 from spark_ext.exchange.positions import Front
 from spark_ext.model.checkpoint_plan import NotNow, Reason
 from spark_ext.model.cut import START, CommittedEpoch, Cut, Position, QueryLog, cut
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 
 if TYPE_CHECKING:
     from spark_ext.exchange.view import ExchangeView

@@ -88,7 +88,7 @@ class Seen:
     """What was read of a job's incidents; each look after the first reads only what is new."""
 
     def __init__(self, ledger: Ledger) -> None:
-        from spark_ext.ledger.added import Added
+        from spark_ext.ledger.incidents import Added
         from spark_ext.ledger.schema import IncidentChangeRow, IncidentRow
 
         self._rows = Added(ledger.table(IncidentRow), "at")

@@ -19,7 +19,7 @@ from spark_ext.spark.logs.spark_log import SparkLog
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeLog
     from spark_ext.exchange.entries import LogState
-    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.model.offsets import LoggedOffsets
 
 
 @dataclass(frozen=True)

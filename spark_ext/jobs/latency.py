@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_ext.exchange.view import ExchangeView
     from spark_ext.jobs.linking.exchanges import Exchanges
     from spark_ext.model.dag import JobGraph
-    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
 

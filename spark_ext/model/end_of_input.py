@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import VERSION, Json, OffsetKind, check, kind_of
+from spark_ext.model.offsets import VERSION, Json, LoggedOffsets, OffsetKind, check, kind_of
 
 FORMAT: Final = "end_of_input"
 """Format name of the source."""

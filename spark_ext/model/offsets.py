@@ -257,3 +257,14 @@ def _finished_json(finish: Finished) -> Json:
 
 def _finished(raw: Mapping[str, Json]) -> Finished:
     return Finished(raw["sequence"], raw["channel"], raw["at"], raw.get("data"), raw.get("begin"), "begin" in raw)
+
+
+@dataclass(frozen=True)
+class LoggedOffsets:
+    """The content of one `offsets/N`."""
+
+    epoch: int
+    metadata: dict[str, Any]
+    """Spark's header: `batchWatermarkMs`, `batchTimestampMs` (ms, UTC) and `conf`."""
+    sources: tuple[Any, ...]
+    """One parsed offset per source, in plan order; None for a source that had none yet."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_ext.model.end_of_input import EndOffset
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Finished, OffsetKind, SourceOffset, kind_of
+from spark_ext.model.offsets import Finished, LoggedOffsets, OffsetKind, SourceOffset, kind_of
 
 
 def source_offsets(logged: LoggedOffsets) -> dict[str, SourceOffset]:

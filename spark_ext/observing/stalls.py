@@ -14,10 +14,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
-from spark_ext.model.epoch_size import advance, planned_rows
 from spark_ext.model.execution import Look, Phase
 from spark_ext.model.holders import Holder, holder
-from spark_ext.model.slow import EpochClock, SlowEpoch, Usual, is_slow, slowed_by
+from spark_ext.model.slow import EpochClock, SlowEpoch, Usual, advance, is_slow, planned_rows, slowed_by
 from spark_ext.model.stacks import Sample, WorkerSample, certain, unmoved
 from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 from spark_ext.queries.samples import Samples
@@ -31,7 +30,7 @@ from spark_ext.spark.watching.thread_dumps import DRIVER, ThreadDumps, called_fr
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
     from spark_ext.spark.watching.activity import Activity, ActivityReader

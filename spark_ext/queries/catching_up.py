@@ -16,7 +16,7 @@ from spark_ext.queries.stoppable import StoppableQuery
 from spark_ext.spark.session.late_claim import is_asked
 
 if TYPE_CHECKING:
-    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.model.restarts import Decision
     from spark_ext.queries.describe_failure import Diagnosis
     from spark_ext.queries.worker import Outcome

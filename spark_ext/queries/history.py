@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample, divided
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.spark.watching.query_events import Hint
 from spark_ext.spark.watching.source_reports import Lag, SourceReport, newest, total_at, total_lag
 

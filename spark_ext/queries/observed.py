@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_ext.errors import SparkExtError
     from spark_ext.ledger.schema import FinishedRow
     from spark_ext.model.checkpoint_metadata import QueryMetadata
-    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.history import Figures
     from spark_ext.queries.spec import QuerySpec

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.model import query_offsets
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.model.restarts import AvailableNowRun
 from spark_ext.queries.history import EpochHistory
 from spark_ext.queries.records import channel_flags, final_flags

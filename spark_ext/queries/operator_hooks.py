@@ -13,7 +13,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
 from spark_ext.model import query_offsets
 from spark_ext.model.commits import Claim, Epoch
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.queries import operators
 from spark_ext.sinks.runtime.position import forget, refuse_other_uid, remembered
 from spark_ext.sinks.runtime.retry import attempts

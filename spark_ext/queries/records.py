@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model import query_offsets
 from spark_ext.model.checkpoint_metadata import Finish, QueryMetadata, SinkMetadata, SourceMetadata, finish_of
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Finished
+from spark_ext.model.offsets import Finished, LoggedOffsets
 from spark_ext.queries.spec import QuerySpec
 from spark_ext.spark.session.registry import Registration
 

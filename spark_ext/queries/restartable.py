@@ -28,7 +28,7 @@ from spark_ext.spark.session.lag_notes import LagNotes
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.spark.session.registry import Registration

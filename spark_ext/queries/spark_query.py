@@ -25,7 +25,7 @@ from spark_ext.spark.watching.query_events import Hint, hints_of
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.queries.spec import QuerySpec
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from spark_ext.checkpoints.aligned import Aligned, Member, Place, unstamped_feed
 from spark_ext.model.checkpoint_plan import CheckpointPlan, Phase, plan_checkpoint
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import SourceOffset
+from spark_ext.model.offsets import LoggedOffsets, SourceOffset
 
 GRAPH = JobGraph(
     (

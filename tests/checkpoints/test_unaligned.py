@@ -15,7 +15,7 @@ from spark_ext.model.checkpoint_plan import NotNow, Reason
 from spark_ext.model.commits import FenceMark
 from spark_ext.model.cut import CutPoint, Position, release_bound
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from tests.support.exchanges import Producer, descriptor, logged
 
 GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("b", (Reader("x", "x-in"),))))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_ext.failures.classifier import Classifier
-from spark_ext.failures.notebook import as_python_writes
-from spark_ext.failures.text import evidence_of_text
+from spark_ext.failures.text import as_python_writes, evidence_of_text
 
 RULE = "-" * 75
 JUPYTER = f"""\

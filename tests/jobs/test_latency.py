@@ -21,8 +21,7 @@ from spark_ext.ledger.schema import LatencyRow
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.latency import Marker
 from spark_ext.model.lifecycle import State
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Running, SourceOffset
+from spark_ext.model.offsets import LoggedOffsets, Running, SourceOffset
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.views.status import read_status
 from tests.support.exchanges import Producer

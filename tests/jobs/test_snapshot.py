@@ -11,8 +11,7 @@ from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Finished, Running, SourceOffset
+from spark_ext.model.offsets import Finished, LoggedOffsets, Running, SourceOffset
 from spark_ext.queries.history import Figures
 from spark_ext.spark.watching.source_reports import SourceReport
 from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot

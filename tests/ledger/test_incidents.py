@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from spark_ext import masking
 from spark_ext.incidents.types import IncidentState
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
-from spark_ext.ledger.added import Added
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.incidents import change_row, entries, heirs, remembered, standings
+from spark_ext.ledger.incidents import Added, change_row, entries, heirs, remembered, standings
 from spark_ext.ledger.schema import IncidentChangeRow, IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.model.lineages import LineageEvent, Lineages

@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from spark_ext.model.epoch_size import ALIKE, NEEDED, advance, planned_rows
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
+from spark_ext.model.slow import ALIKE, NEEDED, advance, planned_rows
 
 
 def logged(*sources: Any) -> LoggedOffsets:

@@ -12,8 +12,7 @@ from spark_ext.errors import CommitError, DataError, PreparedLostError, SparkExt
 from spark_ext.failures.labels import Response
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.lifecycle import LEGAL, FinalStep, State, can_follow, job_state, steps_left
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Finished, SourceOffset
+from spark_ext.model.offsets import Finished, LoggedOffsets, SourceOffset
 from spark_ext.model.query_offsets import flushed, input_ended, new_finishes, source_offsets
 from spark_ext.model.restarts import Handling, RestartPolicy, is_outage
 

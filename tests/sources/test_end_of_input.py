@@ -23,8 +23,7 @@ from spark_ext.model.end_of_input import (
     marker_uid,
     next_offset,
 )
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import VERSION, SourceOffset
+from spark_ext.model.offsets import VERSION, LoggedOffsets, SourceOffset
 from spark_ext.options import UID
 from spark_ext.sources.end_of_input import CommittedEpochs, EndOfInput, EndOfInputReader
 from spark_ext.spark.logs import watermarks

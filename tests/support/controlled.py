@@ -25,8 +25,7 @@ from spark_ext.control import stamps
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, EpochRow
 from spark_ext.model.configuration import Configuration
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Range, SourceOffset
+from spark_ext.model.offsets import LoggedOffsets, Range, SourceOffset
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.sources.runtime.sample import sampled, shares_of
 from spark_ext.spark.logs.spark_log import SparkLog

@@ -13,8 +13,7 @@ from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.entries import Run, Segment
 from spark_ext.model.commits import Claim, Epoch
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Running, SourceOffset
+from spark_ext.model.offsets import LoggedOffsets, Running, SourceOffset
 
 
 def descriptor(name: str = "x", **given: Any) -> Descriptor:

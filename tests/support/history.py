@@ -15,7 +15,7 @@ from spark_ext.bad_rows.folder import Folder
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow, JobRow, Row
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support import operators
 

@@ -11,8 +11,7 @@ import pytest
 
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow, JobRow
 from spark_ext.model.end_of_input import EndOffset
-from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Finished, Running, SourceOffset
+from spark_ext.model.offsets import Finished, LoggedOffsets, Running, SourceOffset
 from tests.support import validators
 from tests.support.history import History, QueryLog
 

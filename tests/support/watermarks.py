@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 
 from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark import jvm
 from spark_ext.spark.logs.spark_log import SparkLog

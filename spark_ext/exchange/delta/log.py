@@ -24,6 +24,8 @@ from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from spark_ext.datafiles.copies import put_copy
+from spark_ext.datafiles.exclusive import replace
 from spark_ext.delta.failures import FAILURES, guarded
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
 from spark_ext.delta.log_checkpoints import checkpoint_if_due
@@ -44,15 +46,16 @@ from spark_ext.exchange.delta.table import (
     read_commit,
     rows_schema,
 )
-from spark_ext.exchange.delta.versions import begin_at, first_version
 from spark_ext.exchange.entries import Entry, EntryKind, LogState, not_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from deltalake import DeltaTable
 
     from spark_ext.datafiles.location import Location
+
 
 CHECKPOINT_EVERY: Final = 64
 """Commits between two log checkpoints, and those after which a writer opens a new handle: a handle's cost grows with
@@ -373,3 +376,31 @@ class DeltaLog(ExchangeLog):
             return True
 
         self.table.settle(attempt, "changing the description")
+
+
+_LAST = "_last_checkpoint"
+
+
+def first_version(last: int) -> int:
+    """A version that a table with entries below this number cannot have.
+
+    Each entry is a version. There is at most one removal for each release, and one new description for each claim; so
+    entries that were written one by one have less than three versions each, and a table that was put back before begins
+    with four for each number.
+    """
+    return 4 * (last + 4)
+
+
+def begin_at(folder: Path, table: DeltaTable, version: int) -> None:
+    """Give the newest version of a table another number, and forget all before it. Repeated, it completes the work."""
+    here = table.version()
+    if here < version:
+        table.create_checkpoint()
+        for ending in ("checkpoint.parquet", "json"):
+            put_copy(str(folder / f"{here:020}.{ending}"), str(folder / f"{version:020}.{ending}"))
+        known = json.loads((folder / _LAST).read_text(encoding="utf-8"))
+        replace(folder / _LAST, json.dumps({**known, "version": version}), "0")
+    for file in folder.iterdir():
+        number = file.name.split(".")[0]
+        if number.isdigit() and int(number) < version:
+            file.unlink(missing_ok=True)

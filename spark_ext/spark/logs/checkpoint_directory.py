@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow.fs as pafs
 
 from spark_ext.errors import RESET, StateError
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.stores import filesystem_of
 

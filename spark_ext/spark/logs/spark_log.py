@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlparse
 import pyarrow.fs as pafs
 
 from spark_ext.errors import StateError
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.stores import filesystem_of
 
 
