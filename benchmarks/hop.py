@@ -24,6 +24,7 @@ from benchmarks._spark import LIMIT, counted, session, start, until, workplace
 from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import LocalFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +138,7 @@ def _exchange_hops(spark: SparkSession) -> list[Hop]:
         job.start()
         first, second = (folder / "state" / "queries" / name / "checkpoint" for name in ("first", "second"))
         begin = _wait(second)
-        log = ArrowMaster(folder / "state" / "exchanges" / "hop", "hop").log
+        log = ArrowMaster(LocalFolder(folder / "state" / "exchanges" / "hop"), "hop").log
         last = log.look().last
         brought = {number: entry.epoch for number in range(last + 1) if (entry := log.entry(number)) and entry.rows}
         found = ((epoch, _entry_read(second, epoch)) for epoch in SparkLog(str(second)).commits())

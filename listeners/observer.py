@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQueryManager
 
-from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import refused
 from spark_ext.failures.classifier import load
 from spark_ext.metrics.measuring import check_measuring
@@ -27,7 +26,7 @@ from spark_ext.observing.settings import observer_settings
 from spark_ext.options import UID
 from spark_ext.spark import jvm
 from spark_ext.spark.classic import require_classic
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import Location, check_for_delta, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,6 @@ from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.sift import Numbered
-from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.datafiles.writer import LONGEST_NAME, DataFile, DataFileWriter, Layout
 from spark_ext.errors import DataError, StorageError
 from spark_ext.failpoints import FailPoint, reach
@@ -26,6 +25,7 @@ from spark_ext.options import Bytes, Names, Pairs
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.delta_options import OptimizeOptions, UpsertOptions
 from spark_ext.sinks.runtime.aside import Aside
+from spark_ext.storage import Location, check_for_delta
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -30,8 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import pyarrow as pa
 from pydantic import field_validator
 
-from spark_ext.control import current
-from spark_ext.datafiles.exclusive import put_if_absent
+from spark_ext.control import current, stamps
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.masking import mask
 from spark_ext.model.control import Target
@@ -39,8 +37,9 @@ from spark_ext.model.control_kinds import kinds
 from spark_ext.model.offsets import Json, Position
 from spark_ext.options import Names
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import registry
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger.schema import ControlEventRow
@@ -138,7 +137,7 @@ class ControlEvents(ChannelSource):
         text = "".join(f"{json.dumps(row)}\n" for row in found)
         last = found[-1]["sequence"]
         name = f"{last}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-        self._put(f"{FOLDER}/{name}.jsonl", text)
+        stamps.put(self._registered().checkpoint, f"{FOLDER}/{name}.jsonl", text)
         return Advance({"sequence": last, "file": name}, rows=len(found), bytes=len(text))
 
     def latest(self, channel: Channel) -> Position:
@@ -208,14 +207,6 @@ class ControlEvents(ChannelSource):
         if self._ledger is None:
             self._ledger = EventRows(self._registered().state, self.options.kinds)
         return self._ledger
-
-    def _put(self, place: str, text: str) -> None:
-        checkpoint = self._registered().checkpoint
-        folder = local_path(checkpoint)
-        if folder is not None:
-            put_if_absent(folder / place, text, f"planner.{secrets.token_hex(4)}")
-        else:
-            SparkLog(checkpoint).replace(place, text)
 
 
 class EventRows:

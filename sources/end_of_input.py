@@ -23,9 +23,10 @@ from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffs
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.options import Names, Options
 from spark_ext.spark.logs import watermarks
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.late_claim import before_planning
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

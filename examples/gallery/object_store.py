@@ -15,7 +15,7 @@ import pyarrow.fs as fs
 from pyspark.sql import SparkSession
 
 import spark_ext as sx
-from spark_ext.stores import filesystem_of
+from spark_ext.storage import filesystem_of
 
 DAYS: Mapping[str, str] = {
     "monday": "id,amount\n1,10\n2,twenty\n3,30\n",

@@ -16,13 +16,11 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from spark_ext.datafiles.exclusive import writer_of
-from spark_ext.datafiles.once import LocalOnceFolder, OnceFolder
 from spark_ext.errors import RESET, CommitError, StateError
 from spark_ext.model.commits import FenceMark
+from spark_ext.storage import Folder, writer_of
 
 VERSION: Final = 1
 SPAN: Final = 100
@@ -103,9 +101,8 @@ class _Piece:
 class EpochLog:
     """The log of one sink."""
 
-    def __init__(self, folder: Path | OnceFolder, span: int = SPAN) -> None:
-        self._folder = LocalOnceFolder(folder) if isinstance(folder, Path) else folder
-        self._span = span
+    def __init__(self, folder: Folder, span: int = SPAN) -> None:
+        self._folder, self._span = folder, span
 
     def state(self) -> LogState:
         """The current state."""
@@ -137,7 +134,7 @@ class EpochLog:
                 return after
         raise CommitError(
             f"other writers of the log were faster {ROUNDS} times in a row",
-            operator=f"log {self._folder.place}",
+            operator=f"log {self._folder.uri}",
             kept="everything that was committed",
             do="find out who else writes under this sink's uid: each sink needs a uid of its own",
         )
@@ -168,7 +165,7 @@ class EpochLog:
                     return taken
         raise StateError(
             "entries of the log are missing",
-            operator=f"log {self._folder.place}",
+            operator=f"log {self._folder.uri}",
             kept="nothing was written",
             do="restore the folder from a backup; files in it must not be deleted by hand",
         )
@@ -206,20 +203,20 @@ class EpochLog:
         return [_Piece(int(match[1]), int(match[2] or match[1])) for match in matches if match]
 
     def _entries(self, piece: _Piece) -> list[Entry]:
-        text = self._folder.read(piece.name)
+        text = self._folder.read(piece.name).decode("utf-8", "replace")
         lines = text.splitlines()
         if not text.endswith("\n") or len(lines) != 2 + piece.last - piece.first:
             # It was created whole: only a file system that lost data can have done this.
             raise StateError(
                 f"'{piece.name}' of the log is empty or truncated, as a power failure may leave the newest files",
-                operator=f"log {self._folder.place}",
+                operator=f"log {self._folder.uri}",
                 kept="nothing was written; all other entries are unchanged",
                 do=f"restore the file from a backup; if there is none, discard the history with {RESET}",
             )
         return [json.loads(line) for line in lines[1:]]
 
     def _segment_state(self, piece: _Piece) -> LogState:
-        return LogState(**json.loads(self._folder.read(piece.name).partition("\n")[0])["state"])
+        return LogState(**json.loads(self._folder.read(piece.name).partition(b"\n")[0])["state"])
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -227,7 +224,7 @@ class EpochLog:
         """Create a piece with its whole content, unless it exists: a header line, then one line per entry."""
         head = {"version": VERSION} if state is None else {"version": VERSION, "state": asdict(state)}
         lines = "".join(json.dumps(line) + "\n" for line in (head, *entries))
-        return self._folder.put(piece.name, lines, writer)
+        return self._folder.create_once(piece.name, lines, writer=writer)
 
     def _counts(self, piece: _Piece, entry: Entry) -> bool:
         """Whether a new entry is part of the log, and not in a gap that merging has left below its end.

@@ -8,22 +8,18 @@ out/day=2013-01-31/part-…   links to committed files, for readers that know no
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
-from spark_ext.datafiles.location import Location
-from spark_ext.datafiles.once import once_folder
 from spark_ext.datafiles.orphans import delete_orphans
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.sinks.contract import Claim
 from spark_ext.sinks.files_2pc.epoch_log import EpochLog, unlinked
-from spark_ext.stores.objects import Objects
+from spark_ext.storage import LocalFolder, Location, require_conditional_writes, writer_of
 
 ABOUT: Final = "_files_2pc.json"
 FILES: Final = "_files"
@@ -54,7 +50,9 @@ class Folder:
     def __init__(self, location: Location, who: str) -> None:
         self.location, self._who = location, who
         self.files = self._below(FILES)
-        self._root = once_folder(location)
+        self._root = location.folder
+        if location.local is None:
+            require_conditional_writes(location.uri)
         self._logs: dict[str, EpochLog] = {}
 
     def _below(self, name: str) -> Location:
@@ -63,7 +61,7 @@ class Folder:
     def log(self, uid: str) -> EpochLog:
         """The log of one sink."""
         if uid not in self._logs:
-            self._logs[uid] = EpochLog(once_folder(self._below(f"{EPOCHS}/{uid}")))
+            self._logs[uid] = EpochLog(self._below(f"{EPOCHS}/{uid}").folder)
         return self._logs[uid]
 
     # -- its description ----------------------------------------------------------------------------------------------
@@ -80,25 +78,19 @@ class Folder:
         return About(**{**raw, "partition_by": tuple(raw["partition_by"])})
 
     def _refuse_foreign(self) -> None:
-        for name in self._top():
-            if name not in (FILES, EPOCHS, ABOUT) and not name.startswith(".draft-"):
+        for name in self._root.names():
+            if name not in (FILES, EPOCHS, ABOUT) and writer_of(name) is None:
                 raise self._refusal(
                     f"the folder is not empty and was not written by a sink of this kind; it has '{name}'",
                     "choose another path, or move its content",
                 )
-
-    def _top(self) -> list[str]:
-        """What is directly in the folder."""
-        if self.location.local is not None:
-            return self._root.names()
-        return [*self._root.names(), *Objects(self.location.uri, self._who).folders()]
 
     def ensure(self, wanted: About) -> None:
         """Describe a new folder; refuse one whose files are different."""
         found = self.about()
         if found is None:
             text = json.dumps({"version": VERSION, **asdict(wanted)})
-            self._root.put(ABOUT, text, "0")
+            self._root.create_once(ABOUT, text)
             found = self.about()
             assert found is not None
         self.check(found, wanted)
@@ -129,12 +121,7 @@ class Folder:
 
     def uids(self) -> list[str]:
         """The sinks that have written here."""
-        epochs = self._below(EPOCHS)
-        if epochs.local is None:
-            return sorted(Objects(epochs.uri, self._who).folders())
-        with contextlib.suppress(FileNotFoundError):
-            return sorted(item.name for item in epochs.local.iterdir() if item.is_dir())
-        return []
+        return sorted(self._root.names(EPOCHS))
 
     def place_of(self, path: str) -> str:
         """The path or URI of a committed file."""
@@ -148,18 +135,10 @@ class Folder:
 
     def publish(self, paths: Iterable[str]) -> None:
         """Link committed files into the folder, which is on a file system; existing links are skipped."""
-        root = self.location.local
-        assert root is not None
+        assert isinstance(self._root, LocalFolder)
         for name in paths:
-            link = root / name
-            try:
-                os.link(root / FILES / name, link)
-            except FileExistsError:
-                continue
-            except FileNotFoundError:
-                link.parent.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(FileExistsError):
-                    os.link(root / FILES / name, link)
+            if not self._root.has(name):
+                self._root.link(self._root.path / FILES / name, name)
 
     def link_earlier(self, claim: Claim) -> bool:
         """Make the links that starts before a claim were not to make; returns whether there were any to make."""

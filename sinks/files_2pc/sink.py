@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.sift import Numbered
-from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout
 from spark_ext.errors import NOTHING_VISIBLE, DataError, SparkExtError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.files_2pc.options import FilesSinkOptions
 from spark_ext.sinks.runtime.aside import Aside
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -207,7 +207,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                 self._publish(committed)
                 for file in files:
                     if file.path not in committed:
-                        self._folder.files.delete(file.path)
+                        self._folder.files.folder.delete(file.path)
                 return
 
     def kept_bad_rows(self, epoch: Epoch) -> int | None:

@@ -21,9 +21,9 @@ from spark_ext.sinks.files_2pc.json import json_lines
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.datafiles.location import Location
     from spark_ext.datafiles.writer import Layout, OpenFile
     from spark_ext.sinks.contract import Task
+    from spark_ext.storage import Location
 
 ROWS_AT_ONCE: Final = 20_000
 """Rows of JSON that are converted at a time."""
@@ -73,7 +73,7 @@ class _TextFile:
         import pyarrow as pa
 
         self.path, self._place, self._rows = path, place, 0
-        self._raw = place.create(path)
+        self._raw = place.folder.open_output(path)
         self._out = pa.CompressedOutputStream(self._raw, "gzip") if path.endswith(".gz") else self._raw
 
     def write(self, table: pa.Table) -> int:
@@ -91,7 +91,7 @@ class _TextFile:
         """Finish the file."""
         self._out.close()
         self._raw.close()
-        with self._place.open(self.path) as written:
+        with self._place.folder.open_input(self.path) as written:
             size = int(written.size())
         return DataFile(self.path, size, self._rows, partition, time.time_ns() // 1_000_000, "{}")
 

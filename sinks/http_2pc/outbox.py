@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, owner_of
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
@@ -35,6 +34,7 @@ from spark_ext.sinks.http_2pc.outbox_marks import (
     sent_id,
 )
 from spark_ext.sinks.http_2pc.outbox_pieces import SCHEMA
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Transaction
@@ -178,7 +178,7 @@ class Outbox:
                 do="check whether two queries use this uid and outbox at once, and whether files were deleted by hand",
             )
         try:
-            with self.location.open(names[0]) as file:
+            with self.location.folder.open_input(names[0]) as file:
                 first = next(pq.ParquetFile(file).iter_batches(batch_size=1, columns=["cut"]))
             cut = Cut.from_json(first.column(0)[0].as_py())
             yield from chunks(self._pieces(names), cut, self._job(table, epoch))
@@ -204,7 +204,7 @@ class Outbox:
         import pyarrow.parquet as pq
 
         for name in names:
-            with self.location.open(name) as file:
+            with self.location.folder.open_input(name) as file:
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines", "cut"]):
                     for row in batch.to_pylist():
                         yield Piece(row["rows"], row["lines"], recorded_url(row["cut"]))
@@ -268,7 +268,7 @@ class Outbox:
     def _remove(self, names: Sequence[str]) -> None:
         with contextlib.suppress(OSError):
             for name in names:
-                self.location.delete(name)
+                self.location.folder.delete(name)
             if self.location.local is not None:
                 for folder in {name.rpartition("/")[0] for name in names}:
                     (self.location.local / folder).rmdir()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql import types as spark
 
 from spark_ext.bad_rows.sift import Bad, behind, sift
-from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout
 from spark_ext.errors import DataError, StorageError
 from spark_ext.sinks.contract import Task
@@ -17,6 +16,7 @@ from spark_ext.sinks.http_2pc.addresses import Addresses
 from spark_ext.sinks.http_2pc.chunks import Cut, Piece, pieces
 from spark_ext.sinks.http_2pc.outbox_marks import label
 from spark_ext.sinks.http_2pc.rows import JsonRows
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 
 from spark_ext import masking
 from spark_ext.bad_rows.row import BadRow
-from spark_ext.datafiles.location import check_for_delta
 from spark_ext.errors import ConfigurationError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import logger
@@ -37,6 +36,7 @@ from spark_ext.sinks.http_2pc.pace import pace_of
 from spark_ext.sinks.http_2pc.proxy import proxy_for
 from spark_ext.sinks.http_2pc.rows import check_types
 from spark_ext.sinks.runtime.aside import Aside
+from spark_ext.storage import check_for_delta
 
 if TYPE_CHECKING:
     import pyarrow as pa

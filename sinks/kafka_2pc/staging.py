@@ -10,19 +10,18 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs
 from pyspark.sql import types as T
 
 from spark_ext.bad_rows.sift import Bad, behind, sift
 from spark_ext.errors import NOTHING_VISIBLE, DataError, PreparedLostError, StorageError, refused
 from spark_ext.sinks.contract import Task
-from spark_ext.stores import filesystem_of
+from spark_ext.storage import Folder, LocalFolder, folder_at, local_path
 
 HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
@@ -92,12 +91,10 @@ def _are_headers(given: T.DataType) -> bool:
     return isinstance(inner["key"].dataType, T.StringType) and isinstance(inner["value"].dataType, T.BinaryType)
 
 
-def place_of(folder: str) -> tuple[fs.FileSystem, str]:
-    """A folder's file system and its path there."""
-    if "://" in folder and not folder.startswith("file:"):
-        return filesystem_of(folder)
-    local = folder.removeprefix("file://") if folder.startswith("file://") else folder.removeprefix("file:")
-    return fs.LocalFileSystem(), str(Path(local).expanduser().absolute())
+def folder_of(folder: str) -> Folder:
+    """The folder at a path or URI."""
+    local = local_path(folder)
+    return folder_at(folder) if local is None else LocalFolder(local.expanduser().absolute())
 
 
 class Staging:
@@ -129,16 +126,15 @@ class Staging:
         # Attempt numbers start again with each Spark application, and two copies of a state share all the others.
         place = f"{task.query_id}-{task.lineage}-{task.epoch}-{task.partition}-{task.attempt}"
         name = f"i{task.incarnation}-{place}-{secrets.token_hex(8)}.arrow"
-        filesystem, folder = place_of(self._folder)
-        path, topics, rows = f"{folder}/{name}", dict[str, int](), 0
+        folder = folder_of(self._folder)
+        topics, rows = dict[str, int](), 0
         stream: pa.NativeFile | None = None
         writer: pa.RecordBatchStreamWriter | None = None
         try:
             for messages in self._checked(batches, task, topic, max_bytes, bad, encode):
                 _note_topics(messages, topic, topics)
                 if writer is None:
-                    filesystem.create_dir(folder, recursive=True)
-                    stream = filesystem.open_output_stream(path)
+                    stream = folder.open_output(name)
                     writer = pa.ipc.new_stream(stream, messages.schema)
                 writer.write_batch(messages)
                 rows += messages.num_rows
@@ -148,7 +144,7 @@ class Staging:
             stream.close()
         except OSError as problem:
             raise StorageError(
-                f"the staged file '{path}' could not be written: {problem}",
+                f"the staged file '{folder.uri}/{name}' could not be written: {problem}",
                 operator=self._who,
                 kept=NOTHING_VISIBLE,
                 do="check the folder of the option 'staging' (space, permissions); the epoch will be retried",
@@ -214,10 +210,10 @@ class Staging:
 
     def read(self, staged: Staged) -> Iterator[pa.RecordBatch]:
         """The messages of a task."""
-        filesystem, path = place_of(staged.path)
+        folder, _, name = staged.path.rpartition("/")
         rows = 0
         try:
-            with filesystem.open_input_stream(path) as stream, pa.ipc.open_stream(stream) as reader:
+            with folder_of(folder).open_input(name) as stream, pa.ipc.open_stream(stream) as reader:
                 for batch in reader:
                     rows += batch.num_rows
                     yield batch
@@ -249,22 +245,18 @@ class Staging:
     def remove(self, staged: Sequence[Staged]) -> None:
         """Delete what is committed. The next claim deletes files that could not be deleted."""
         for one in staged:
-            filesystem, path = place_of(one.path)
-            try:
-                filesystem.delete_file(path)
-            except OSError:
-                continue
+            folder, _, name = one.path.rpartition("/")
+            with suppress(OSError):
+                folder_of(folder).delete(name)
 
     def clean(self, incarnation: int) -> None:
         """Delete what earlier incarnations have left."""
-        filesystem, folder = place_of(self._folder)
+        folder = folder_of(self._folder)
         try:
-            for info in filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
-                found = _NAME.fullmatch(info.base_name)
+            for name in folder.names():
+                found = _NAME.fullmatch(name)
                 if found is not None and int(found["incarnation"]) < incarnation:
-                    filesystem.delete_file(info.path)
-        except FileNotFoundError:
-            return
+                    folder.delete(name)
         except OSError as problem:
             raise StorageError(
                 f"the staging folder '{self._folder}' could not be cleaned: {problem}",

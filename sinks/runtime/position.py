@@ -10,17 +10,13 @@ It is a safeguard: when it cannot be written or read, less is noticed, and every
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
-from spark_ext.stores import filesystem_of
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import Folder, folder_at
 
 NAME: Final = "target.json"
 
@@ -55,14 +51,14 @@ def remembered(checkpoint: str, *, start: int | None = None) -> Position | None:
     if start is not None and (checkpoint, start) in _newest:
         return _newest[checkpoint, start]
     with suppress(OSError, ValueError, TypeError):  # Arrow's own errors are ValueErrors
-        return Position(**json.loads(_read(checkpoint)))
+        return Position(**json.loads(_folder(checkpoint).read(NAME)))
     return None
 
 
 def forget(checkpoint: str) -> None:
     """Nothing is known any more: the query continues in another target, on request."""
     with suppress(OSError, ValueError):
-        _write(checkpoint, "null")
+        _folder(checkpoint).write(NAME, "null")
 
 
 def remember(checkpoint: str, position: Position, start: int) -> None:
@@ -75,7 +71,7 @@ def remember(checkpoint: str, position: Position, start: int) -> None:
         del _newest[key]
     _newest[checkpoint, start] = position
     with suppress(OSError, ValueError):
-        _write(checkpoint, json.dumps(asdict(position)))
+        _folder(checkpoint).write(NAME, json.dumps(asdict(position)))
 
 
 def refuse_other_uid(checkpoint: str, uid: str, lineage: int, query_id: str | None) -> None:
@@ -94,27 +90,6 @@ def refuse_other_uid(checkpoint: str, uid: str, lineage: int, query_id: str | No
     )
 
 
-def _read(checkpoint: str) -> str:
-    local = local_path(checkpoint)
-    if local is not None:
-        return (local.parent / NAME).read_text()
-    filesystem, path = _remote(checkpoint)
-    with filesystem.open_input_stream(path) as stream:
-        return str(stream.read().decode())
-
-
-def _write(checkpoint: str, text: str) -> None:
-    local = local_path(checkpoint)
-    if local is not None:
-        draft = local.parent / f".{NAME}.{os.getpid()}"
-        draft.write_text(text)
-        draft.replace(local.parent / NAME)
-        return
-    filesystem, path = _remote(checkpoint)
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(text.encode())
-
-
-def _remote(checkpoint: str) -> tuple[FileSystem, str]:
-    filesystem, path = filesystem_of(checkpoint)
-    return filesystem, f"{path.rstrip('/').rpartition('/')[0]}/{NAME}"
+def _folder(checkpoint: str) -> Folder:
+    """The one in which the checkpoint is. It is not made: Spark makes it with the query's first epoch."""
+    return folder_at(checkpoint.rstrip("/").rpartition("/")[0], make=False)

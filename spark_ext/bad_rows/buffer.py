@@ -22,7 +22,6 @@ class Buffer:
     """A file of Parquet in memory, begun with the first row.
 
     Args:
-        table: in which the rows belong; see `table_in_file`.
         channel: in which they were read; None for those of a sink.
     """
 

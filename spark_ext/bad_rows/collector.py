@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_ext.bad_rows.buffer import Buffer
-from spark_ext.bad_rows.folder import Folder
 from spark_ext.bad_rows.names import Again, EpochName, PendingFile, key_of, pending_folder, range_name, table_in_file
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.errors import DataError, StateError, StorageError
@@ -16,6 +15,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Range
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import folder_at
 
 NOTHING: Final = "everything up to the previous epoch; no row of this one was committed"
 
@@ -47,17 +47,13 @@ class Destination:
         return f"source '{self.uid}'"
 
     def read_again(self) -> None:
-        """Leave a note that this start reads an epoch that an earlier one had planned, before its tasks do.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
+        """Leave a note that this start reads an epoch that an earlier one had planned, before its tasks do."""
         number = epoch_of(SparkLog(self.checkpoint), self)
         if number is None:
             return  # it has read nothing of its own: it ends where an earlier one did
         note = Again(EpochName(number, self.lineage, self.key), self.incarnation, self.rules)
         try:
-            Folder(pending_folder(self.state, self.uid)).write(note.name, b"")
+            folder_at(pending_folder(self.state, self.uid)).write(note.name, b"", durable=True)
         except OSError as problem:
             raise StorageError(
                 f"it cannot be recorded that epoch {number} is read again: {problem}",
@@ -71,9 +67,6 @@ class Collector:
     """The bad rows of one range.
 
     Args:
-        destination: of the epoch.
-        piece: the range.
-        number: of the epoch; called when there is a file to be named.
         keeps: whether the bad row of a number within the range, from 1, is kept; None: all are.
     """
 
@@ -91,11 +84,7 @@ class Collector:
         """Bad rows that are kept."""
 
     def add(self, row: BadRow) -> None:
-        """Take a row.
-
-        Raises:
-            DataError: the range has more than the source allows.
-        """
+        """Take a row."""
         self._found += 1
         if self._keeps is not None and not self._keeps(self._found):
             return
@@ -112,12 +101,7 @@ class Collector:
         self._rows.add(row)
 
     def finish(self) -> None:
-        """The range was read to its end: write what was collected. Without bad rows nothing is done.
-
-        Raises:
-            StorageError: it cannot be written; nothing is.
-            StateError: it is not known which epoch this is.
-        """
+        """The range was read to its end: write what was collected. Without bad rows nothing is done."""
         if not self.count:
             return
         to, piece = self._destination, self._piece
@@ -126,7 +110,7 @@ class Collector:
         reach(FailPoint.BAD_ROWS_BEFORE_FILE)
         try:
             file = PendingFile(epoch, to.incarnation, name, self.count, to.rules)
-            Folder(pending_folder(to.state, to.uid)).write(file.name, self._rows.content())
+            folder_at(pending_folder(to.state, to.uid)).write(file.name, self._rows.content(), durable=True)
         except OSError as problem:
             raise StorageError(
                 f"bad rows cannot be written: {problem}",

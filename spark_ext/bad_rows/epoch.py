@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from spark_ext.bad_rows.buffer import Buffer, rows_in
-from spark_ext.bad_rows.folder import Folder
 from spark_ext.bad_rows.names import (
     EpochName,
     PendingFile,
@@ -33,6 +32,7 @@ from spark_ext.bad_rows.names import (
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.errors import RESET, DataError, PreparedLostError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.storage import Folder, folder_at
 
 INLINE: Final = 64 * 1024
 """Bytes of a task's bad rows that are sent with its message; more are left in a file."""
@@ -87,7 +87,7 @@ class SinkPlace:
     @property
     def folder(self) -> Folder:
         """The sink's."""
-        return Folder(f"{sinks_folder(self.state, self.query_id)}/{self.uid}")
+        return folder_at(f"{sinks_folder(self.state, self.query_id)}/{self.uid}")
 
     @property
     def name(self) -> EpochName:
@@ -98,11 +98,7 @@ class SinkPlace:
         """Refuse too many.
 
         Args:
-            count: rows that are bad.
             last: the newest of them, for the message.
-
-        Raises:
-            DataError: they are more than the option allows.
         """
         if self.most is None or count <= self.most:
             return
@@ -136,22 +132,14 @@ class Left:
 
 
 class TaskRows:
-    """The bad rows of one task.
-
-    Args:
-        place: of the epoch.
-    """
+    """The bad rows of one task."""
 
     def __init__(self, place: SinkPlace) -> None:
         self._place, self._rows = place, Buffer(place.named)
         self.count = 0
 
     def add(self, row: BadRow) -> None:
-        """Take a row.
-
-        Raises:
-            DataError: the task has more than the sink allows.
-        """
+        """Take a row."""
         self.count += 1
         self._place.check(self.count, row)
         self._rows.add(row)
@@ -165,11 +153,7 @@ class TaskRows:
         raise RuntimeError("adopt_bad_rows was called outside of commit")
 
     def finish(self) -> Left | None:
-        """What travels with the message; None if no row was bad.
-
-        Raises:
-            StorageError: they cannot be written.
-        """
+        """What travels with the message; None if no row was bad."""
         if not self.count:
             return None
         content = self._rows.content()
@@ -177,19 +161,14 @@ class TaskRows:
             return Left(self.count, content)
         name = written_name(self._place.epoch, secrets.token_hex(16))
         try:
-            self._place.folder.write(name, content)
+            self._place.folder.write(name, content, durable=True)
         except OSError as problem:
             raise self._place.unwritable(problem) from problem
         return Left(self.count, b"", name)
 
 
 class CommitRows:
-    """The bad rows of an epoch, in the process that commits it.
-
-    Args:
-        place: of the epoch.
-        left: what its tasks have left.
-    """
+    """The bad rows of an epoch, in the process that commits it."""
 
     def __init__(self, place: SinkPlace, left: Sequence[Left]) -> None:
         self._place, self._left = place, left
@@ -215,10 +194,6 @@ class CommitRows:
 
         Args:
             mark: under which it has kept them; None: it had none.
-
-        Raises:
-            StateError: they are not there.
-            StorageError: the folder cannot be read.
         """
         if mark is None:
             self._counted, self.kept = (), None
@@ -241,24 +216,14 @@ class CommitRows:
         self.kept = None if self._own_count else mark
 
     def add(self, row: BadRow) -> None:
-        """Take a row that the target has refused.
-
-        Raises:
-            DataError: the epoch has more than the sink allows.
-        """
+        """Take a row that the target has refused."""
         self._own_count += 1
         self.kept = None
         self._place.check(self.count, row)
         self._own.add(row)
 
     def keep(self) -> int | None:
-        """Store all of them, under a new mark, which the target has to take with the epoch.
-
-        Raises:
-            DataError: they are more than the sink allows.
-            PreparedLostError: what a task has left is gone.
-            StorageError: they cannot be written.
-        """
+        """Store all of them, under a new mark, which the target has to take with the epoch."""
         if not self.count or self.kept is not None:
             return self.kept
         self._place.check(self.count, None)
@@ -267,7 +232,7 @@ class CommitRows:
         reach(FailPoint.BAD_ROWS_BEFORE_KEPT)
         content = self._content(folder)
         try:
-            folder.write(file.name, content)
+            folder.write(file.name, content, durable=True)
         except OSError as problem:
             raise self._place.unwritable(problem) from problem
         reach(FailPoint.BAD_ROWS_KEPT)
@@ -308,29 +273,24 @@ class CommitRows:
 
         Args:
             mark: that the target holds with the epoch; None: it holds none, and no row of the epoch is bad.
-            bad: rows that were bad since this process began to commit for this start of the job.
-            given: rows that the sink was given in the same epochs.
-
-        Raises:
-            StorageError: it cannot be written; the epoch is tried again.
         """
         folder = self._place.folder
         try:
             if mark is not None and (mark == self.kept or self._file(folder, mark) is not None):
                 said = json.dumps({"bad": bad, "given": given})
-                folder.write(decided_name(self._place.name, mark), said.encode())
+                folder.write(decided_name(self._place.name, mark), said, durable=True)
                 reach(FailPoint.BAD_ROWS_DECIDED)
         except OSError as problem:
             raise self._place.unwritable(problem) from problem
         for one in self._left:
             if one.file:
                 with suppress(OSError):  # what stays is removed with the epoch
-                    folder.remove(one.file)
+                    folder.delete(one.file)
 
     def _file(self, folder: Folder, mark: int) -> PendingFile | None:
         """The file of a mark, as long as it waits: then it is moved into the table."""
         wanted = self._place.name, marked(mark)
-        files = (PendingFile.parse(file) for file in folder.names())
+        files = (PendingFile.parse(file) for file in folder.files())
         return next((file for file in files if file is not None and (file.epoch, file.range) == wanted), None)
 
     def _unreadable(self, problem: OSError) -> StorageError:

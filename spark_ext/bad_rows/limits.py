@@ -18,7 +18,6 @@ class BadRowLimits:
         """What is exceeded, for a message; None: nothing is, as far as is known.
 
         Args:
-            bad: rows that were bad.
             good: rows that were not; None: unknown, so that their share is not judged.
         """
         if self.rows is not None and bad > self.rows:

@@ -52,8 +52,6 @@ class Ancestry:
         """With a new lineage of a source.
 
         Args:
-            uid: of the source.
-            lineage: the new one.
             cut: from where it continues; None: it begins anew.
         """
         own = dict(self.parents.get(uid, {}))
@@ -66,8 +64,6 @@ class Ancestry:
         A source that has planned nothing since a restore still has the offset, with the lineage, that it had before.
 
         Args:
-            uid: of the source.
-            cut: with the lineage that its offset has.
             newest: the job's newest lineage then.
         """
         begun = (lineage for lineage in self.parents.get(uid, {}) if lineage <= newest)
@@ -77,7 +73,6 @@ class Ancestry:
         """The epochs whose rows belong to a cut: of its lineage, and of that lineage's ancestors.
 
         Args:
-            uid: of the source.
             cut: None: nothing had been read.
         """
         found: list[Cut] = []

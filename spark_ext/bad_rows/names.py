@@ -140,11 +140,7 @@ def pending_folder(state: str, uid: str) -> str:
 
 
 def query_key(query_id: str) -> str:
-    """What stands for a query in the names of its sinks' files.
-
-    Args:
-        query_id: Spark's id of the query.
-    """
+    """What stands for a query in the names of its sinks' files."""
     return blake2b(query_id.encode(), digest_size=8).hexdigest()
 
 
@@ -164,22 +160,13 @@ def decided_name(epoch: EpochName, mark: int) -> str:
 
 
 def decided(names: Iterable[str]) -> dict[str, str]:
-    """By the name of an epoch the mark that counts, as it is spelled.
-
-    Args:
-        names: of files, relative to the sink's folder.
-    """
+    """By the name of an epoch the mark that counts, as it is spelled."""
     found = (_DECIDED.fullmatch(name) for name in names)
     return {match[1]: match[2] for match in found if match is not None}
 
 
 def written_name(epoch: int, unique: str) -> str:
-    """The name of what a task leaves for the commit of its epoch, relative to the sink's folder.
-
-    Args:
-        epoch: its number.
-        unique: 32 hexadecimal digits.
-    """
+    """The name of what a task leaves for the commit of its epoch, relative to the sink's folder."""
     return f"{WRITTEN}/{epoch}-{unique}.parquet"
 
 
@@ -215,7 +202,6 @@ def rules_of(options: Mapping[str, Json], schema: str) -> str:
 
     Args:
         options: of the source, without secrets.
-        schema: the declared one.
     """
     relevant = {name: value for name, value in options.items() if name not in _NO_RULES}
     return blake2b(_canonical([relevant, schema]), digest_size=8).hexdigest()
@@ -228,10 +214,6 @@ def chosen(files: Iterable[PendingFile], again: Iterable[Again] = ()) -> dict[Ep
     interrupted has found fewer. So that with the most rows counts; of equal ones the newest. If the rules were changed
     in between, what was found by the older ones is not bad any more, or was not found yet: the newest start that has
     read anything of the epoch says which rules count.
-
-    Args:
-        files: that there are.
-        again: starts that have read epochs which earlier ones had planned.
     """
     starts: dict[EpochName, dict[tuple[int, str], list[PendingFile]]] = {}
     for one in again:

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.options import Options
+from spark_ext.storage import Location, check_for_delta
 
 
 class BadRowOptions(Options):

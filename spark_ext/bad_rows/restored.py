@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from spark_ext.bad_rows.folder import Folder
 from spark_ext.bad_rows.lineages import NAME, Ancestry, Cut, condition
 from spark_ext.bad_rows.names import FOLDER, EpochName, default_table, sinks_folder
-from spark_ext.bad_rows.settle import Settler
+from spark_ext.bad_rows.settle import Settler, may_hold
 from spark_ext.bad_rows.table import BadRowsTable, Owner, Role
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import Folder, folder_at
 
 
 @dataclass(frozen=True)
@@ -27,25 +27,19 @@ class BadRowsOfJob:
 
     @property
     def _folder(self) -> Folder:
-        return Folder(f"{self.state.rstrip('/')}/{FOLDER}")
+        return folder_at(f"{self.state.rstrip('/')}/{FOLDER}")
 
     def settle(self, query: str, checkpoint: str, sinks: Mapping[str, int] | None = None) -> list[Owner]:
         """Move what the committed epochs of a checkpoint have left: its log is about to be put aside.
 
         Args:
-            query: its uid.
             checkpoint: path or URI of the checkpoint directory, which need not exist.
-            sinks: uids of its sinks, with the lineage in which each writes.
 
         Returns:
             Under which names the query's sources and sinks add rows.
-
-        Raises:
-            SparkExtError: a table cannot be written.
-            OSError: the state directory cannot be read.
         """
         log = SparkLog(checkpoint)
-        if not log.exists() or self._folder.empty:
+        if not log.exists() or not may_hold(self._folder):
             return []
         newest = log.newest_commit()
         logged = None if newest is None else log.offsets(newest)
@@ -62,8 +56,8 @@ class BadRowsOfJob:
 
     def _settle_sinks(self, query: str, checkpoint: str, query_id: str) -> None:
         """The lineage is in the names: what waits is of one, as all that waited was moved when another began."""
-        root = Folder(sinks_folder(self.state, query_id))
-        epochs = (EpochName.parse(name) for uid in root.top() for name in Folder(f"{root.uri}/{uid}").top())
+        root = folder_at(sinks_folder(self.state, query_id))
+        epochs = (EpochName.parse(name) for uid in root.names() for name in root.names(uid))
         for lineage in sorted({epoch.lineage for epoch in epochs if epoch is not None}):
             Settler(self.job, self.job_id, self.state, query, lineage, checkpoint, self.storage_options).settle_sinks()
 
@@ -82,26 +76,20 @@ class BadRowsOfJob:
 
         Args:
             uid: of the source or sink.
-            lineage: that the restore begins.
             cut: the savepoint's epoch, and the lineage in the source's offset; None: it has nothing of the operator.
             owners: that may still be adding rows, in a driver that was given up; they add none from here on.
             tables: paths or URIs of tables besides that in the state directory.
             newest: the job's newest lineage when the savepoint was taken.
-            role: which of the two it is.
-
-        Raises:
-            SparkExtError: a table cannot be written.
-            OSError: the state directory cannot be read or written.
         """
         folder = self._folder
-        there = folder.top()
+        there = folder.names()
         if not there:
             return
         ancestry = Ancestry.from_json(folder.read(NAME).decode()) if NAME in there else Ancestry()
         known = uid if role == "source" else f"sink:{uid}"
         cut = None if cut is None else ancestry.placed(known, cut, newest)
         counts = condition(ancestry.counting(known, cut))
-        folder.write(NAME, ancestry.continued(known, lineage, cut).to_json().encode())
+        folder.write(NAME, ancestry.continued(known, lineage, cut).to_json(), durable=True)
         for uri in sorted({default_table(self.state), *tables}):
             table = BadRowsTable(uri, self.storage_options)
             table.close([owner.application for owner in owners if (owner.uid, owner.role) == (uid, role)])

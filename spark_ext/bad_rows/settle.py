@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_ext.bad_rows.buffer import METADATA, rows_in
-from spark_ext.bad_rows.folder import Folder
 from spark_ext.bad_rows.names import (
     WRITTEN,
     Again,
@@ -35,6 +34,7 @@ from spark_ext.errors import StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import Folder, LocalFolder, folder_at
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,8 @@ class Settler:
     """The bad rows of a query's sources and sinks. For one thread at a time.
 
     Args:
-        job: its name.
-        job_id: tells it from others of its name.
         state: path or URI of its state directory.
-        query: the query's uid.
-        lineage: the query's.
         checkpoint: path or URI of Spark's checkpoint directory of the query.
-        storage_options: of the object store of the tables, as delta-rs names them.
     """
 
     def __init__(
@@ -82,31 +77,22 @@ class Settler:
         self._sinks: Folder | None = None
 
     def waiting(self, uid: str) -> bool:
-        """Whether there may be something to be moved: one lookup on a file system; on an object store always.
-
-        Raises:
-            OSError: the state directory cannot be read.
-        """
-        return not self._folder(uid).empty
+        """Whether there may be something to be moved: one lookup on a file system; on an object store always."""
+        return may_hold(self._folder(uid))
 
     def settle(self, uid: str, upto: int | None = None) -> list[Moved]:
         """Move what committed epochs have left, and remove what no epoch will ever need.
 
         Args:
-            uid: of the source.
             upto: an epoch that is known to be committed, as are all before it; None: by Spark's log alone.
 
         Returns:
             What this call has added to tables.
-
-        Raises:
-            SparkExtError: a table cannot be written; the files stay.
-            OSError: the state directory cannot be read.
         """
         # In this order: when an epoch is committed all its files are there.
         newest = self._newest(upto)
         folder = self._folder(uid)
-        names = folder.names()
+        names = sorted(folder.files())
         files = [file for file in map(PendingFile.parse, names) if file is not None]
         again = [note for note in map(Again.parse, names) if note is not None]
         ripe, stale = self._judged(uid, chosen(files, again), newest)
@@ -115,35 +101,25 @@ class Settler:
         return moved
 
     def sinks_waiting(self) -> bool:
-        """Whether there may be something of the query's sinks, as `waiting`.
-
-        Raises:
-            OSError: the state directory, or the checkpoint, cannot be read.
-        """
+        """Whether there may be something of the query's sinks, as `waiting`."""
         found = self._sinks_folder()
-        return found is not None and not found.empty
+        return found is not None and may_hold(found)
 
     def settle_sinks(self, upto: int | None = None) -> list[Moved]:
-        """Like `settle`, for all sinks that the query has, or has had under other uids.
-
-        Raises:
-            SparkExtError: a table cannot be written; the files stay.
-            OSError: the state directory cannot be read.
-        """
+        """Like `settle`, for all sinks that the query has, or has had under other uids."""
         found = self._sinks_folder()
         if found is None:
             return []
-        root = found
         newest = self._newest(upto)
         moved = []
-        for uid in root.top():
-            folder = Folder(f"{root.uri}/{uid}")
+        for uid in sorted(found.names()):
+            folder = folder_at(f"{found.uri}/{uid}")
             done = [
                 epoch
-                for epoch in map(EpochName.parse, folder.top())
+                for epoch in map(EpochName.parse, sorted(folder.names()))
                 if epoch is not None and (epoch.lineage, epoch.number) <= (self._lineage, newest)
             ]
-            names = folder.names()
+            names = sorted(folder.files())
             ripe = self._ripe(names, done)
             moved += [
                 replace(one, of=_said(folder, ripe[one.epoch]))
@@ -153,7 +129,7 @@ class Settler:
             for name in names:
                 written_in = epoch_of_written(name)
                 if written_in is not None and written_in <= newest:
-                    folder.remove(name)
+                    folder.delete(name)
             for empty in (WRITTEN, ""):
                 folder.prune(empty)
         return moved
@@ -179,7 +155,7 @@ class Settler:
     def _sinks_folder(self) -> Folder | None:
         """Where the bad rows of the query's sinks wait; None while Spark has given it no id."""
         if self._sinks is None and (query_id := self._log.query_id()) is not None:
-            self._sinks = Folder(sinks_folder(self._state, query_id))
+            self._sinks = folder_at(sinks_folder(self._state, query_id))
         return self._sinks
 
     def _judged(
@@ -225,7 +201,7 @@ class Settler:
 
     def _folder(self, uid: str) -> Folder:
         if uid not in self._folders:
-            self._folders[uid] = Folder(pending_folder(self._state, uid))
+            self._folders[uid] = folder_at(pending_folder(self._state, uid))
         return self._folders[uid]
 
     def _table_of(self, folder: Folder, file: PendingFile) -> str:
@@ -233,9 +209,14 @@ class Settler:
         return metadata[METADATA].decode() or default_table(self._state)
 
 
+def may_hold(folder: Folder) -> bool:
+    """Whether a folder may hold anything: one lookup on a file system; in an object store always, without a request."""
+    return not isinstance(folder, LocalFolder) or bool(folder.names())
+
+
 def _remove(folder: Folder, epochs: Iterable[EpochName]) -> None:
     for epoch in epochs:
-        folder.delete(str(epoch))
+        folder.delete_tree(str(epoch))
         reach(FailPoint.BAD_ROWS_DELETED)
 
 

@@ -25,9 +25,7 @@ def sift(
 
     Args:
         batch: at least one row.
-        convert: converts any number of rows.
         fails: what it raises if one of them cannot be.
-        bad: takes the number of such a row within the batch, the row as a batch of its own, and what was raised.
     """
     # In pieces first: by halves alone the good rows would be converted as often as there are levels.
     left = [(low, min(low + PIECE, batch.num_rows)) for low in range(0, batch.num_rows, PIECE)][::-1]
@@ -89,12 +87,7 @@ Bad = Callable[[int, "pa.RecordBatch", Exception], object]
 
 
 def behind(bad: Bad, first: int) -> Bad:
-    """The same for the rows of a batch that is not the first.
-
-    Args:
-        bad: takes numbers that count over all batches.
-        first: number of the batch's first row.
-    """
+    """The same for the rows of a batch that is not the first."""
     return lambda row, one, problem: bad(first + row, one, problem)
 
 
@@ -103,8 +96,6 @@ class Numbered:
 
     Args:
         check: raises one of `fails` if a row of a batch is refused; cheap for a batch without such rows.
-        fails: what it raises.
-        bad: takes the number of a row among all, from 0, the row as a batch of its own, and what was raised.
     """
 
     def __init__(

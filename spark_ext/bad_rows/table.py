@@ -81,7 +81,6 @@ class BadRowsTable:
 
     Args:
         uri: path or URI.
-        storage_options: of the object store, as delta-rs names them.
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
@@ -96,15 +95,11 @@ class BadRowsTable:
         """Add the rows of committed epochs in one commit, unless that was done.
 
         Args:
-            owner: whose rows they are.
             epochs: in which no epoch is missing that has bad rows, up to the newest of them.
             at: UTC.
 
         Returns:
             The epochs whose rows were added by this call.
-
-        Raises:
-            StateError, StorageError: they were not added or, if the storage failed late, are not known to be.
         """
 
         def attempt(table: DeltaTable | None) -> frozenset[int] | None:
@@ -154,11 +149,7 @@ class BadRowsTable:
         self._log.reopen()
 
     def close(self, applications: Sequence[str]) -> None:
-        """Let no epoch be added under these application ids any more.
-
-        Raises:
-            StateError, StorageError: the table cannot be written.
-        """
+        """Let no epoch be added under these application ids any more."""
 
         def attempt(table: DeltaTable | None) -> bool | None:
             if table is None:
@@ -175,14 +166,7 @@ class BadRowsTable:
         """After a restore: mark the rows of an operator that do not count any more, and those that count again.
 
         Args:
-            job_id: of the job.
             uid: of the source or sink.
-            counts: condition, in SQL, for the rows that count.
-            lineage: of the restore.
-            role: which of the two it is.
-
-        Raises:
-            StateError, StorageError: the table cannot be written.
         """
 
         def attempt(table: DeltaTable | None) -> bool | None:

@@ -26,12 +26,11 @@ from spark_ext.checkpoints.savepoint import (
     write_flags,
     write_text,
 )
-from spark_ext.datafiles.copies import put_copy
-from spark_ext.datafiles.location import Location
 from spark_ext.errors import CheckpointError, ConfigurationError, StorageError
 from spark_ext.exchange.pinned import pin as pin_exchange
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.spark.logs.epoch_files import files_of_epoch
+from spark_ext.storage import Location, link
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +57,7 @@ class ToPin:
 
 def refuse_used(folder: str, who: str) -> None:
     """Refuse a folder that holds anything."""
-    found = next(iter(Location.of(folder, {}).files()), None)
+    found = next(iter(Location.of(folder, {}).folder.files()), None)
     if found is not None:
         raise ConfigurationError(
             f"the folder {folder} is not empty: it has '{found}'",
@@ -78,10 +77,6 @@ def pin(spark: SparkSession, folder: str, what: ToPin, before_seal: Callable[[],
     """
     who = f"job '{what.about.job}'"
     refuse_used(folder, who)
-    try:
-        Location.of(folder, {}).make()
-    except OSError as problem:
-        raise not_writable(folder, who, problem) from problem
     try:
         return _written(spark, folder, what, before_seal)
     except FileNotFoundError as gone:
@@ -118,7 +113,7 @@ def _written(spark: SparkSession, folder: str, what: ToPin, before_seal: Callabl
         reach(FailPoint.SAVEPOINT_BEFORE_QUERY)
         checkpoint, place = what.checkpoints[query], child(query_folder(query), "checkpoint")
         for name in files_of_epoch(spark, checkpoint, part.epoch, f"job '{what.about.job}', query '{query}'"):
-            put_copy(child(checkpoint, name), child(folder, f"{place}/{name}"))
+            link(child(checkpoint, name), child(folder, f"{place}/{name}"))
             names.append(f"{place}/{name}")
     for name, held in what.metadata.exchanges.items():
         place = exchange_folder(name)
@@ -139,4 +134,4 @@ def _written(spark: SparkSession, folder: str, what: ToPin, before_seal: Callabl
 def _delete(folder: str) -> None:
     """Take away what was written; what cannot be deleted has no manifest, and is no savepoint."""
     with suppress(OSError):
-        Location.of(folder, {}).delete_all()
+        Location.of(folder, {}).folder.delete_tree()

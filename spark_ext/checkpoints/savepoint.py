@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_ext.datafiles.copies import checksum
-from spark_ext.datafiles.location import Location
 from spark_ext.errors import StateError
 from spark_ext.ledger.columns import from_arrow, to_arrow
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.definitions import QueryDefinition
+from spark_ext.storage import Folder, Location, checksum
 
 VERSION: Final = 2
 """The version of the manifest that is written.
@@ -121,14 +121,13 @@ def child(folder: str, name: str) -> str:
 
 def write_text(folder: str, name: str, text: str) -> None:
     """Write a small file."""
-    with Location.of(folder, {}).create(name) as out:
-        out.write(text.encode())
+    Location.of(folder, {}).folder.write(name, text)
 
 
 def write_flags(folder: str, flags: list[FinishedRow]) -> None:
     """Write the flags."""
     table = to_arrow(FinishedRow, flags)
-    with Location.of(folder, {}).create(FLAGS) as out, pa.ipc.new_file(out, table.schema) as file:
+    with Location.of(folder, {}).folder.open_output(FLAGS) as out, pa.ipc.new_file(out, table.schema) as file:
         file.write_table(table)
 
 
@@ -148,16 +147,17 @@ def read_savepoint(path: str) -> Savepoint:
     """
     location = Location.of(path, {})
     folder, who = location.uri, f"savepoint {location.uri}"
-    raw = _manifest(location, who)
+    place = location.folder
+    raw = _manifest(place, who)
     files = {name: (int(size), str(crc)) for name, (size, crc) in raw.pop("files").items()}
     for name, expected in files.items():
         _check_file(folder, name, expected, who)
     try:
-        metadata = CheckpointMetadata.from_json(json.loads(_read(location, CHECKPOINT)))
+        metadata = CheckpointMetadata.from_json(json.loads(_read(place, CHECKPOINT)))
         definitions = {
-            query: QueryDefinition.from_json(one) for query, one in json.loads(_read(location, DEFINITIONS)).items()
+            query: QueryDefinition.from_json(one) for query, one in json.loads(_read(place, DEFINITIONS)).items()
         }
-        with pa.ipc.open_file(pa.BufferReader(_read(location, FLAGS))) as file:
+        with pa.ipc.open_file(pa.BufferReader(_read(place, FLAGS))) as file:
             flags = from_arrow(FinishedRow, file.read_all())
         return Savepoint(folder, About(**raw), metadata, definitions, tuple(flags), files)
     except (TypeError, KeyError, ValueError) as problem:
@@ -165,14 +165,20 @@ def read_savepoint(path: str) -> Savepoint:
 
 
 def is_savepoint(path: str) -> bool:
-    """Whether a folder holds a complete savepoint, by its manifest alone."""
-    return Location.of(path, {}).read(MANIFEST) is not None
+    """Whether a folder holds a complete savepoint that can be read, by its manifest alone."""
+    return _found(Location.of(path, {}).folder, MANIFEST) is not None
 
 
-def _manifest(location: Location, who: str) -> dict[str, Any]:
-    text = location.read(MANIFEST)
+def _found(folder: Folder, name: str) -> bytes | None:
+    with suppress(OSError):
+        return folder.find(name)
+    return None
+
+
+def _manifest(folder: Folder, who: str) -> dict[str, Any]:
+    text = _found(folder, MANIFEST)
     if text is None:
-        found = next(iter(location.files()), None)
+        found = next(folder.files(), None)
         raise StateError(
             "no savepoint found: the folder is empty or missing"
             if found is None
@@ -212,8 +218,8 @@ def _check_file(folder: str, name: str, expected: tuple[int, str], who: str) -> 
         )
 
 
-def _read(location: Location, name: str) -> bytes:
-    content = location.read(name)
+def _read(folder: Folder, name: str) -> bytes:
+    content = _found(folder, name)
     if content is None:
         raise KeyError(name)
     return content

@@ -17,6 +17,7 @@ from spark_ext.errors import refused
 from spark_ext.incidents.dispatch import Dispatcher
 from spark_ext.incidents.loading import listeners_of
 from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, MetricsContext, Severity, query_in
+from spark_ext.storage import LocalFolder
 
 if TYPE_CHECKING:
     from spark_ext.incidents.registry import Registry
@@ -160,10 +161,8 @@ def _read(path: Path) -> Known:
 
 
 def _write(path: Path, known: Known) -> None:
-    draft = path.with_name(f".{path.name}.tmp")
     try:
-        draft.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
-        draft.replace(path)
+        LocalFolder(path.parent, make=False).write(path.name, json.dumps(known, indent=2) + "\n")
     except OSError as problem:
         raise refused(
             f"{path} cannot be written: {problem.strerror}",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from spark_ext.errors import SparkExtError
-from spark_ext.stores import StoreOptions
+from spark_ext.storage import StoreOptions
 from spark_ext.views.terminal import Terminal
 
 FAILED: Final = 1

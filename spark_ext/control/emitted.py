@@ -25,7 +25,8 @@ from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.model.control import JOB
 from spark_ext.model.control_kinds import BadValue, checked, kinds
 from spark_ext.model.offsets import Json
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import local_path
 
 FOLDER: Final = "emitted"
 """The folder in the checkpoint directory."""

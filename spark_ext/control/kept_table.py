@@ -11,9 +11,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import guarded
 from spark_ext.ledger.columns import R, arrow_schema
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from spark_ext.ledger.tables import LedgerTable
@@ -73,5 +73,5 @@ class _Reader:
         self._location = Location.of(uri, storage_options or {})
 
     def __call__(self, path: str) -> pa.Table:
-        with self._location.open(unquote(path)) as file, pq.ParquetFile(file) as parquet:
+        with self._location.folder.open_input(unquote(path)) as file, pq.ParquetFile(file) as parquet:
             return parquet.read()

@@ -7,20 +7,19 @@ write the same.
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.datafiles.exclusive import put_if_absent
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.configuration import Configuration, Stamp, name_of
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.epoch_files import STAMPS
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import LocalFolder, folder_at, local_path
 
 if TYPE_CHECKING:
     from spark_ext.model.offsets import SourceOffset
@@ -67,11 +66,12 @@ def put(checkpoint: str, place: str, text: str) -> None:
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
     """
-    folder = local_path(checkpoint)
-    if folder is not None:
-        put_if_absent(folder / place, text, f"planner.{secrets.token_hex(4)}")
-    elif not SparkLog(checkpoint).has(place):
-        SparkLog(checkpoint).replace(place, text)
+    folder = folder_at(checkpoint)
+    if isinstance(folder, LocalFolder):
+        folder.create_once(place, text)
+    elif not folder.has(place):
+        # Conditional writes would need a library of their own. A stamp is named after its content: any copy will do.
+        folder.write(place, text)
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from spark_ext.datafiles.uri import shown, without_secrets
 from spark_ext.errors import DataError, StorageError, refused
-from spark_ext.stores import filesystem_of
+from spark_ext.storage import filesystem_of
 
 if TYPE_CHECKING:
     from spark_ext.errors import SparkExtError
@@ -37,11 +37,7 @@ _FAULTS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, Overflo
 
 
 def resolve(path: str, operator: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a local path or URI, and the absolute path in it, without a trailing slash.
-
-    Raises:
-        ConfigurationError: no file system is known for the URI.
-    """
+    """The file system of a local path or URI, and the absolute path in it, without a trailing slash."""
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
     if "://" not in path:
@@ -92,11 +88,7 @@ class InputFile:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Read the file, and check before and after it that the file is as it was discovered.
-
-        Raises:
-            DataError: it has changed; what was read is not to be used.
-        """
+        """Read the file, and check before and after it that the file is as it was discovered."""
         self.verify()
         try:
             yield
@@ -106,11 +98,7 @@ class InputFile:
         self.verify()
 
     def as_it_is(self) -> InputFile:
-        """The file as it is now, whatever has changed since its discovery; it may not change while it is read.
-
-        Raises:
-            DataError: it no longer exists.
-        """
+        """The file as it is now, whatever has changed since its discovery; it may not change while it is read."""
         with self.faults():
             found = self.filesystem.get_file_info(self.path)
         if found.type != fs.FileType.File:
@@ -127,12 +115,7 @@ class InputFile:
         )
 
     def verify(self) -> None:
-        """Check that the file is as it was discovered.
-
-        Raises:
-            DataError: it no longer exists, or its size or modification time has changed.
-            StorageError: the storage failed.
-        """
+        """Check that the file is as it was discovered."""
         with self.faults():
             found = self.filesystem.get_file_info(self.path)
         if found.type != fs.FileType.File:
@@ -175,12 +158,7 @@ class InputFile:
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
-        """Convert errors of Arrow and of the storage.
-
-        Raises:
-            DataError: the content is invalid; a retry gives the same.
-            StorageError: the storage failed; it may recover.
-        """
+        """Convert errors of Arrow and of the storage."""
         try:
             yield
         except _FAULTS as problem:

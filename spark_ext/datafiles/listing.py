@@ -25,9 +25,7 @@ class Listing:
     """What to list.
 
     Args:
-        filesystem: where.
         path: a folder, a file or a glob pattern, absolute. A path that exists is never taken as a pattern.
-        operator: for messages.
         recursive: whether subfolders are listed.
         pattern: glob pattern of file names, without folders.
         order: by name (part by part, so that the files of a folder stay together), or by modification time.
@@ -72,10 +70,6 @@ class Listing:
         """All current files, in order. Names that begin with `_` or `.` are skipped.
 
         A local file that is reached by its own path and by a symbolic link is listed once, by its own path.
-
-        Raises:
-            ConfigurationError: there is no such file or folder, or two links lead to one file.
-            StorageError: the storage could not be listed.
         """
         self.check()
         if self._kind == fs.FileType.File:
@@ -89,12 +83,7 @@ class Listing:
         return sorted((entry for entry in self._listed() if self._matches(entry.name)), key=key)
 
     def check(self) -> None:
-        """Check the path, without a listing.
-
-        Raises:
-            ConfigurationError: there is no such file or folder; for a glob pattern, its folder does not exist.
-            StorageError: the storage failed.
-        """
+        """Check the path, without a listing."""
         if self._kind == fs.FileType.NotFound and self._info(self.root).type != fs.FileType.Directory:
             raise self._absent()
 

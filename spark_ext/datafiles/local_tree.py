@@ -30,12 +30,7 @@ class TwiceError(Exception):
 
 
 def once(found: Sequence[Found]) -> list[Entry]:
-    """The files, each by one name: its own path, else the only link to it.
-
-    Raises:
-        TwiceError: there are two links to a file and its own path is not among them; which of them names the file
-            would depend on those that come and go.
-    """
+    """The files, each by one name: its own path, else the only link to it."""
     own = {one.real for one in found if not one.linked}
     chosen = [one for one in found if not one.linked or one.real not in own]
     by_link: dict[str, str] = {}
@@ -109,12 +104,7 @@ def walk(root: str, *, deep: bool) -> Iterator[Found]:
     """The files below a folder by all names that they have there, without those that are hidden.
 
     Args:
-        root: a local folder.
         deep: whether the folders in it are walked.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-        OSError: a folder cannot be listed.
     """
     return _Walk(root, deep, os.path.realpath(root).rstrip("/")).files()
 

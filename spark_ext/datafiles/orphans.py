@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING
 from spark_ext.datafiles.writer import owner_of
 
 if TYPE_CHECKING:
-    from spark_ext.datafiles.location import Location
     from spark_ext.model.commits import Claim
+    from spark_ext.storage import Location
 
 
 def is_orphan(path: str, claim: Claim, committed: frozenset[str]) -> bool:
     """Whether a file is garbage.
 
     Args:
-        path: relative to the table's root.
-        claim: the claiming incarnation, after its fence.
         committed: names, without folders, of all files that are in use.
     """
     owner = owner_of(path)
@@ -40,18 +38,13 @@ def delete_orphans(location: Location, claim: Claim, committed: Callable[[], fro
     """Delete what dead incarnations have left; returns how many files.
 
     Args:
-        location: the root.
-        claim: the claiming incarnation, after its fence.
         committed: names, without folders, of files that are in use; called only when there are candidates.
-
-    Raises:
-        OSError: the folder cannot be listed, or a file not deleted.
     """
-    candidates = [path for path in location.files() if is_orphan(path, claim, frozenset())]
+    candidates = [path for path in location.folder.files(data_only=True) if is_orphan(path, claim, frozenset())]
     if not candidates:
         return 0
     kept = committed()
     orphans = [path for path in candidates if is_orphan(path, claim, kept)]
     for path in orphans:
-        location.delete(path)
+        location.folder.delete(path)
     return len(orphans)

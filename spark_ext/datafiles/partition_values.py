@@ -97,9 +97,6 @@ def folder(name: str, value: str | None, escape: str = "%", *, shortened: bool =
     Readers take the values from the log, so the name only has to be readable: a very long value is truncated.
 
     Args:
-        name: the partition column.
-        value: as in the log.
-        escape: the character before the two hexadecimal digits; object stores disagree on `%`.
         shortened: whether a very long value is truncated.
     """
     spelled = NULL_FOLDER if value is None else _escaped(value, escape)

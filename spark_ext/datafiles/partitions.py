@@ -21,16 +21,7 @@ if TYPE_CHECKING:
 def split(
     batch: pa.RecordBatch, keys: Sequence[spark.StructField], who: str
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """The rows of each combination of partition values, in their order.
-
-    Args:
-        batch: rows.
-        keys: the partition columns.
-        who: the sink, for messages.
-
-    Raises:
-        DataError: a value has no text form, such as a date outside the years 1 to 9999 or the empty text.
-    """
+    """The rows of each combination of partition values, in their order."""
     spelled: list[list[str | None]] = []
     code: NDArray[np.int64] | None = None
     for key in keys:
@@ -63,10 +54,7 @@ def check_rewritten(batch: pa.RecordBatch, keys: Sequence[spark.StructField], lo
     It shortens no folder's name, as `split` does, and notes bounds of dates and times that have no text form.
 
     Args:
-        batch: rows.
-        keys: the partition columns.
         longest: the greatest length of a folder's name, bytes; None: there is no limit.
-        who: the sink, for messages.
     """
     try:
         refuse_far_times(batch)

@@ -51,7 +51,6 @@ def leaves(schema: spark.StructType, limit: int) -> tuple[Leaf, ...]:
 
     Args:
         schema: the file's columns, without the partition columns.
-        limit: maximum number of columns; -1: all.
     """
     found: list[Leaf] = []
     position = 0

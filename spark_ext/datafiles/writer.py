@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
     from pyspark.sql.types import StructType
 
-    from spark_ext.datafiles.location import Location
     from spark_ext.datafiles.statistics import Leaf
+    from spark_ext.storage import Location
 
 MOST_OPEN_FILES = 64
 """Maximum number of files that one task keeps open; with more partition values some are closed early."""
@@ -116,7 +116,7 @@ class _File:
         self.path = path
         self._statistics = Statistics(leaves)
         self._footer: list[FileMetaData] = []
-        self._stream = place.create(self.path)
+        self._stream = place.folder.open_output(self.path)
         self._writer = ParquetWriter(
             self._stream,
             schema,
@@ -200,12 +200,7 @@ class DataFileWriter:
         self._begun: list[str] = []
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> tuple[DataFile, ...] | None:
-        """Write all rows; None if there are none. After an error no file is left.
-
-        Raises:
-            OSError: a file cannot be written.
-            DataError: a partition value is too long for the name of a folder.
-        """
+        """Write all rows; None if there are none. After an error no file is left."""
         try:
             for batch in batches:
                 self.add(batch)
@@ -215,12 +210,7 @@ class DataFileWriter:
             raise
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add some rows.
-
-        Raises:
-            OSError: a file cannot be written.
-            pa.ArrowInvalid: a value does not fit its column's type.
-        """
+        """Add some rows."""
         if batch.num_rows == 0:
             return
         if batch.schema.types != self._wanted.types:
@@ -272,11 +262,7 @@ class DataFileWriter:
         return ".parquet" if compression == "none" else f".{compression}.parquet"
 
     def _folders(self, partition: Mapping[str, str | None]) -> str:
-        """The folder of a file, with a slash at its end.
-
-        Raises:
-            DataError: no file system has such a name: a retry would not help.
-        """
+        """The folder of a file, with a slash at its end."""
         folders = [self._folder(*item) for item in partition.items()]
         for column, folder in zip(partition, folders, strict=True):
             size = len(os.fsencode(folder))
@@ -351,11 +337,7 @@ class DataFileWriter:
             raise
 
     def finish(self) -> tuple[DataFile, ...]:
-        """Write what is buffered, and close all files.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
+        """Write what is buffered, and close all files."""
         for group in self._groups.values():
             if group.batches:
                 self._write(group)
@@ -373,7 +355,7 @@ class DataFileWriter:
                 group.file.drop()
         for path in self._begun:
             with contextlib.suppress(OSError):
-                self._place.delete(path)
+                self._place.folder.delete(path)
 
 
 def _pieces(batch: pa.RecordBatch, first: int, most: int) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from spark_ext.delta.transactions import is_of, lineage_name, rolled_back_name
 from spark_ext.errors import StateError, StorageError
 
 if TYPE_CHECKING:
-    from spark_ext.datafiles.location import Location
+    from spark_ext.storage import Location
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Entries:
 
     def _text(self, version: int) -> str:
         try:
-            with self.location.open(f"_delta_log/{version:020}.json") as file:
+            with self.location.folder.open_input(f"_delta_log/{version:020}.json") as file:
                 return str(file.read().decode())
         except FileNotFoundError as problem:
             raise StateError(

@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from spark_ext.errors import SparkExtError, StateError, StorageError
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import local_path
 
 FAILURES = (DeltaError, OSError, pa.ArrowException)
 """What delta-rs and Arrow raise when storage fails."""

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from spark_ext.masking import logger
 
 if TYPE_CHECKING:
-    from spark_ext.datafiles.location import Location
+    from spark_ext.storage import Location
 
 _LOG = logger(__name__)
 
@@ -28,10 +28,10 @@ _running: dict[str, threading.Thread] = {}
 
 def newest_checkpoint(location: Location) -> int:
     """The version of the table's newest log checkpoint; 0 when there is none."""
-    raw = location.read("_delta_log/_last_checkpoint")
     try:
+        raw = location.folder.find("_delta_log/_last_checkpoint")
         return int(json.loads(raw)["version"]) if raw else 0
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return 0
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_ext.datafiles.location import Location
     from spark_ext.datafiles.writer import DataFile
+    from spark_ext.storage import Location
 
 _OLD: Final = "t"
 _NEW: Final = "s"
@@ -68,7 +68,7 @@ class Merge:
         wanted = arrow_schema(schema, nullable=True)
         found = []
         for file in files:
-            with location.open(file.path) as stream, pq.ParquetFile(stream) as parquet:
+            with location.folder.open_input(file.path) as stream, pq.ParquetFile(stream) as parquet:
                 found.append(parquet.read().cast(wanted))
         return self.upsert.winners(pa.concat_tables(found) if found else wanted.empty_table(), who)
 
@@ -133,7 +133,7 @@ def discard(location: Location, files: Sequence[DataFile]) -> None:
     """Delete staged files of an epoch that is committed. What cannot be deleted is left to the next claim."""
     for file in files:
         with suppress(OSError):
-            location.delete(file.path)
+            location.folder.delete(file.path)
 
 
 def _without_bounds(schema: StructType, partition_by: Sequence[str]) -> frozenset[str]:

@@ -35,8 +35,8 @@ from spark_ext.schemas.parquet_types import from_delta, table_schema
 from spark_ext.schemas.values import refuse_far_times
 
 if TYPE_CHECKING:
-    from spark_ext.datafiles.location import Location
     from spark_ext.delta.merge import Merge
+    from spark_ext.storage import Location
 
 
 _CHANGED: Final = (spark.StringType, spark.FloatType, spark.DoubleType, spark.DecimalType)
@@ -169,7 +169,10 @@ def _has_any(location: Location, file: _Old, keys: pa.Table) -> bool:
 
 def _batches(location: Location, file: _Old, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     # Spark's times of 96 bits have years that nanoseconds do not have.
-    with location.open(file.path) as stream, pq.ParquetFile(stream, coerce_int96_timestamp_unit="us") as parquet:
+    with (
+        location.folder.open_input(file.path) as stream,
+        pq.ParquetFile(stream, coerce_int96_timestamp_unit="us") as parquet,
+    ):
         there = set(parquet.schema_arrow.names)
         chosen = None if columns is None else [name for name in columns if name in there]
         yield from parquet.iter_batches(columns=chosen)

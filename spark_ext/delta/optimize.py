@@ -34,7 +34,7 @@ from spark_ext.schemas.parquet_types import from_delta
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_ext.datafiles.location import Location
+    from spark_ext.storage import Location
 
 _LOG = logger(__name__)
 

@@ -13,8 +13,8 @@ from spark_ext.errors import StorageError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from spark_ext.datafiles.location import Location
     from spark_ext.model.commits import Claim
+    from spark_ext.storage import Location
 
 
 def committed_names(table: DeltaTable) -> frozenset[str]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, Transaction
     from pyspark.sql.types import StructType
 
-    from spark_ext.datafiles.location import Location
     from spark_ext.model.commits import Epoch
+    from spark_ext.storage import Location
 
 
 class Publish(Protocol):

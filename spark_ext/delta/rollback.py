@@ -185,7 +185,7 @@ class RollBack:
             missing = _paths(past) - _paths(table)
             if missing:
                 # Names are drawn at random, and folders are spelled differently by each library.
-                there = {path.rpartition("/")[2] for path in target.location.files()}
+                there = {path.rpartition("/")[2] for path in target.location.folder.files(data_only=True)}
                 missing = {name for name in missing if not {name, unquote(name)} & there}
         except FAILURES as problem:
             raise self._refused(

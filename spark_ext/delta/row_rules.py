@@ -30,9 +30,9 @@ from spark_ext.schemas.parquet_types import field_notes, from_delta
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_ext.datafiles.location import Location
     from spark_ext.datafiles.writer import DataFile
     from spark_ext.delta.failures import LogErrors
+    from spark_ext.storage import Location
 
 LENGTH_NOTE: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """The key of the metadata in which Spark keeps the declared type of a column."""
@@ -80,7 +80,7 @@ def check_files(schema_json: str, location: Location, files: Iterable[DataFile],
     rules = RowRules(lengths=RowRules.of(from_delta(schema_json)).lengths)
     for file in files:
         values = [pa.record_batch({name: pa.array([text], pa.string())}) for name, text in file.partition.items()]
-        with location.open(file.path) as stream, pq.ParquetFile(stream) as parquet:
+        with location.folder.open_input(file.path) as stream, pq.ParquetFile(stream) as parquet:
             columns = [name for name in rules.lengths if name in parquet.schema_arrow.names]
             for batch in chain(values, parquet.iter_batches(columns=columns)):
                 rules.check(batch, who)

@@ -42,7 +42,7 @@ from spark_ext.schemas import parquet_types
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_ext.datafiles.location import Location
+    from spark_ext.storage import Location
 
 T = TypeVar("T")
 

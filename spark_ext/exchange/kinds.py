@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias, get_args
 
-from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError
 from spark_ext.exchange.contract import Parts
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import LocalFolder, Location, check_for_delta, local_path
 
 Kind: TypeAlias = Literal["arrow", "delta"]
 """`arrow`: files in a folder that driver and executors share; `delta`: a Delta table, also in an object store."""
@@ -44,7 +43,7 @@ def parts(kind: str, place: str, who: str) -> Parts:
         )
     from spark_ext.exchange.arrow import arrow_parts
 
-    return arrow_parts(folder.expanduser().absolute(), who)
+    return arrow_parts(LocalFolder(folder.expanduser().absolute()), who)
 
 
 _opened: dict[tuple[str, str, str], Parts] = {}

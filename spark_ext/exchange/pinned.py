@@ -21,14 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.datafiles import exclusive
-from spark_ext.datafiles.copies import put_copy
-from spark_ext.datafiles.location import Location
 from spark_ext.errors import StateError
 from spark_ext.exchange.descriptor import Descriptor
 from spark_ext.exchange.inflight import InFlightLog, in_flight, is_abandoned
 from spark_ext.exchange.kinds import parts
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.storage import Location, link
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,9 +75,10 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
         first = min(max(first, state.released), end)
     log = in_flight(about.id, state, _entries(master, state, first, end, about.who), first, end)
     for segment in log.segments:
-        put_copy(_below(place, "data", segment.name), _below(folder, "data", segment.name))
-    _put(folder, ABOUT, about.to_json())
-    _put(folder, LOG, log.to_json())
+        link(_below(place, "data", segment.name), _below(folder, "data", segment.name))
+    kept = Location.of(folder, {}).folder
+    kept.write(ABOUT, about.to_json())
+    kept.write(LOG, log.to_json())
     reach(FailPoint.EXCHANGE_PINNED)
     return Pinned(about, log)
 
@@ -142,11 +141,11 @@ def put_back(folder: str, target: str, *, number: int, lineage: int, job_id: str
     if local is not None:
         _empty(local)
     else:
-        place.delete_all()
+        place.folder.delete_tree()
     master = parts(wanted.kind, target, who).master
     master.register(wanted)
     for segment in pinned.log.segments:
-        put_copy(_below(folder, "data", segment.name), _below(target, "data", segment.name))
+        link(_below(folder, "data", segment.name), _below(target, "data", segment.name))
     master.log.seed(state, entries, "0")
     if local is not None:
         (local / UNFINISHED).unlink(missing_ok=True)
@@ -186,26 +185,15 @@ def _below(folder: str, *names: str) -> str:
     return "/".join((folder.rstrip("/"), *names))
 
 
-def _put(folder: str, name: str, text: str) -> None:
-    location = Location.of(folder, {})
-    if location.local is not None:
-        exclusive.replace(location.local / name, text, "0")
-        return
-    with location.create(name) as out:
-        out.write(text.encode())
-
-
 def _text(folder: str, name: str, who: str) -> str:
     try:
-        with Location.of(folder, {}).open(name) as file:
-            content: bytes = file.read()
-            return content.decode("utf-8", "replace")
+        return Location.of(folder, {}).folder.read(name).decode("utf-8", "replace")
     except FileNotFoundError:
         raise _not_whole(f"{name} is missing", who) from None
 
 
 def _size(folder: str, name: str) -> int | None:
-    with suppress(FileNotFoundError), Location.of(folder, {}).open(name) as file:
+    with suppress(FileNotFoundError), Location.of(folder, {}).folder.open_input(name) as file:
         return int(file.size())
     return None
 

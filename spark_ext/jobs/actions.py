@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.control import levels as python_levels
-from spark_ext.datafiles.location import Location
 from spark_ext.jobs.checkpointing.savepoint_requests import check_folder, check_root
 from spark_ext.jobs.controlling.controller import Controller
 from spark_ext.jobs.controlling.driver_directives import DriverOrders
 from spark_ext.jobs.controlling.rebuild import Rebuilds
 from spark_ext.observing.dumps import PATIENCE
 from spark_ext.spark.watching import jvm_logging
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,8 +78,7 @@ class JobActions:
             draft.write(b"\nThreads of the driver's JVM\n\n" + jvm_logging.thread_dump(self._spark).encode())
             draft.seek(0)
             content = draft.read()
-        with Location(self._context.state).create(name) as target:
-            target.write(content)
+        Location(self._context.state).folder.write(name, content)
         return f"{self._context.state}/{name}"
 
     def dump(self, event_id: str, *, heap: bool) -> str:

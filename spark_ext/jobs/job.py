@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.control.job_events import request
-from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.failures.classifier import load
 from spark_ext.jobs.checkpointing.savepoint_requests import check_folder
@@ -39,7 +38,7 @@ from spark_ext.queries.run import QueryRun
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.settings import JobSettings
 from spark_ext.spark.classic import require_classic
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import Location, check_for_delta, local_path
 from spark_ext.views.display import job_html
 from spark_ext.views.snapshot import JobSnapshot
 

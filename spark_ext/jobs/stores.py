@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_ext.queries.writer_checks import NOTHING_STARTED
-from spark_ext.spark.logs.spark_log import local_path
 from spark_ext.spark.session import formats, object_stores
 from spark_ext.spark.session.sessions import register
-from spark_ext.stores import StoreOptions, is_s3
+from spark_ext.storage import StoreOptions, is_s3, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import child
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from spark_ext.ledger.identity import Incarnation
@@ -46,7 +46,7 @@ class Heartbeat:
     """The heartbeat of one incarnation. Failures of the storage are ignored: a beat that is lost costs precision."""
 
     def __init__(self, state: str, incarnation: Incarnation) -> None:
-        self._location = Location.of(child(state, FOLDER), {})
+        self._folder = Location.of(child(state, FOLDER), {}).folder
         self._name = _name(incarnation.number, incarnation.start)
 
     def beat(self, at: datetime | None = None, queries: Vitals | None = None) -> None:
@@ -57,22 +57,14 @@ class Heartbeat:
         """
         found = {"at": (at or datetime.now(timezone.utc)).isoformat()}
         text = json.dumps({**found, "queries": queries} if queries else found)
-        folder = self._location.local
         with suppress(OSError):
-            if folder is None:
-                with self._location.create(self._name) as stream:
-                    stream.write(text.encode())
-                return
             # A driver that is killed while it writes leaves the beat before.
-            folder.mkdir(parents=True, exist_ok=True)
-            written = folder / f"{self._name}.tmp"
-            written.write_text(text)
-            written.replace(folder / self._name)
+            self._folder.write(self._name, text)
 
     def stop(self) -> None:
         """The incarnation has ended: its row in the ledger says when."""
         with suppress(OSError):
-            self._location.delete(self._name)
+            self._folder.delete(self._name)
 
 
 def last_beat(
@@ -90,7 +82,7 @@ def read_beat(
     if start is None:
         return None
     try:
-        content = Location.of(child(state, FOLDER), storage_options or {}).read(_name(number, start))
+        content = Location.of(child(state, FOLDER), storage_options or {}).folder.find(_name(number, start))
         if content is None:
             return None
         found = json.loads(content)
@@ -115,7 +107,7 @@ def forget(state: str, number: int, start: int | None) -> None:
     """Remove the heartbeat of an incarnation whose end is recorded."""
     if start is not None:
         with suppress(OSError):
-            Location.of(child(state, FOLDER), {}).delete(_name(number, start))
+            Location.of(child(state, FOLDER), {}).folder.delete(_name(number, start))
 
 
 def _name(number: int, start: int) -> str:

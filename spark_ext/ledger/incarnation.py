@@ -25,7 +25,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.heartbeat import SILENT_AFTER, is_silent, last_beat
 from spark_ext.ledger.identity import FIRST_LINEAGE, OBSERVER, Incarnation, job_row, restoring
 from spark_ext.ledger.schema import JobRow
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import child
 from spark_ext.errors import refused
 from spark_ext.model.dumps import KeptDump, excess
+from spark_ext.storage import Location, local_path
 
 if TYPE_CHECKING:
     from spark_ext.settings import JobSettings
@@ -54,22 +53,24 @@ class DumpFolder:
     """
 
     def __init__(self, state: str, most: int, size: int) -> None:
-        self._location = Location.of(child(state, FOLDER), {})
+        self._folder = Location.of(child(state, FOLDER), {}).folder
+        self._local = local_path(self._folder.uri)
         self._most = most
         self._size = size
 
     def path(self, name: str) -> str:
         """The path or URI of a dump."""
-        return child(self._location.uri, name)
+        return child(self._folder.uri, name)
 
     def local(self, name: str) -> Path | None:
         """The folder of a dump, if it is a local one."""
-        root = self._location.local
-        return None if root is None else root / name
+        return None if self._local is None else self._local / name
 
     def there(self, name: str) -> bool:
         """Whether there is a dump of this name."""
-        return self._location.read(f"{name}/{ABOUT}") is not None
+        with suppress(OSError):
+            return self._folder.has(f"{name}/{ABOUT}")
+        return False
 
     def write(self, name: str, about: dict[str, Any], stacks: str) -> None:
         """Write a dump, and delete older ones that it leaves no room for.
@@ -79,13 +80,12 @@ class DumpFolder:
         """
         content = stacks.encode("utf-8", "replace")
         self.make_room(len(content), self._most - 1)
-        root = self._location.local
-        if root is not None:
+        if self._local is not None:
             # As private as a heap is: stacks have paths and names, and a mask knows only the secrets it was given.
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (root / name).mkdir(mode=0o700, exist_ok=True)
-        self._put(f"{name}/{ABOUT}", json.dumps({**about, "bytes": len(content)}).encode())
-        self._put(f"{name}/{STACKS}", content)
+            self._local.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._local / name).mkdir(mode=0o700, exist_ok=True)
+        self._folder.write(f"{name}/{ABOUT}", json.dumps({**about, "bytes": len(content)}))
+        self._folder.write(f"{name}/{STACKS}", content)
 
     def make_room(self, size: int, most: int | None = None, besides: str = "") -> None:
         """Delete the oldest dumps until there is room for so many bytes.
@@ -99,12 +99,12 @@ class DumpFolder:
         own = [one for one in kept if one.name == besides]
         others = [one for one in kept if one.name != besides]
         for name in excess(others, most - len(own), self._size - size - sum(one.size for one in own)):
-            self._delete(name)
+            self._folder.delete_tree(name)
 
     def kept(self) -> list[KeptDump]:
         """The dumps that are there."""
         files: dict[str, list[str]] = defaultdict(list)
-        for name in self._location.files():
+        for name in self._folder.files():
             folder, slash, _ = name.partition("/")
             if slash:  # a file that somebody else has put there is none of ours
                 files[folder].append(name)
@@ -113,33 +113,12 @@ class DumpFolder:
     def _one(self, name: str, files: list[str]) -> KeptDump:
         at, size = 0.0, 0
         # A driver that was killed may have left a dump without it: the first one to go.
-        with suppress(ValueError, KeyError, TypeError):
-            about = json.loads(self._location.read(f"{name}/{ABOUT}") or b"")
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            about = json.loads(self._folder.read(f"{name}/{ABOUT}"))
             at, size = float(about["at"]), int(about["bytes"])
-        root = self._location.local
-        if root is not None:
+        if self._local is not None:
             size = 0
             for file in files:
                 with suppress(OSError):
-                    size += (root / file).stat().st_size
+                    size += (self._local / file).stat().st_size
         return KeptDump(name, at, size)
-
-    def _delete(self, name: str) -> None:
-        root = self._location.local
-        if root is not None:
-            shutil.rmtree(root / name)
-            return
-        for file in list(self._location.files()):
-            if file.partition("/")[0] == name:
-                self._location.delete(file)
-
-    def _put(self, name: str, content: bytes) -> None:
-        root = self._location.local
-        if root is not None:
-            # Whoever waits for the file finds it whole.
-            draft = root / f"{name}.tmp"
-            draft.write_bytes(content)
-            draft.replace(root / name)
-            return
-        with self._location.create(name) as stream:
-            stream.write(content)

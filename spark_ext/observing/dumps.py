@@ -24,6 +24,7 @@ from spark_ext.model.dumps import Section, document, is_dumped, seen
 from spark_ext.observing.dump_folder import HEAP, STACKS, UNFINISHED, DumpFolder, refuse_heap
 from spark_ext.observing.processes import WITHIN, all_stacks
 from spark_ext.spark.watching.heap_dump import heap_used, write_heap
+from spark_ext.storage import move
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -239,7 +240,7 @@ class Dumps:
             size = draft.stat().st_size
             if size > self._size:
                 raise OSError(f"the heap has {size:,} bytes, and dumps_size is {self._size:,}")
-            draft.replace(place / HEAP)
+            move(draft, place / HEAP)
         except Exception:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from spark_ext.ledger.schema import BadRowsRow
 from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.queries.outage import UNREADABLE, Outage
 from spark_ext.queries.restarts import as_error
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext

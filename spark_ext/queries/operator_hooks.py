@@ -19,7 +19,8 @@ from spark_ext.sinks.runtime.position import forget, refuse_other_uid, remembere
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.sources.contract import Committed
 from spark_ext.spark import jvm
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext

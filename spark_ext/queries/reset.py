@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ext.bad_rows.restored import BadRowsOfJob
-from spark_ext.datafiles.copies import put_copy
-from spark_ext.datafiles.location import Location
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.spark.logs.rescaled import discard
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import Location, link, local_path, move
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
@@ -64,7 +62,7 @@ def _move_aside(location: str, now: datetime) -> None:
     if checkpoint is None:
         _copy_aside(location, f"{location.rpartition('/')[0]}/{name}")
     elif checkpoint.exists():
-        checkpoint.rename(checkpoint.with_name(name))
+        move(checkpoint, checkpoint.with_name(name))
     # What a rescale that was interrupted has left is older: no start may take it for the checkpoint.
     discard(location)
 
@@ -75,8 +73,8 @@ def _copy_aside(location: str, aside: str) -> None:
     After a crash in between, a part of the originals or all of them are there, and the reset is repeated: with another
     copy, as the first one may lack objects.
     """
-    names = sorted(Location.of(location, {}).files())
+    names = sorted(Location.of(location, {}).folder.files())
     for file in names:
-        put_copy(f"{location}/{file}", f"{aside}/{file}")
+        link(f"{location}/{file}", f"{aside}/{file}")
     if names:
-        Location.of(location, {}).delete_all()
+        Location.of(location, {}).folder.delete_tree()

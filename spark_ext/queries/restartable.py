@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from spark_ext.control import holds
-from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import child
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.lifecycle import State
@@ -24,6 +22,7 @@ from spark_ext.queries.spark_query import Launch, RunnableQuery, SparkQuery
 from spark_ext.queries.worker import Commands, Outcome, Worker
 from spark_ext.spark.logs import watermarks
 from spark_ext.spark.session.lag_notes import LagNotes
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -128,8 +127,7 @@ class RestartableQuery(ObservedQuery):
         if planned is None and self.committed < 0:
             # Of a discarded history: Spark's maintenance of state writes after a query has ended, up to a minute later.
             self._query.settle()
-            with suppress(FileNotFoundError):
-                Location.of(child(self.checkpoint, "state"), {}).delete_all()
+            Location.of(child(self.checkpoint, "state"), {}).folder.delete_tree()
         # With a drain only the epoch that was planned before it is left to run, or with a restart, in the old plan.
         completing = self._boundary is not None and self._boundary.completing
         only_planned = (self._restarts.draining or completing) and self._unsettled(planned)
@@ -149,7 +147,7 @@ class RestartableQuery(ObservedQuery):
 
     def _has_state(self) -> bool:
         try:
-            return next(Location.of(child(self.checkpoint, "state"), {}).files(), None) is not None
+            return next(Location.of(child(self.checkpoint, "state"), {}).folder.files(), None) is not None
         except OSError:
             return False
 

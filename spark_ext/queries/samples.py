@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import child
 from spark_ext.masking import mask
 from spark_ext.model.stacks import WorkerSample, threads_of
 from spark_ext.spark.watching.attendance import attended
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Samples:
 
     def __init__(self, state: str, over: Callable[[], bool] = lambda: False) -> None:
         self._state = state
-        self._location = Location.of(child(state, FOLDER), {})
+        self._folder = Location.of(child(state, FOLDER), {}).folder
         self._over = over
         self._cleaned = False
         self._answered: dict[str, tuple[float, set[str]]] = {}
@@ -71,7 +71,7 @@ class Samples:
         expected = before if time.monotonic() - at <= RECENT else set()
         self._clean()
         try:
-            self._write(f"{asked}.request", json.dumps(request).encode())
+            self._folder.write(f"{asked}.request", json.dumps(request))
             by, changed = time.monotonic() + (PATIENTLY if attended(self._state) else WITHIN), time.monotonic()
             while time.monotonic() < by and not self._over():
                 known = len(answers)
@@ -85,7 +85,7 @@ class Samples:
         finally:
             for name in [f"{asked}.request", *answers]:
                 with suppress(OSError):
-                    self._location.delete(name)
+                    self._folder.delete(name)
         self._answered[query] = (time.monotonic(), {_who(name) for name in answers})
         return tuple(_sample(answer["host"], one) for answer in answers.values() for one in answer["processes"])
 
@@ -95,28 +95,16 @@ class Samples:
             return
         self._cleaned = True
         with suppress(OSError):
-            for name in list(self._location.files()):
+            for name in list(self._folder.files()):
                 begun = name.partition("-")[0]
                 if begun.isdigit() and time.time() - int(begun) / 1e9 > LEFT_AFTER:
-                    self._location.delete(name)
-
-    def _write(self, name: str, content: bytes) -> None:
-        folder = self._location.local
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            draft = folder / f".{name}"
-            draft.write_bytes(content)
-            draft.replace(folder / name)
-            return
-        with self._location.create(name) as stream:
-            stream.write(content)
+                    self._folder.delete(name)
 
     def _answers(self, asked: str, known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-        for name in list(self._location.files()):
+        for name in list(self._folder.files()):
             if name.startswith(f"{asked}.answer-") and name not in known:
-                content = self._location.read(name)
-                with suppress(ValueError):
-                    yield name, json.loads(content or b"")
+                with suppress(OSError, ValueError):
+                    yield name, json.loads(self._folder.read(name))
 
 
 def _who(answer: str) -> str:

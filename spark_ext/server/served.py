@@ -17,7 +17,7 @@ from spark_ext.masking import logger
 from spark_ext.server.audit import Audit
 from spark_ext.server.page_view import PageView
 from spark_ext.server.problems import Problem
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger.schema import ControlRequestRow

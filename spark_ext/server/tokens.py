@@ -23,6 +23,7 @@ from typing import Final
 
 from spark_ext.errors import ConfigurationError, SparkExtError, StorageError
 from spark_ext.masking import HIDDEN, logger, remember
+from spark_ext.storage import LocalFolder
 
 log = logger("spark_ext.server")
 
@@ -129,15 +130,10 @@ def _write(path: Path, tokens: Sequence[Token]) -> None:
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     rows = [{"name": one.name, "scopes": sorted(one.scopes), "sha256": one.sha256} for one in tokens]
     text = json.dumps({"version": 1, "written_at": now, "tokens": rows}, indent=2) + "\n"
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        draft.replace(path)
+        # Durable: a token that was removed must not come back.
+        LocalFolder(path.parent).write(path.name, text, durable=True, private=True)
     except OSError as problem:
-        draft.unlink(missing_ok=True)
         raise _not_written(path, problem) from problem
 
 

@@ -17,7 +17,8 @@ from spark_ext.errors import NOTHING_DONE, ConfigurationError
 from spark_ext.ledger import Ledger
 from spark_ext.model.control_kinds import kinds as known_kinds
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from spark_ext.control.client import Client

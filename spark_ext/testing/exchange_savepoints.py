@@ -13,6 +13,7 @@ from spark_ext.exchange.entries import Entry, EntryKind, LogState
 from spark_ext.exchange.pinned import pin, put_back, read_pinned
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.failpoints import FailPoint
+from spark_ext.storage import move
 from spark_ext.testing.children import frozen, was_fenced
 from spark_ext.testing.exchange_driver import WHO, Place, Producer, Reader, run_unclaimed
 
@@ -275,6 +276,6 @@ def _replaced(place: Place, folder: str, number: int, lineage: int) -> LogState:
     put_back(folder, fresh.path, number=number, lineage=lineage, job_id="job-1", who=WHO)
     state = fresh.parts().master.log.look()
     assert (state.last, state.lineage, state.held) == (number, lineage, None)
-    Path(place.path).rename(f"{place.path}-before-{number}")
-    Path(fresh.path).rename(place.path)
+    move(Path(place.path), Path(f"{place.path}-before-{number}"))
+    move(Path(fresh.path), Path(place.path))
     return state

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import spark_ext as sx
 from examples import flights
-from spark_ext.stores import StoreOptions, filesystem_of
+from spark_ext.storage import StoreOptions, filesystem_of
 
 
 def expected() -> dict[str, pa.Table]:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext.stores import StoreOptions, filesystem_of
+from spark_ext.storage import StoreOptions, filesystem_of
 
 FILES, FILE_ROWS = 3, 1_000
 """Input files, and rows in each."""

@@ -22,8 +22,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from spark_ext.datafiles.exclusive import writer_of
-from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import owner_of
 from spark_ext.exchange.arrow.segments import incarnation_of
 from spark_ext.exchange.kinds import parts
@@ -34,6 +32,7 @@ from spark_ext.sinks.files_2pc.folder import Folder
 from spark_ext.sinks.files_2pc.sink import committed_files
 from spark_ext.sources.contract import Limit
 from spark_ext.sources.exchange import ExchangeSource
+from spark_ext.storage import Location, writer_of
 from tests.chaos.scenario import ROOT, Scenario, Server
 from tests.chaos.sink_job import BAD_EVERY, SCHEMA, expected, expected_upserts
 from tests.chaos.verify import Content, leftovers
@@ -200,7 +199,7 @@ class FilesOutlet(Outlet):
     def left(self, out: Path) -> list[str]:
         folder, newest = Folder(Location.of(str(out / "files"), {}), "chaos"), newest_incarnation(out)
         committed = {file["path"] for file in folder.committed()}
-        others = ((file, owner_of(file)) for file in folder.files.files() if file not in committed)
+        others = ((file, owner_of(file)) for file in folder.files.folder.files() if file not in committed)
         return [f"{file} was left" for file, owner in others if owner is None or owner[1] < newest]
 
 

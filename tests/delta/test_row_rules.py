@@ -14,11 +14,11 @@ from deltalake.schema import ArrayType, PrimitiveType
 from pyspark.sql.types import ArrayType as SparkArray
 from pyspark.sql.types import StringType, StructType
 
-from spark_ext.datafiles.location import Location
 from spark_ext.delta.fenced_log import FencedLog
 from spark_ext.delta.row_rules import FRESH, LENGTH_NOTE, row_rules
 from spark_ext.delta.target_errors import TargetErrors
 from spark_ext.errors import DataError, StorageError, UnsupportedTableError
+from spark_ext.storage import Location
 from spark_ext.testing.sink_bad_rows import BadRowsKit
 from spark_ext.testing.sink_driver import STATES
 from tests.conformance.test_commit_delta import DeltaTarget

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from deltalake import DeltaTable
 
-from spark_ext.stores.options import KEYS
+from spark_ext.storage.options import KEYS
 from tests.servers.kafka import Broker
 from tests.servers.object_store import KEY, SECRET, Bucket, ObjectStore
 from tests.servers.postgres import Database, PostgresServer

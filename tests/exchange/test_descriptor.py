@@ -14,6 +14,7 @@ from spark_ext.exchange.arrow import arrow_parts
 from spark_ext.exchange.descriptor import VERSION, Descriptor, nullable
 from spark_ext.exchange.kinds import parts
 from spark_ext.schemas.ddl import columns
+from spark_ext.storage import LocalFolder
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "exchange" / "descriptor-v1.json"
 
@@ -82,7 +83,7 @@ def test_constraints_on_nulls_are_not_part_of_a_schema() -> None:
 def test_what_is_no_description_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "exchange.json").write_text(text)
     with pytest.raises(StateError, match="not an exchange of this package, or it is damaged"):
-        arrow_parts(tmp_path, "exchange 'e'").master.register(described())
+        arrow_parts(LocalFolder(tmp_path), "exchange 'e'").master.register(described())
     assert [file.name for file in tmp_path.iterdir()] == ["exchange.json"]
 
 
@@ -94,24 +95,24 @@ def test_a_newer_version_is_refused() -> None:
 def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StateError, match=r"'notes.txt' and no exchange\.json"):
-        arrow_parts(tmp_path, "e").master.register(described())
+        arrow_parts(LocalFolder(tmp_path), "e").master.register(described())
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_folder_that_has_lost_its_description_is_not_described_anew(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with pytest.raises(StateError, match=r"'log' and no exchange\.json"):
-        arrow_parts(tmp_path, "e").master.register(described())
+        arrow_parts(LocalFolder(tmp_path), "e").master.register(described())
 
 
 def test_it_is_made_once_and_what_tasks_have_left_before_does_not_matter(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / ".draft-0-x").touch()
-    master = arrow_parts(tmp_path, "e").master
+    master = arrow_parts(LocalFolder(tmp_path), "e").master
     assert master.describe() is None
     assert master.register(described()) == described()
     assert master.register(described(id="other", keep=5)) == described(keep=5)
-    assert arrow_parts(tmp_path, "e").master.describe() == described(keep=5)
+    assert arrow_parts(LocalFolder(tmp_path), "e").master.describe() == described(keep=5)
 
 
 def test_kinds_and_places_that_are_not_there_are_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 import spark_ext as sx
 from spark_ext.exchange.arrow import arrow_parts
 from spark_ext.exchange.positions import pieces
+from spark_ext.storage import LocalFolder
 
 PARTITIONS: dict[tuple[int | None, str | None], int] = {
     (None, None): 10,
@@ -39,7 +40,7 @@ def test_a_key_has_the_partition_that_it_always_had_whichever_process_writes_it(
     run = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
     run.awaitTermination()
 
-    made = arrow_parts(Path(exchange.path), "test")
+    made = arrow_parts(LocalFolder(Path(exchange.path)), "test")
     log, found, ids = made.master.log, defaultdict[Any, set[int]](set), list[int]()
     segments = 0
     for number in range(log.look().last + 1):

@@ -6,18 +6,18 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_ext.datafiles import exclusive
 from spark_ext.errors import CommitError, StateError
-from spark_ext.exchange.arrow import log as arrow_log
 from spark_ext.exchange.arrow.log import ArrowLog
 from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.exchange.contract import Decide
 from spark_ext.exchange.descriptor import Descriptor
 from spark_ext.exchange.entries import Entry, EntryKind, LogState, Run, Segment
 from spark_ext.schemas.ddl import columns
+from spark_ext.storage import LocalFolder
 
 
 def epoch(state: LogState, application: str = "a", rows: int = 2, segment: str = "") -> Entry:
@@ -52,13 +52,13 @@ class Exchange:
     def __init__(self, folder: Path, span: int = 5) -> None:
         self.folder, self.data = folder, folder / "data"
         self.data.mkdir(parents=True, exist_ok=True)
-        self.master = ArrowMaster(folder, "exchange 'e'")
+        self.master = ArrowMaster(LocalFolder(folder), "exchange 'e'")
         self.master.register(Descriptor("e", "0", "j", "arrow", 1, (), columns("id int").jsonValue()))
         self.log = self.master._log = self.opened(span)
 
     def opened(self, span: int = 5) -> ArrowLog:
         """What another process has."""
-        return ArrowLog(self.folder / "log", "exchange 'e'", span)
+        return ArrowLog(LocalFolder(self.folder / "log"), "exchange 'e'", span)
 
     def file(self, number: int) -> Path:
         return self.folder / "log" / f"{number:020}.json"
@@ -88,10 +88,10 @@ def exchange(tmp_path: Path) -> Exchange:
 @pytest.mark.parametrize("shared", [False, True], ids=["instances", "threads"])
 def test_writers_at_once_lose_and_repeat_nothing(tmp_path: Path, shared: bool) -> None:
     """Instances of their own, as in processes; and threads that share one, as in the driver."""
-    one = ArrowLog(tmp_path / "log", "e", 7)
+    one = ArrowLog(LocalFolder(tmp_path / "log"), "e", 7)
 
     def write(application: str) -> ArrowLog:
-        log = one if shared else ArrowLog(tmp_path / "log", "e", 7)
+        log = one if shared else ArrowLog(LocalFolder(tmp_path / "log"), "e", 7)
         for _ in range(25):
             while True:
                 try:
@@ -108,7 +108,7 @@ def test_writers_at_once_lose_and_repeat_nothing(tmp_path: Path, shared: bool) -
     wanted = fold(tmp_path / "log")
     assert wanted.epochs == {f"app{number}": 24 for number in range(6)}
     assert (wanted.last, wanted.total) == (149, 300)
-    for log in (*logs, ArrowLog(tmp_path / "log", "e")):
+    for log in (*logs, ArrowLog(LocalFolder(tmp_path / "log"), "e")):
         assert log.look() == wanted
     assert not list((tmp_path / "log").glob(".draft-*"))
 
@@ -177,16 +177,16 @@ def test_a_mark_that_a_frozen_deleter_lowers_does_not_let_a_number_count_twice(
     old.look()
     zombie = Exchange(exchange.folder)
     zombie.log.append(release(3), "1")
-    replaced = exclusive.replace
+    replaced = LocalFolder.write
 
-    def freeze(file: Path, text: str, writer: str) -> None:
+    def freeze(*given: Any, **options: Any) -> None:
         with monkeypatch.context() as awake:
-            awake.setattr(arrow_log, "replace", replaced)
+            awake.setattr(LocalFolder, "write", replaced)
             exchange.write(20)
             exchange.release(18)
-        replaced(file, text, writer)
+        replaced(*given, **options)
 
-    monkeypatch.setattr(arrow_log, "replace", freeze)
+    monkeypatch.setattr(LocalFolder, "write", freeze)
     zombie.master.delete_released()
     assert old.append(lambda state: epoch(state, "late"), "1") is not None
     assert exchange.log.look().last_epoch("late") == 0
@@ -226,7 +226,7 @@ def test_a_release_that_a_crash_cut_short_is_finished_and_nothing_else_is_lost(
         return call
 
     with monkeypatch.context() as crash:
-        crash.setattr(arrow_log, "replace", counted(exclusive.replace))
+        crash.setattr(LocalFolder, "write", counted(LocalFolder.write))
         crash.setattr(Path, "unlink", counted(Path.unlink))
         if step < 7:
             with pytest.raises(KeyboardInterrupt):

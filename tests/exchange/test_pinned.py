@@ -11,11 +11,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from spark_ext.datafiles.copies import put_copy
-from spark_ext.datafiles.location import Location
 from spark_ext.errors import StateError
 from spark_ext.exchange import pinned
-from spark_ext.exchange.arrow import log as arrow_log
 from spark_ext.exchange.consumers import CommittedFront, Fill
 from spark_ext.exchange.delta import log as delta_log
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
@@ -24,6 +21,7 @@ from spark_ext.exchange.kinds import KINDS, parts
 from spark_ext.exchange.pinned import pin, put_back, read_pinned
 from spark_ext.exchange.positions import Front, advance, rows_before
 from spark_ext.exchange.view import ExchangeView
+from spark_ext.storage import LocalFolder, Location, link
 from spark_ext.testing.exchange_driver import WHO, Place, Producer, Reader
 from tests.exchange.exchange_kit import Producer as SinkProducer
 from tests.exchange.exchange_kit import rows, visible
@@ -220,8 +218,8 @@ def test_put_back_that_crashes_at_any_step_is_completed_by_the_next_one(
         return call
 
     with monkeypatch.context() as crash:
-        crash.setattr(pinned, "put_copy", counted(put_copy))
-        for module, names in ((arrow_log, ("replace", "put_if_absent")), (delta_log, ("write_files", "begin_at"))):
+        crash.setattr(pinned, "link", counted(link))
+        for module, names in ((LocalFolder, ("write", "create_once")), (delta_log, ("write_files", "begin_at"))):
             for name in names:
                 crash.setattr(module, name, counted(getattr(module, name)))
         try:

@@ -17,6 +17,7 @@ from spark_ext.exchange.distribution import SLICE
 from spark_ext.exchange.entries import Segment
 from spark_ext.exchange.positions import Piece
 from spark_ext.model.commits import Task
+from spark_ext.storage import LocalFolder
 from spark_ext.testing import every_type
 from spark_ext.testing.sink_driver import table
 
@@ -31,7 +32,7 @@ def read(folder: Path, segment: Segment | None, partition: int, skip: int = 0, r
     for run in segment.runs if segment is not None else ():
         if run.partition == partition:
             piece = Piece(segment.name, run.first, run.batches, skip, run.rows - skip if rows is None else rows)  # type: ignore[union-attr]
-            for batch in ArrowReader(folder).read(piece):
+            for batch in ArrowReader(LocalFolder(folder)).read(piece):
                 found += batch.to_pylist()
     return found
 
@@ -57,7 +58,7 @@ def test_each_row_is_in_its_partition_in_the_order_of_the_task(
             number += len(targets)
             yield pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64())}), targets if keyed else None
 
-    segment = ArrowWriter(folder, buffer).write(rows(), task(), 5)
+    segment = ArrowWriter(LocalFolder(folder), buffer).write(rows(), task(), 5)
     found = [[row["id"] for row in read(folder, segment, partition)] for partition in range(5)]
     if keyed:
         assert found == [[row for target, row in given_rows if target == partition] for partition in range(5)]
@@ -90,7 +91,7 @@ def test_a_reader_skips_and_takes_any_part_of_a_run(
     total = sum(sizes)
     skip = data.draw(st.integers(0, total - 1))
     rows = data.draw(st.integers(1, total - skip))
-    found = ArrowReader(folder).read(Piece("f", 1, len(sizes), skip, rows))
+    found = ArrowReader(LocalFolder(folder)).read(Piece("f", 1, len(sizes), skip, rows))
     assert [row for batch in found for row in batch.column("id").to_pylist()] == list(range(skip, skip + rows))
 
 
@@ -98,12 +99,12 @@ def test_without_a_key_all_partitions_get_rows_and_small_epochs_begin_with_diffe
     def rows(count: int) -> Iterator[tuple[pa.RecordBatch, None]]:
         yield pa.RecordBatch.from_pydict({"id": range(count)}), None
 
-    large = ArrowWriter(tmp_path).write(rows(8 * SLICE), task(), 4)
+    large = ArrowWriter(LocalFolder(tmp_path)).write(rows(8 * SLICE), task(), 4)
     assert large is not None
     assert [(run.partition, run.rows) for run in large.runs] == [(number, 2 * SLICE) for number in range(4)]
     begun = set()
     for epoch in range(4):
-        small = ArrowWriter(tmp_path).write(rows(3), task(epoch), 4)
+        small = ArrowWriter(LocalFolder(tmp_path)).write(rows(3), task(epoch), 4)
         assert small is not None
         begun |= {run.partition for run in small.runs}
     assert begun == {0, 1, 2, 3}
@@ -122,7 +123,7 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
             yield batch, targets[first : first + batch.num_rows]
             first += batch.num_rows
 
-    segment = ArrowWriter(tmp_path, buffer=2000).write(rows(), task(), 3)
+    segment = ArrowWriter(LocalFolder(tmp_path), buffer=2000).write(rows(), task(), 3)
     assert segment is not None and len(segment.runs) > 6
     for partition in range(3):
         wanted = whole.take([number for number, target in enumerate(targets) if target == partition])
@@ -131,7 +132,7 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_attempts_have_names_of_their_own_which_say_who_wrote_them(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"id": [1]})
-    names = [ArrowWriter(tmp_path).write(iter([(rows, [0])]), task(5, 2), 1).name for _ in range(3)]  # type: ignore[union-attr]
+    names = [ArrowWriter(LocalFolder(tmp_path)).write(iter([(rows, [0])]), task(5, 2), 1).name for _ in range(3)]  # type: ignore[union-attr]
     assert len(set(names)) == 3
     assert all(name.startswith("i3-e5-p2-a7-") and incarnation_of(name) == 3 for name in names)
     assert [incarnation_of(name) for name in ("notes.txt", "i3-e5.arrow", "i-e5-p2-a7-00000000.arrow")] == [None] * 3
@@ -143,7 +144,7 @@ def test_a_task_that_fails_leaves_a_file_that_its_incarnation_owns(tmp_path: Pat
         raise OSError("the input is gone")
 
     with pytest.raises(OSError, match="the input is gone"):
-        ArrowWriter(tmp_path).write(rows(), task(), 2)
+        ArrowWriter(LocalFolder(tmp_path)).write(rows(), task(), 2)
     assert [incarnation_of(file.name) for file in tmp_path.iterdir()] == [3]
 
 
@@ -152,7 +153,7 @@ def test_many_partitions(tmp_path: Path) -> None:
     most = 32_767
     targets = [most - 1, 0, 17, most - 1]
     rows = pa.RecordBatch.from_pydict({"id": range(4)})
-    segment = ArrowWriter(tmp_path).write(iter([(rows, targets)]), task(), most)
+    segment = ArrowWriter(LocalFolder(tmp_path)).write(iter([(rows, targets)]), task(), most)
     assert segment is not None
     assert [(run.partition, run.rows) for run in segment.runs] == [(0, 1), (17, 1), (most - 1, 2)]
     assert read(tmp_path, segment, most - 1) == [{"id": 0}, {"id": 3}]
@@ -162,7 +163,7 @@ def test_many_partitions(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused_by_name_and_a_missing_one_may_come_back(tmp_path: Path, left: int | str) -> None:
     """A power failure may leave a damaged file. A missing one may be on storage that is unavailable: it is retried."""
     rows = pa.RecordBatch.from_pydict({"id": range(1000)})
-    segment = ArrowWriter(tmp_path).write(iter([(rows, [0] * 1000)]), task(), 1)
+    segment = ArrowWriter(LocalFolder(tmp_path)).write(iter([(rows, [0] * 1000)]), task(), 1)
     assert segment is not None
     file = tmp_path / segment.name
     content = file.read_bytes()

@@ -25,6 +25,7 @@ from spark_ext.sources import exchange
 from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.exchange import ExchangeSource
 from spark_ext.sources.runtime.planner import NoLedger, Planner
+from spark_ext.storage import LocalFolder
 from spark_ext.testing.source_kit import drive
 from tests.exchange.exchange_kit import Producer, rows, visible
 from tests.sources.memory import FakeLedger, Log, registration
@@ -346,7 +347,7 @@ def test_a_query_whose_first_epoch_is_another_sources_stands_at_the_beginning(tm
 
 def test_an_exchange_is_as_full_as_its_slowest_consumer_is_behind(producer: Producer, tmp_path: Path) -> None:
     places = {uid: Checkpoint(tmp_path / uid) for uid in ("fast", "slow")}
-    log = ArrowLog(Path(producer.options["path"]) / "log", "e")
+    log = ArrowLog(LocalFolder(Path(producer.options["path"]) / "log"), "e")
     fill = Fill(log, [Consumer(uid, str(place.path)) for uid, place in places.items()], 3)
     assert fill.rows() == 0
     producer.write(rows(0, 9))
@@ -374,7 +375,7 @@ def test_rows_that_are_released_during_a_look_are_not_missed(
 ) -> None:
     """The consumer has committed, and the driver has released and deleted, between the steps of one look."""
     checkpoint = Checkpoint(tmp_path / "s")
-    log = arrow_parts(Path(producer.options["path"]), "e").master.log
+    log = arrow_parts(LocalFolder(Path(producer.options["path"])), "e").master.log
     fill = Fill(log, [Consumer("s", str(checkpoint.path))], 3)
     producer.write(rows(0, 9))
     producer.write(rows(9, 12))

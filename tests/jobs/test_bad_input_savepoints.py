@@ -14,13 +14,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_ext import failpoints
 from spark_ext.checkpoints.savepoint import read_savepoint
-from spark_ext.datafiles.copies import checksum
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
+from spark_ext.storage import checksum
 from tests.support.folders import folder_snapshot
 from tests.support.refusals import refused
 from tests.support.saved import ALL, Chain

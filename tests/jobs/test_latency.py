@@ -23,6 +23,7 @@ from spark_ext.model.latency import Marker
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import LoggedOffsets, Running, SourceOffset
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import LocalFolder
 from spark_ext.views.status import read_status
 from tests.support.exchanges import Producer
 from tests.support.jobs import JobHarness, expected
@@ -321,7 +322,7 @@ def test_in_a_diamond_each_marker_is_as_old_as_the_logs_say(lab: JobHarness, mon
 
     def written(exchange: str) -> dict[int, int]:
         """Number of the entry by epoch of the producer."""
-        log = ArrowMaster(lab.folder / "state" / "exchanges" / exchange, exchange).log
+        log = ArrowMaster(LocalFolder(lab.folder / "state" / "exchanges" / exchange), exchange).log
         log.look()
         found = {number: log.entry(number) for number in log.numbers()}
         return {entry.epoch: number for number, entry in found.items() if entry and entry.kind is EntryKind.EPOCH}

@@ -18,6 +18,7 @@ from spark_ext.exchange.entries import Entry, EntryKind
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import CheckpointRow, ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
+from spark_ext.storage import LocalFolder
 from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.refusals import delta_numbers
@@ -53,7 +54,7 @@ def both(*counts: int) -> list[tuple[str, int]]:
 
 def entries(state: Path, name: str) -> list[Entry]:
     """The entries of an exchange that are not released, in order."""
-    log = ArrowMaster(state / "exchanges" / name, name).log
+    log = ArrowMaster(LocalFolder(state / "exchanges" / name), name).log
     log.look()
     return [entry for number in log.numbers() if (entry := log.entry(number)) is not None]
 

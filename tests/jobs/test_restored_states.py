@@ -9,13 +9,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from spark_ext.datafiles import copies
-from spark_ext.datafiles.location import Location
+from spark_ext import storage
 from spark_ext.jobs.restoring import restored_states
 from spark_ext.jobs.restoring.restored_states import RestoredStates, clear_away
 from spark_ext.model.checkpoint_metadata import QueryMetadata
 from spark_ext.model.lineages import LineageEvent, Lineages
 from spark_ext.spark.logs.epoch_files import STAMPS
+from spark_ext.storage import Location
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ def test_on_an_object_store_commits_are_copied_last(store: Path, monkeypatch: py
         (store / place / name).parent.mkdir(parents=True, exist_ok=True)
     copied = []
 
-    def put_copy(source: str, target: str) -> None:
+    def link(source: str, target: str) -> None:
         copied.append(target.partition(f"{place}/")[2])
-        copies.put_copy(source, target)
+        storage.link(source, target)
 
-    monkeypatch.setattr(restored_states, "put_copy", put_copy)
+    monkeypatch.setattr(restored_states, "link", link)
     part = QueryMetadata("id", 7)
     comparison: Any = SimpleNamespace(
         names={"q": "q"}, saved=SimpleNamespace(metadata=SimpleNamespace(queries={"q": part}))

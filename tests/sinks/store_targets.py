@@ -15,7 +15,7 @@ from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
 from spark_ext.sinks.files_2pc import committed_uris
 from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit
-from spark_ext.stores import filesystem_of
+from spark_ext.storage import filesystem_of
 from spark_ext.testing.sink_driver import SinkTarget
 from tests.servers.object_store import Bucket
 from tests.servers.store_proxy import Fault, StoreProxy

@@ -10,6 +10,7 @@ import pytest
 from spark_ext.errors import ConfigurationError
 from spark_ext.sinks.runtime import position
 from spark_ext.sinks.runtime.position import NAME, Position, refuse_other_uid, remember, remembered
+from spark_ext.storage import StoreFolder, filesystem_of
 
 MINE = Position("out", 1, "query-id", 7)
 START = 5
@@ -39,8 +40,12 @@ def test_a_repeated_older_epoch_does_not_put_it_back(checkpoint: str) -> None:
     assert remembered(checkpoint) == Position("out", 2, "query-id", 3)
 
 
+def as_in_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(position, "folder_at", lambda uri, **_: StoreFolder(uri, lambda: filesystem_of(uri)))
+
+
 def test_a_uri_is_opened_by_arrow(checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(position, "local_path", lambda uri: None)
+    as_in_a_store(monkeypatch)
     remember(f"file://{checkpoint}", MINE, START)
     assert Position(**json.loads((tmp_path / "q" / NAME).read_text())) == remembered(f"file://{checkpoint}") == MINE
 
@@ -51,7 +56,7 @@ def test_what_cannot_be_read_or_written_is_not_known(
     """As after a loss of power, with a scheme that Arrow does not know, or in a folder that is not there."""
     (tmp_path / "q" / NAME).write_text('{"sink"')
     assert remembered(checkpoint) is None
-    monkeypatch.setattr(position, "local_path", lambda uri: None)
+    as_in_a_store(monkeypatch)
     for uri in ("nowhere://bucket/q/checkpoint", f"file://{tmp_path}/absent/q/checkpoint"):
         remember(uri, MINE, START)
         assert remembered(uri) is None

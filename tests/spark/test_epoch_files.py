@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_ext.datafiles.copies import files_below, put_copy
 from spark_ext.errors import StateError
 from spark_ext.spark.logs import watermarks
 from spark_ext.spark.logs.epoch_files import files_of_epoch, is_stateful, state_partitions
 from spark_ext.spark.logs.state_operators import relocate
+from spark_ext.storage import LocalFolder, link
 from tests.support.stateful import KINDS, add_files, run, stream
 from tests.support.waiting import until
 
@@ -26,9 +26,9 @@ STORE = "spark.sql.streaming.stateStore."
 def pin(spark: SparkSession, checkpoint: Path, epoch: int, target: Path) -> tuple[str, ...]:
     names = files_of_epoch(spark, str(checkpoint), epoch, "job, query")
     for name in names:
-        put_copy(f"{checkpoint}/{name}", f"{target}/{name}")
+        link(f"{checkpoint}/{name}", f"{target}/{name}")
     relocate(str(target))
-    assert files_below(target) == sorted(names)
+    assert sorted(LocalFolder(target).files()) == sorted(names)
     return names
 
 

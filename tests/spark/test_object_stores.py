@@ -13,7 +13,7 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, EnvironmentProblem
 from spark_ext.spark.session import object_stores
 from spark_ext.spark.session.jars import _note
-from spark_ext.stores import StoreOptions
+from spark_ext.storage import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

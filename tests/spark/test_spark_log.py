@@ -13,7 +13,7 @@ from hypothesis import given
 from spark_ext.errors import StateError
 from spark_ext.queries import plans
 from spark_ext.spark.logs import state_operators, watermarks
-from spark_ext.spark.logs.spark_log import SparkLog, local_path, parse_offsets
+from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets
 from tests.support.refusals import refused
 
 HEADER = {"batchWatermarkMs": 0, "batchTimestampMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}}
@@ -80,21 +80,6 @@ def test_a_file_that_is_being_written_is_not_there_yet(length: int) -> None:
 def test_a_log_of_an_unknown_form_is_not_read() -> None:
     assert parse_offsets(0, "") is None
     assert parse_offsets(0, "x\n{}\n1") is None
-
-
-@pytest.mark.parametrize(
-    ("uri", "path"),
-    [
-        ("/a/b", Path("/a/b")),
-        ("relative/b", Path("relative/b")),
-        ("file:/a/b%20c", Path("/a/b c")),
-        ("file:///a/b", Path("/a/b")),
-        ("s3://bucket/a", None),
-        ("hdfs://node/a", None),
-    ],
-)
-def test_local_paths(uri: str, path: Path | None) -> None:
-    assert local_path(uri) == path
 
 
 @pytest.mark.parametrize("torn", ["\n", '{"id":"0000-', "[]\x00", "17"])

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_ext.datafiles.copies import put_copy
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.spark.logs.epoch_files import files_of_epoch, state_partitions
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_partitions import repartition
+from spark_ext.storage import link
 from tests.support.stateful import KINDS, add_files, run, stream
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def copied(spark: SparkSession, checkpoint: Path, target: Path) -> int:
     epoch = SparkLog(str(checkpoint)).newest_commit()
     assert epoch is not None
     for name in files_of_epoch(spark, str(checkpoint), epoch, "q"):
-        put_copy(f"{checkpoint}/{name}", f"{target}/{name}")
+        link(f"{checkpoint}/{name}", f"{target}/{name}")
     shutil.rmtree(checkpoint)
     return epoch
 

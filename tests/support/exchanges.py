@@ -14,6 +14,7 @@ from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.entries import Run, Segment
 from spark_ext.model.commits import Claim, Epoch
 from spark_ext.model.offsets import LoggedOffsets, Running, SourceOffset
+from spark_ext.storage import LocalFolder
 
 
 def descriptor(name: str = "x", **given: Any) -> Descriptor:
@@ -35,7 +36,7 @@ class Producer:
 
     def __init__(self, folder: Path, job_id: str = "job-id", *, incarnation: int = 1, lineage: int = 1) -> None:
         self._incarnation, self._lineage = incarnation, lineage
-        self.master = ArrowMaster(folder / "x", "exchange 'x'")
+        self.master = ArrowMaster(LocalFolder(folder / "x"), "exchange 'x'")
         self.master.register(descriptor("x", partitions=2, job_id=job_id))
         claim = Claim("x", "lab", job_id, incarnation, lineage, start=7)
         self.master.log.append(lambda state: decisions.claim_entry(state, claim, "x", 0), str(incarnation))

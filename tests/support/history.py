@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spark_ext.bad_rows.folder import Folder
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow, JobRow, Row
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import folder_at
 from tests.support import operators
 
 
@@ -112,7 +112,7 @@ class History:
             incidents=rows(IncidentRow),
             logs={
                 query: QueryLog.read(f"{state}/queries/{query}/checkpoint")
-                for query in Folder(f"{state}/queries").top()
+                for query in sorted(folder_at(f"{state}/queries").names())
                 if SparkLog(f"{state}/queries/{query}").names("checkpoint")
             },
             **given,

@@ -32,10 +32,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from spark_ext.datafiles.exclusive import put_if_absent, replace, writer_of
 from spark_ext.errors import CommitError, StateError
 from spark_ext.exchange.contract import Decide, ExchangeLog
 from spark_ext.exchange.entries import Entry, LogState, not_empty
+from spark_ext.storage import LocalFolder, writer_of
 
 SPAN: Final = 100
 """The number of entries between two stored states."""
@@ -56,7 +56,7 @@ _File: TypeAlias = "tuple[int, int, int] | None"
 class ArrowLog(ExchangeLog):
     """See the module. The threads of a process may share one."""
 
-    def __init__(self, folder: Path, who: str, span: int = SPAN) -> None:
+    def __init__(self, folder: LocalFolder, who: str, span: int = SPAN) -> None:
         self._folder, self._who, self._span = folder, who, span
         self._state = LogState()
         self._at: _File = None
@@ -98,7 +98,7 @@ class ArrowLog(ExchangeLog):
                 if entry is None:
                     return None
                 number = state.last + 1
-                if not put_if_absent(self._file(number), entry.to_json(), writer):
+                if not self._create(number, entry, writer):
                     continue
                 file = _which(self._file(number))
                 if self._in_place() and state.last >= 0:
@@ -150,9 +150,9 @@ class ArrowLog(ExchangeLog):
             self._opened = False
             if done:
                 return
-            replace(self._folder / f"state-{last:020}.json", state.to_json(), writer)
+            self._folder.write(_state_name(last), state.to_json(), writer=writer)
             for number in sorted(entries):
-                put_if_absent(self._file(number), entries[number].to_json(), writer)
+                self._create(number, entries[number], writer)
 
     def _entry_at(self, number: int) -> Entry | None:
         found = self._read(number)
@@ -163,11 +163,11 @@ class ArrowLog(ExchangeLog):
     def store_state(self, writer: str) -> None:
         """Store the state of the last look, from which others may begin."""
         with self._one:
-            replace(self._folder / f"state-{self._state.last:020}.json", self._state.to_json(), writer)
+            self._folder.write(_state_name(self._state.last), self._state.to_json(), writer=writer)
 
     def numbers(self) -> list[int]:
         """The numbers of all entries whose files are there, in order."""
-        return sorted(int(match[1]) for name in self._names() if (match := _ENTRY.fullmatch(name)))
+        return sorted(int(match[1]) for name in self._folder.names() if (match := _ENTRY.fullmatch(name)))
 
     def delete(self, below: int) -> None:
         """Delete the files of entries below a number, and stored states that nobody begins from any more.
@@ -181,14 +181,14 @@ class ArrowLog(ExchangeLog):
         states = self._states()
         # The last but one stays: a process may have listed the folder before the last one was there.
         for number in states[:-2]:
-            (self._folder / f"state-{number:020}.json").unlink(missing_ok=True)
+            self._folder.delete(_state_name(number))
 
     def sweep(self, incarnation: int) -> None:
         """Delete the drafts of older incarnations."""
-        for name in self._names():
+        for name in self._folder.names():
             writer = writer_of(name)
             if writer is not None and writer.isdigit() and 0 < int(writer) < incarnation:
-                (self._folder / name).unlink(missing_ok=True)
+                self._folder.delete(name)
 
     # -- the place ----------------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class ArrowLog(ExchangeLog):
         while True:
             for number in reversed(states):
                 try:
-                    text = (self._folder / f"state-{number:020}.json").read_text(encoding="utf-8")
+                    text = self._folder.read(_state_name(number)).decode("utf-8", "replace")
                     state = LogState.from_json(text, f"{self._who}, state {number}")
                 except FileNotFoundError:
                     continue  # it was deleted since the folder was listed, so there is a newer one
@@ -239,8 +239,12 @@ class ArrowLog(ExchangeLog):
 
     # -- files --------------------------------------------------------------------------------------------------------
 
+    def _create(self, number: int, entry: Entry, writer: str) -> bool:
+        name = self._file(number).name
+        return self._folder.create_once(name, entry.to_json(), writer=writer)
+
     def _file(self, number: int) -> Path:
-        return _path(self._folder, number)
+        return _path(self._folder.path, number)
 
     def _read(self, number: int) -> tuple[Entry, _File] | None:
         try:
@@ -258,14 +262,11 @@ class ArrowLog(ExchangeLog):
         return entry
 
     def _states(self) -> list[int]:
-        return sorted(int(match[1]) for name in self._names() if (match := _STATE.fullmatch(name)))
+        return sorted(int(match[1]) for name in self._folder.names() if (match := _STATE.fullmatch(name)))
 
-    def _names(self) -> list[str]:
-        try:
-            with os.scandir(self._folder) as found:
-                return [item.name for item in found]
-        except FileNotFoundError:
-            return []
+
+def _state_name(number: int) -> str:
+    return f"state-{number:020}.json"
 
 
 @lru_cache(maxsize=128)

@@ -7,18 +7,15 @@ data/           its segments; see `segments.py`
 
 from __future__ import annotations
 
-import contextlib
-import os
-from pathlib import Path
 from typing import Final
 
-from spark_ext.datafiles.exclusive import put_if_absent, replace
 from spark_ext.errors import StateError
 from spark_ext.exchange.arrow.log import ArrowLog
 from spark_ext.exchange.arrow.segments import incarnation_of
 from spark_ext.exchange.contract import ExchangeMaster, Held
 from spark_ext.exchange.descriptor import Descriptor
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.storage import LocalFolder
 
 ABOUT: Final = "exchange.json"
 
@@ -26,9 +23,9 @@ ABOUT: Final = "exchange.json"
 class ArrowMaster(ExchangeMaster):
     """See the module."""
 
-    def __init__(self, folder: Path, who: str) -> None:
+    def __init__(self, folder: LocalFolder, who: str) -> None:
         self._folder, self._who = folder, who
-        self._log = ArrowLog(folder / "log", who)
+        self._log = ArrowLog(folder.below("log"), who)
 
     @property
     def log(self) -> ArrowLog:
@@ -39,34 +36,32 @@ class ArrowMaster(ExchangeMaster):
         """See `ExchangeMaster.register`."""
         found = self.describe()
         if found is None:
-            put_if_absent(self._folder / ABOUT, wanted.to_json(), "0")
+            self._folder.create_once(ABOUT, wanted.to_json())
             found = self.describe()
             assert found is not None
         merged = found.merged(wanted)
         if merged != found:
-            replace(self._folder / ABOUT, merged.to_json(), "0")
+            self._folder.write(ABOUT, merged.to_json())
         return merged
 
     def describe(self) -> Descriptor | None:
         """See `ExchangeMaster.describe`."""
-        try:
-            text = (self._folder / ABOUT).read_text(encoding="utf-8")
-        except FileNotFoundError:
+        content = self._folder.find(ABOUT)
+        if content is None:
             self._refuse_foreign()
             return None
-        return Descriptor.from_json(text, self._who)
+        return Descriptor.from_json(content.decode("utf-8", "replace"), self._who)
 
     def _refuse_foreign(self) -> None:
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as found:
-            for item in found:
-                if item.name != "data" and not item.name.startswith("."):
-                    raise StateError(
-                        f"its folder {self._folder} has '{item.name}' and no {ABOUT}: something else has written it, "
-                        "or the file was deleted",
-                        operator=self._who,
-                        kept="the folder is unchanged; nothing was started",
-                        do="use an exchange of another name, or restore the folder from a backup",
-                    )
+        for name in self._folder.names():
+            if name != "data" and not name.startswith("."):
+                raise StateError(
+                    f"its folder {self._folder.uri} has '{name}' and no {ABOUT}: something else has written it, "
+                    "or the file was deleted",
+                    operator=self._who,
+                    kept="the folder is unchanged; nothing was started",
+                    do="use an exchange of another name, or restore the folder from a backup",
+                )
 
     def delete_released(self) -> None:
         """See `ExchangeMaster.delete_released`."""
@@ -80,14 +75,14 @@ class ArrowMaster(ExchangeMaster):
             entry = self._log.entry(number)
             for segment in entry.segments if entry is not None else ():
                 reach(FailPoint.EXCHANGE_BEFORE_DELETING)
-                (self._folder / "data" / segment.name).unlink(missing_ok=True)
+                self._folder.delete(f"data/{segment.name}")
         reach(FailPoint.EXCHANGE_BEFORE_DELETING)
         self._log.delete(below)
 
     def sweep(self, incarnation: int) -> None:
         """See `ExchangeMaster.sweep`."""
         self._log.sweep(incarnation)
-        old = [name for name in self._segments() if 0 < (incarnation_of(name) or 0) < incarnation]
+        old = [name for name in self._folder.names("data") if 0 < (incarnation_of(name) or 0) < incarnation]
         if not old:
             return
         self._log.look()
@@ -99,7 +94,7 @@ class ArrowMaster(ExchangeMaster):
         }
         for name in old:
             if name not in named:
-                (self._folder / "data" / name).unlink(missing_ok=True)
+                self._folder.delete(f"data/{name}")
 
     def held(self) -> Held:
         """See `ExchangeMaster.held`."""
@@ -110,9 +105,3 @@ class ArrowMaster(ExchangeMaster):
             if number >= state.released and (entry := self._log.entry(number)) is not None
         }
         return Held.of(state, entries)
-
-    def _segments(self) -> list[str]:
-        try:
-            return [item.name for item in (self._folder / "data").iterdir()]
-        except FileNotFoundError:
-            return []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import RESET, StateError
@@ -17,6 +16,7 @@ from spark_ext.exchange.contract import ExchangeReader, ExchangeWriter
 from spark_ext.exchange.distribution import BUFFER, Collected, cut_out, segment_name
 from spark_ext.exchange.entries import Run, Segment
 from spark_ext.exchange.positions import Piece
+from spark_ext.storage import LocalFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ class ArrowWriter(ExchangeWriter):
         buffer: bytes that a task collects before it writes.
     """
 
-    def __init__(self, folder: Path, buffer: int = BUFFER) -> None:
+    def __init__(self, folder: LocalFolder, buffer: int = BUFFER) -> None:
         self._folder, self._buffer = folder, buffer
 
     def write(
@@ -51,8 +51,8 @@ class ArrowWriter(ExchangeWriter):
                 if not batch.num_rows:
                     continue
                 if file is None:
-                    self._folder.mkdir(parents=True, exist_ok=True)
-                    file = pa.ipc.new_file(str(self._folder / name), batch.schema)
+                    self._folder.path.mkdir(parents=True, exist_ok=True)
+                    file = pa.ipc.new_file(str(self._folder.path / name), batch.schema)
                 collected.add(batch, targets)
                 if collected.full:
                     _flush(file, collected, runs)
@@ -63,7 +63,7 @@ class ArrowWriter(ExchangeWriter):
                 file.close()
         if not runs:
             return None
-        return Segment(name, (self._folder / name).stat().st_size, tuple(runs))
+        return Segment(name, (self._folder.path / name).stat().st_size, tuple(runs))
 
 
 def _flush(file: pa.RecordBatchFileWriter, collected: Collected, runs: list[Run]) -> None:
@@ -79,7 +79,7 @@ def _flush(file: pa.RecordBatchFileWriter, collected: Collected, runs: list[Run]
 class ArrowReader(ExchangeReader):
     """See the module."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: LocalFolder) -> None:
         self._folder = folder
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -87,13 +87,13 @@ class ArrowReader(ExchangeReader):
         import pyarrow as pa
 
         try:
-            with pa.memory_map(str(self._folder / piece.segment)) as source:
+            with pa.memory_map(str(self._folder.path / piece.segment)) as source:
                 file = pa.ipc.open_file(source)
                 numbers = range(piece.first, piece.first + piece.batches)
                 yield from cut_out(map(file.get_batch, numbers), piece.skip, piece.rows)
         except (pa.ArrowInvalid, pa.ArrowIndexError) as problem:
             raise StateError(
-                f"the file of rows {self._folder / piece.segment} is damaged, as a power failure may leave "
+                f"the file of rows {self._folder.path / piece.segment} is damaged, as a power failure may leave "
                 f"the newest files: {problem}",
                 operator="the reader of an exchange",
                 kept="nothing of this epoch was committed",

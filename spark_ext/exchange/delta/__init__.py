@@ -9,7 +9,7 @@ from spark_ext.exchange.delta.master import DeltaMaster
 from spark_ext.exchange.delta.segments import DeltaReader, DeltaWriter
 
 if TYPE_CHECKING:
-    from spark_ext.datafiles.location import Location
+    from spark_ext.storage import Location
 
 
 def delta_parts(location: Location, who: str) -> Parts:

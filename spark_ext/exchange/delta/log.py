@@ -24,8 +24,6 @@ from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_ext.datafiles.copies import put_copy
-from spark_ext.datafiles.exclusive import replace
 from spark_ext.delta.failures import FAILURES, guarded
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
 from spark_ext.delta.log_checkpoints import checkpoint_if_due
@@ -47,6 +45,7 @@ from spark_ext.exchange.delta.table import (
     rows_schema,
 )
 from spark_ext.exchange.entries import Entry, EntryKind, LogState, not_empty
+from spark_ext.storage import LocalFolder, link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from spark_ext.datafiles.location import Location
+    from spark_ext.storage import Location
 
 
 CHECKPOINT_EVERY: Final = 64
@@ -186,7 +185,7 @@ class DeltaLog(ExchangeLog):
     def _commit(self, version: int) -> bytes | None:
         with guarded(self.table.errors, "reading the log"):
             try:
-                with self._location.open(f"_delta_log/{version:020}.json") as file:
+                with self._location.folder.open_input(f"_delta_log/{version:020}.json") as file:
                     content: bytes = file.read()
                     return content
             except FileNotFoundError:
@@ -257,7 +256,7 @@ class DeltaLog(ExchangeLog):
         except CommitFailedError:
             if marker is not None:
                 with contextlib.suppress(OSError):  # what stays is swept
-                    self._location.delete(marker)
+                    self._location.folder.delete(marker)
             raise
 
     def _actions(
@@ -397,9 +396,9 @@ def begin_at(folder: Path, table: DeltaTable, version: int) -> None:
     if here < version:
         table.create_checkpoint()
         for ending in ("checkpoint.parquet", "json"):
-            put_copy(str(folder / f"{here:020}.{ending}"), str(folder / f"{version:020}.{ending}"))
+            link(str(folder / f"{here:020}.{ending}"), str(folder / f"{version:020}.{ending}"))
         known = json.loads((folder / _LAST).read_text(encoding="utf-8"))
-        replace(folder / _LAST, json.dumps({**known, "version": version}), "0")
+        LocalFolder(folder).write(_LAST, json.dumps({**known, "version": version}))
     for file in folder.iterdir():
         number = file.name.split(".")[0]
         if number.isdigit() and int(number) < version:

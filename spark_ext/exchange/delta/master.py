@@ -17,7 +17,7 @@ from spark_ext.exchange.descriptor import Descriptor
 from spark_ext.failpoints import FailPoint, reach
 
 if TYPE_CHECKING:
-    from spark_ext.datafiles.location import Location
+    from spark_ext.storage import Location
 
 
 class DeltaMaster(ExchangeMaster):
@@ -78,7 +78,11 @@ class DeltaMaster(ExchangeMaster):
     def sweep(self, incarnation: int) -> None:
         """See `ExchangeMaster.sweep`."""
         with guarded(self._log.table.errors, "listing the folder"):
-            old = [path for path in self._location.files() if 0 < (incarnation_of(path) or 0) < incarnation]
+            old = [
+                path
+                for path in self._location.folder.files(data_only=True)
+                if 0 < (incarnation_of(path) or 0) < incarnation
+            ]
         if not old:
             return
         named = {file.path for file in self._log.files()}
@@ -88,7 +92,7 @@ class DeltaMaster(ExchangeMaster):
 
     def _delete(self, path: str) -> None:
         with guarded(self._log.table.errors, "deleting a file"):
-            self._location.delete(path)
+            self._location.folder.delete(path)
 
     def held(self) -> Held:
         """See `ExchangeMaster.held`."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
     from pyspark.sql.types import StructType
 
-    from spark_ext.datafiles.location import Location
     from spark_ext.model.commits import Task
+    from spark_ext.storage import Location
 
 _NAME: Final = re.compile(r"data/(?:i|entry-)(\d+)-[\w-]+\.parquet")
 
@@ -104,7 +104,7 @@ class _File:
 def _open(location: Location, path: str, schema: pa.Schema) -> tuple[Any, Any]:
     from pyarrow.parquet import ParquetWriter
 
-    stream = location.create(path)
+    stream = location.folder.open_output(path)
     # With its Arrow schema, so that readers get the types that were written; no reader skips row groups by statistics.
     return stream, ParquetWriter(stream, schema, compression="snappy", write_statistics=False, store_schema=True)
 
@@ -132,7 +132,7 @@ class DeltaReader(ExchangeReader):
         from pyarrow.parquet import ParquetFile
 
         local = self._location.local is not None
-        with self._location.open(f"data/{piece.segment}") as source:
+        with self._location.folder.open_input(f"data/{piece.segment}") as source:
             try:
                 with ParquetFile(source, pre_buffer=not local) as file:
                     yield from _batches(file, piece)

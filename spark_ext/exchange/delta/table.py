@@ -30,7 +30,7 @@ from spark_ext.schemas import parquet_types
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from spark_ext.datafiles.location import Location
+    from spark_ext.storage import Location
 
 ENTRY: Final = "__spark_ext_entry"
 SEGMENT: Final = "__spark_ext_segment"
@@ -129,7 +129,7 @@ def description(table: DeltaTable, uri: str, who: str) -> str:
 
 def refuse_other(location: Location, who: str) -> None:
     """Refuse a place that has no table, and files of something else."""
-    for name in location.files():
+    for name in location.folder.files(data_only=True):
         if name.startswith(("data/", ".")):
             continue  # an epoch outside a job may be written before there is a table
         arrow = name == "exchange.json" or name.startswith("log/")

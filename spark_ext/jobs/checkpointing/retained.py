@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.savepoint import MANIFEST
-from spark_ext.datafiles.location import Location
 from spark_ext.errors import StateError
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.masking import logger
+from spark_ext.storage import Folder, Location
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,22 +81,22 @@ def release_old(state: str, keep: int, incarnation: Incarnation, record: Callabl
     Raises:
         OSError: the folders cannot be listed, or a manifest not be deleted.
     """
-    root = Location.of(retained_folder(state), {})
+    root = Location.of(retained_folder(state), {}).folder
     folders = _folders(state)
     whole = sorted(number for number, whole in folders.items() if whole)
     for number in whole[:-keep]:
         record(_released(number, incarnation))
         # First what makes it one: a restore never begins from a folder that is being deleted.
         root.delete(f"{number}/{MANIFEST}")
-        _delete(f"{root.uri}/{number}")
+        _delete(root, str(number))
     for number in folders.keys() - whole:
-        _delete(f"{root.uri}/{number}")
+        _delete(root, str(number))
 
 
 def _folders(state: str) -> dict[int, bool]:
     """The numbers of the checkpoints that have a folder, and whether each of them is complete."""
     found: dict[int, bool] = {}
-    for name in Location.of(retained_folder(state), {}).files():
+    for name in Location.of(retained_folder(state), {}).folder.files():
         number, _, file = name.partition("/")
         if number.isdigit():
             found[int(number)] = found.get(int(number), False) or file == MANIFEST
@@ -118,9 +118,9 @@ def _released(number: int, incarnation: Incarnation) -> CheckpointRow:
     )
 
 
-def _delete(folder: str) -> None:
+def _delete(root: Folder, number: str) -> None:
     """Delete a folder; what cannot be deleted stays, and is logged."""
     try:
-        Location.of(folder, {}).delete_all()
+        root.delete_tree(number)
     except OSError as problem:
-        log.warning("%s could not be deleted: %s", folder, problem)
+        log.warning("%s/%s could not be deleted: %s", root.uri, number, problem)

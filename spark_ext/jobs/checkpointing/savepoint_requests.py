@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.checkpoints.pinning import not_writable, pin, refuse_used
 from spark_ext.checkpoints.savepoint import Savepoint
-from spark_ext.datafiles.location import Location
 from spark_ext.errors import CheckpointError, ConfigurationError, FencedError, SparkExtError
 from spark_ext.jobs.checkpointing.retained import release_old, retained_folder
 from spark_ext.jobs.checkpointing.savepoints import Cutting, Member, cut_metadata, describe
@@ -25,7 +24,7 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import CheckpointRow, ExchangeRow, Row
 from spark_ext.masking import logger
 from spark_ext.spark import jvm
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import Location, local_path
 
 if TYPE_CHECKING:
     from spark_ext.checkpoints.unaligned import QueryLook, Taken

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import FAILURES
 from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.queries import operators
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.control.log import ControlLog
-from spark_ext.datafiles.copies import put_copy
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.starting.flow import opened
@@ -31,11 +30,12 @@ from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.spark import jvm
 from spark_ext.spark.logs.epoch_files import files_of_epoch
 from spark_ext.spark.logs.rescaled import BUILDING, complete, replace
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_operators import relocate
 from spark_ext.spark.logs.state_partitions import repartition, require_state
 from spark_ext.spark.logs.state_stores import settle
 from spark_ext.spark.session import registry
+from spark_ext.storage import link, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,7 +130,7 @@ def rescale(
         OperatorHooks(spec, context, memory.lineage(query), place, elsewhere=query in elsewhere).claim()
         epoch = _settled(SparkLog(place), who)
         for name in files_of_epoch(spark, place, epoch, who):
-            put_copy(f"{place}/{name}", f"{building}/{name}")
+            link(f"{place}/{name}", f"{building}/{name}")
         reach(FailPoint.RESCALE_COPIED)
         added = repartition(spark, str(building), partitions, who)
         relocate(str(building), place)

@@ -41,8 +41,8 @@ from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark import jvm
 from spark_ext.spark.logs.rescaled import take
-from spark_ext.spark.logs.spark_log import local_path
 from spark_ext.spark.logs.state_stores import settle
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

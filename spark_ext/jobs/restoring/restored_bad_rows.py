@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from spark_ext.bad_rows.lineages import Cut
 from spark_ext.bad_rows.restored import BadRowsOfJob
-from spark_ext.datafiles.location import Location
 from spark_ext.ledger.schema import BadRowsRow
 from spark_ext.queries.context import checkpoint_of
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
     from spark_ext.jobs.restoring.restore_checks import Comparison

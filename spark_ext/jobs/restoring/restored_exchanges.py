@@ -18,7 +18,7 @@ from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import UNFINISHED, read_pinned
 from spark_ext.jobs.restoring.restore_targets import REPLACED
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeMaster

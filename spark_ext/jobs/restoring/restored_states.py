@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.savepoint import child, query_folder
-from spark_ext.datafiles.copies import put_copy
-from spark_ext.datafiles.location import Location
 from spark_ext.jobs.restoring.restore_targets import REPLACED
 from spark_ext.queries.context import checkpoint_of
 from spark_ext.spark.logs.epoch_files import STAMPS
 from spark_ext.spark.logs.placing import put_in_place
-from spark_ext.spark.logs.spark_log import local_path
 from spark_ext.spark.logs.state_operators import relocate
 from spark_ext.spark.logs.state_partitions import repartition
+from spark_ext.storage import Location, link, local_path, move
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,11 +48,11 @@ def clear_away(state: str, lineage: int, *, again: bool) -> None:
         local = local_path(f"{state}/{name}")
         if local is None:
             if again:
-                Location.of(f"{state}/{name}", {}).delete_all()
+                Location.of(f"{state}/{name}", {}).folder.delete_tree()
         elif local.exists():
             aside = local.parent / REPLACED / str(lineage) / name
             aside.parent.mkdir(parents=True, exist_ok=True)
-            local.rename(aside)
+            move(local, aside)
 
 
 class RestoredStates:
@@ -87,9 +85,9 @@ class RestoredStates:
         for query, name in self._queries():
             place, draft = child(query_folder(name), "checkpoint"), child(self._folder, query)
             for file in saved.below(place):
-                put_copy(child(saved.folder, f"{place}/{file}"), child(draft, file))
+                link(child(saved.folder, f"{place}/{file}"), child(draft, file))
             for stamp in self._earlier_stamps({query, *self._lineages.later_names(name, saved.about.lineage)}):
-                put_copy(str(stamp), child(draft, f"{STAMPS}/{stamp.name}"))
+                link(str(stamp), child(draft, f"{STAMPS}/{stamp.name}"))
             if query in partitions:
                 repartition(spark, draft, partitions[query], f"job '{self._comparison.job}', query '{query}'")
             relocate(draft, checkpoint_of(self._state, query))
@@ -108,14 +106,14 @@ class RestoredStates:
                 put_in_place(Path(draft), local)
                 continue
             # Epochs count as committed when all else is there.
-            names = sorted(Location.of(draft, {}).files(), key=lambda name: name.startswith("commits/"))
+            names = sorted(Location.of(draft, {}).folder.files(), key=lambda name: name.startswith("commits/"))
             for file in names:
-                put_copy(child(draft, file), child(target, file))
+                link(child(draft, file), child(target, file))
 
     def discard(self) -> None:
         """Delete what is prepared and was not put, also by a restore that was interrupted."""
         with suppress(OSError):
-            Location.of(f"{self._state}/{DRAFTS}", {}).delete_all()
+            Location.of(f"{self._state}/{DRAFTS}", {}).folder.delete_tree()
 
     def _earlier_stamps(self, uids: Iterable[str]) -> Iterator[Path]:
         """The configurations of epochs before the cut, of which a savepoint has the last ones only.

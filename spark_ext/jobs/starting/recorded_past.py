@@ -20,8 +20,9 @@ from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime import position
 from spark_ext.spark.logs.placing import put_in_place
 from spark_ext.spark.logs.rescaled import complete as complete_rescale
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_operators import relocate
+from spark_ext.storage import local_path, move
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
@@ -259,5 +260,5 @@ def _move(state: str, memory: JobMemory, query: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     # Last the checkpoint: while it is in its old place, the next start does both again.
     with suppress(FileNotFoundError):
-        (source.parent / position.NAME).rename(target.parent / position.NAME)
+        move(source.parent / position.NAME, target.parent / position.NAME)
     put_in_place(source, target)

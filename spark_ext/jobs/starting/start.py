@@ -56,8 +56,8 @@ from spark_ext.queries.describe_failure import diagnosed
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.vitals import vitals
 from spark_ext.spark import jvm
-from spark_ext.spark.logs.spark_log import local_path
 from spark_ext.spark.session import registry
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

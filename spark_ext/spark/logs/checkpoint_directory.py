@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow.fs as pafs
-
 from spark_ext.errors import RESET, StateError
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.spark.logs.spark_log import SparkLog
-from spark_ext.stores import filesystem_of
+from spark_ext.storage import folder_at
 
 _UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9A-Za-z.-]+\.tmp(\.crc)?")
 """Names under which Spark writes a file of its logs until it is complete, and Hadoop's checksum of one."""
@@ -103,14 +100,14 @@ def clear_unfinished(checkpoint: str) -> list[str]:
     Returns:
         The names that were removed, sorted.
     """
-    fs, root = filesystem_of(checkpoint)
-    found = fs.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True))
-    if any(info.base_name.isdigit() for info in found):
+    folder = folder_at(checkpoint)
+    found = folder.names("offsets")
+    if any(name.isdigit() for name in found):
         return []
-    unfinished = [info for info in found if _UNFINISHED.fullmatch(info.base_name)]
-    for info in unfinished:
-        fs.delete_file(info.path)
-    return sorted(info.base_name for info in unfinished)
+    unfinished = sorted(filter(_UNFINISHED.fullmatch, found))
+    for name in unfinished:
+        folder.delete(f"offsets/{name}")
+    return unfinished
 
 
 def clear_drafts(checkpoint: str) -> list[str]:
@@ -130,11 +127,8 @@ def clear_drafts(checkpoint: str) -> list[str]:
     Raises:
         OSError: the directory cannot be read.
     """
-    fs, root = filesystem_of(checkpoint)
-    removed = []
-    for info in fs.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=True)):
-        if info.type is pafs.FileType.File and _DRAFT.fullmatch(info.base_name):
-            with contextlib.suppress(FileNotFoundError):  # renamed, or removed, since
-                fs.delete_file(info.path)
-                removed.append(info.path.removeprefix(root).lstrip("/"))
-    return sorted(removed)
+    folder = folder_at(checkpoint)
+    drafts = sorted(name for name in folder.files() if _DRAFT.fullmatch(name.rpartition("/")[2]))
+    for name in drafts:
+        folder.delete(name)
+    return drafts

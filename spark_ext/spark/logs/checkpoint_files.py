@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
 from spark_ext.spark import jvm
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from spark_ext.storage import move
+
 _STATE: Final = "state"
 """What Spark's maintenance writes, in a checkpoint directory."""
 
@@ -28,7 +30,7 @@ def put_in_place(prepared: Path, place: Path) -> None:
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            prepared.rename(place)
+            move(prepared, place)
         except OSError:
             if attempt == _ATTEMPTS or not _only_state(place):
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_ext.spark.logs.spark_log import local_path
+from spark_ext.storage import local_path
 
 _checkpoints: Final[set[str]] = set()
 

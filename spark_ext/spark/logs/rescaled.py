@@ -15,7 +15,8 @@ from typing import Final
 
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.spark.logs.placing import put_in_place
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import local_path, move
 
 BUILDING: Final = ".checkpoint.rescaled"
 """A copy that is being made, beside the checkpoint."""
@@ -39,9 +40,9 @@ def replace(checkpoint: Path, copy: Path, at: datetime) -> None:
         OSError: a directory cannot be renamed. Either nothing has changed, or `complete` does what is left.
     """
     time = f"{at:%Y%m%dT%H%M%S%f}"
-    copy.rename(checkpoint.with_name(f"{_NEW}{time}"))
+    move(copy, checkpoint.with_name(f"{_NEW}{time}"))
     reach(FailPoint.RESCALE_BEFORE_MOVING_ASIDE)
-    checkpoint.rename(checkpoint.with_name(f"{_OLD}{time}"))
+    move(checkpoint, checkpoint.with_name(f"{_OLD}{time}"))
     reach(FailPoint.RESCALE_MOVED_ASIDE)
     take(str(checkpoint))
 

@@ -8,17 +8,11 @@ keeps about 100 epochs. Listener events are only hints that something has change
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
-
-import pyarrow.fs as pafs
 
 from spark_ext.errors import StateError
 from spark_ext.model.offsets import LoggedOffsets
-from spark_ext.stores import filesystem_of
+from spark_ext.storage import LocalFolder, folder_at
 
 
 class SparkLog:
@@ -30,9 +24,7 @@ class SparkLog:
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
-        self._local = local_path(checkpoint)
-        if self._local is None:
-            self._remote, self._root = filesystem_of(checkpoint)
+        self._folder = folder_at(checkpoint)
 
     def exists(self) -> bool:
         """Whether a query was ever started on this directory."""
@@ -68,13 +60,7 @@ class SparkLog:
 
     def committed_at(self, epoch: int) -> float | None:
         """When `commits/<epoch>` was written, seconds since 1970; None if it does not exist."""
-        if self._local is not None:
-            try:
-                return (self._local / "commits" / str(epoch)).stat().st_mtime
-            except FileNotFoundError:
-                return None
-        info = self._remote.get_file_info(f"{self._root}/commits/{epoch}")
-        return None if info.mtime_ns is None else info.mtime_ns / 1e9
+        return self._folder.modified(f"commits/{epoch}")
 
     def offsets(self, epoch: int) -> LoggedOffsets | None:
         """`offsets/<epoch>`; None if it does not exist (not planned yet, or already removed by Spark)."""
@@ -83,24 +69,11 @@ class SparkLog:
 
     def has(self, name: str) -> bool:
         """Whether a file of the directory exists; `name` is relative to it."""
-        if self._local is not None:
-            return (self._local / name).is_file()
-        try:
-            # One request; `get_file_info` would also list, to find out whether it is a folder.
-            self._remote.open_input_file(f"{self._root}/{name}").close()
-        except FileNotFoundError:
-            return False
-        return True
+        return self._folder.has(name)
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, in no order; none if there is no such folder."""
-        if self._local is not None:
-            try:
-                return [item.name for item in os.scandir(self._local / folder)]
-            except FileNotFoundError:
-                return []
-        selector = pafs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-        return [info.base_name for info in self._remote.get_file_info(selector)]
+        return self._folder.names(folder)
 
     def numbers(self, folder: str) -> list[int]:
         """Those names in a folder that are numbers."""
@@ -113,23 +86,13 @@ class SparkLog:
 
     def read_bytes(self, name: str) -> bytes | None:
         """The content of a file of the directory; None if it does not exist."""
-        try:
-            if self._local is not None:
-                return (self._local / name).read_bytes()
-            with self._remote.open_input_stream(f"{self._root}/{name}") as stream:
-                return bytes(stream.read())
-        except FileNotFoundError:
-            return None
+        return self._folder.find(name)
 
     def parsed(self, name: str, text: str | None = None) -> dict[str, Any]:
         """The object of a JSON file of the directory; empty if it does not exist.
 
         Args:
-            name: relative to the directory.
             text: JSON that was read from it; None: all of it, read now.
-
-        Raises:
-            StateError: it is torn.
         """
         text = self.read(name) if text is None else text
         try:
@@ -144,16 +107,8 @@ class SparkLog:
             ) from None
 
     def delete(self, name: str) -> None:
-        """Remove a file of the directory that is none of Spark's; one that is not there is ignored.
-
-        Raises:
-            OSError: it cannot be removed.
-        """
-        with suppress(FileNotFoundError):
-            if self._local is not None:
-                (self._local / name).unlink()
-            else:
-                self._remote.delete_file(f"{self._root}/{name}")
+        """Remove a file of the directory that is none of Spark's; one that is not there is ignored."""
+        self._folder.delete(name)
 
     def replace(self, name: str, text: str) -> None:
         """Put a new file in the place of one of the directory, for a copy on which no query runs.
@@ -161,15 +116,9 @@ class SparkLog:
         The old file keeps its content under its other names. Hadoop's checksum of it is removed.
         """
         folder, _, base = name.rpartition("/")
-        if self._local is None:
-            with self._remote.open_output_stream(f"{self._root}/{name}") as stream:
-                stream.write(text.encode())
-            return
-        (self._local / folder).mkdir(parents=True, exist_ok=True)
-        draft = self._local / folder / f".{base}.{os.getpid()}"
-        draft.write_text(text)
-        (self._local / folder / f".{base}.crc").unlink(missing_ok=True)
-        draft.replace(self._local / name)
+        if isinstance(self._folder, LocalFolder):
+            self._folder.delete(f"{folder}/.{base}.crc")
+        self._folder.write(name, text)
 
 
 def parse_offsets(epoch: int, text: str) -> LoggedOffsets | None:
@@ -178,9 +127,6 @@ def parse_offsets(epoch: int, text: str) -> LoggedOffsets | None:
     Version 1 of the log has one line per source, in plan order. Version 2, which the setting
     `spark.sql.streaming.offsetLog.formatVersion` selects, has lines `id:offset`: the id is the source's position, or
     its name where source evolution is on.
-
-    Raises:
-        StateError: the log has a version that is not known.
     """
     lines = text.splitlines()
     if len(lines) < 2 or not lines[0].startswith("v"):
@@ -209,11 +155,3 @@ def _parsed(line: str) -> Any:
         return json.loads(line)
     except ValueError:
         return line
-
-
-def local_path(uri: str) -> Path | None:
-    """The local path behind a plain path or a `file:` URI; None for any other scheme."""
-    parsed = urlparse(uri)
-    if parsed.scheme == "file":
-        return Path(unquote(parsed.path))
-    return Path(uri) if not parsed.scheme else None

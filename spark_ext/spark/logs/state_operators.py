@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_ext.spark.logs.spark_log import SparkLog, local_path
+from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import local_path
 
 _ONLY: Final = "default"
 """The name of the store of an operator that has one. It has no folder of its own within the partition's."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from spark_ext.spark.session.environment import find_java
 from spark_ext.spark.session.spark_home import user_cache
+from spark_ext.storage import move
 
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 """Spark's launcher passes the options in it to the driver's JVM."""
@@ -79,7 +80,7 @@ def make(archive: Path, program: Sequence[str], options: str = "") -> str:
         # Returns when the JVM, which outlives the program, has closed the output: the archive is complete then.
         done = subprocess.run(program, env={**os.environ, VARIABLE: said}, capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            draft.replace(archive)
+            move(draft, archive)
             return ""
         return f"exit code {done.returncode}: {done.stderr.strip() or done.stdout.strip()}"
     except OSError as problem:

@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlparse
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark.session import environment
 from spark_ext.spark.session.spark_home import user_cache
+from spark_ext.storage import LocalFolder
 
 RESOLVER_KEYS: Final = (
     "spark.jars.ivy",
@@ -120,10 +121,7 @@ def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
     found = _resolve(coordinates, home, settings)
     # Without this file the next start resolves again, which is only slower.
     with contextlib.suppress(OSError):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        draft = note.with_name(f".{note.name}.{os.getpid()}")
-        draft.write_text("\n".join(str(path) for path in found))
-        draft.replace(note)
+        LocalFolder(note.parent).write(note.name, "\n".join(str(path) for path in found))
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from spark_ext.spark.session.registry import lag_note
 from spark_ext.spark.watching.source_reports import SourceReport
+from spark_ext.storage import LocalFolder
 
 RECENT: Final = 1.0
 """Notes are read again after so long, s, however often somebody asks."""
@@ -36,9 +37,7 @@ def write(place: Path, uid: str, lag: int, at: float) -> bool:
     """
     if not (place / f"{uid}.json").exists():
         return False
-    draft = place / f".{uid}.lag.{os.getpid()}"
-    draft.write_text(json.dumps({"lag": lag, "at": at}))
-    draft.replace(place / lag_note(uid))
+    LocalFolder(place, make=False).write(lag_note(uid), json.dumps({"lag": lag, "at": at}))
     return True
 
 

@@ -15,8 +15,8 @@ from spark_ext.errors import EnvironmentProblem, refused
 from spark_ext.masking import logger
 from spark_ext.spark import jvm
 from spark_ext.spark.session.jars import jar_version, session_jars
-from spark_ext.stores import StoreOptions, is_s3
-from spark_ext.stores.options import S3A
+from spark_ext.storage import StoreOptions, is_s3
+from spark_ext.storage.options import S3A
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError
+from spark_ext.storage import LocalFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,10 +171,7 @@ def write_private(target: Path, value: Any) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(value, file)
-    draft.replace(target)
+    LocalFolder(target.parent, make=False).write(target.name, json.dumps(value), private=True)
 
 
 def publish(entries: Iterable[Registration], place: Path) -> None:

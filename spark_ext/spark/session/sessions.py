@@ -25,7 +25,7 @@ from spark_ext.spark.session import class_archive, environment, formats, object_
 from spark_ext.spark.session.jars import delta_jars, installed_home
 from spark_ext.spark.session.spark_home import home_without_zip
 from spark_ext.spark.session.submitted import master_of, submitted_settings
-from spark_ext.stores import StoreOptions
+from spark_ext.storage import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,6 +13,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from spark_ext.storage import move
+
 
 def user_cache() -> Path:
     """The folder of what is made or looked up once for a user of this machine, whether or not it is there."""
@@ -49,7 +51,7 @@ def _make(package: Path, home: Path) -> None:
         if (package / name).exists():
             (draft / name).symlink_to(package / name)
     try:
-        draft.rename(home)
+        move(draft, home)
     except OSError:
         if not home.is_dir():
             raise

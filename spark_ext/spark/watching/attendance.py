@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from spark_ext.storage import LocalFolder
+
 PROPERTY: Final = "spark_ext.samples"
 """Local property of a query's tasks: the job's state directory."""
 
@@ -136,9 +138,7 @@ def attend(role: str, state: str, query: str, uid: str = "") -> None:
             before, _present = _present, _Present(state, "", place, _listening(place))
             if before is not None:
                 before.leave()
-        draft = place / f".{os.getpid()}.tmp"
-        draft.write_text(note)
-        draft.replace(place / f"{os.getpid()}.json")
+        LocalFolder(place, make=False).write(f"{os.getpid()}.json", note)
         if not _present.note:
             watch(state, place)
         _present.note = note

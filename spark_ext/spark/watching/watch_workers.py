@@ -4,7 +4,7 @@
 
 Started by the first process that leaves a note; see `attendance`. It ends when none of those that have left one is
 alive. A request is a file of the state directory, `samples/<id>.request`; the answer is `samples/<id>.answer-<who>`.
-Needs the standard library and psutil alone, for a state directory on an object store pyarrow as well.
+Needs the standard library, psutil and this package's storage; for a state directory on an object store pyarrow as well.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
+
+if TYPE_CHECKING:
+    from spark_ext.storage import Folder
 
 EVERY: Final = 0.5
 """How often requests are looked for in a local folder, s."""
@@ -39,75 +42,13 @@ OLDEST: Final = 60.0
 """Age at which a request is not answered any more, s."""
 
 
-class Folder(Protocol):
-    """The folder `samples` of a state directory."""
-
-    def names(self) -> list[str]:
-        """Of its files."""
-
-    def read(self, name: str) -> bytes:
-        """A file's content."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file at once."""
-
-
-class LocalFolder:
-    """On a local path."""
-
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-
-    def names(self) -> list[str]:
-        """See `Folder`."""
-        try:
-            return os.listdir(self._path)  # noqa: PTH208 twice a second: no objects for each name
-        except OSError:
-            return []
-
-    def read(self, name: str) -> bytes:
-        """See `Folder`."""
-        return (self._path / name).read_bytes()
-
-    def write(self, name: str, content: bytes) -> None:
-        """See `Folder`."""
-        draft = self._path / f".{name}"
-        draft.write_bytes(content)
-        draft.replace(self._path / name)
-
-
-class RemoteFolder:
-    """On an object store."""
-
-    def __init__(self, uri: str) -> None:
-        import pyarrow.fs
-
-        self._files, self._root = pyarrow.fs.FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
-
-    def names(self) -> list[str]:
-        """See `Folder`."""
-        import pyarrow.fs
-
-        found = self._files.get_file_info(pyarrow.fs.FileSelector(self._root, allow_not_found=True))
-        return [one.base_name for one in found]
-
-    def read(self, name: str) -> bytes:
-        """See `Folder`."""
-        with self._files.open_input_stream(f"{self._root}/{name}") as stream:
-            return bytes(stream.read())
-
-    def write(self, name: str, content: bytes) -> None:
-        """See `Folder`."""
-        with self._files.open_output_stream(f"{self._root}/{name}") as stream:
-            stream.write(content)
-
-
 def samples_of(state: str) -> tuple[Folder, float]:
     """The folder of the requests, and how often to look."""
-    state = state.rstrip("/")
-    if "://" in state:
-        return RemoteFolder(f"{state}/samples"), EVERY_REMOTE
-    return LocalFolder(f"{state.removeprefix('file:')}/samples"), EVERY
+    from spark_ext.storage import LocalFolder, folder_at
+
+    # A folder that is gone is not made again for an answer.
+    samples = folder_at(f"{state.rstrip('/')}/samples", make=False)
+    return samples, EVERY if isinstance(samples, LocalFolder) else EVERY_REMOTE
 
 
 class Watcher:
@@ -171,7 +112,7 @@ class Watcher:
             for pid, text in self._stacks(found).items():
                 found[pid]["stack"] = text
         answer = {"host": socket.gethostname(), "processes": list(found.values())}
-        self._samples.write(f"{asked}.answer-{self._who}", json.dumps(answer).encode())
+        self._samples.write(f"{asked}.answer-{self._who}", json.dumps(answer))
 
     def _usage(self, pid: int) -> dict[str, Any]:
         process = self._known[pid]
@@ -231,4 +172,5 @@ def main(state: str, notes: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[3])  # run as a file: the package's folder, not this file's
     main(sys.argv[1], sys.argv[2])

@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
-from spark_ext.datafiles.location import Location
 from spark_ext.delta.fenced_log import write_files
 from spark_ext.errors import CommitError, StateError, StorageError
 from spark_ext.exchange.contract import Parts
@@ -22,6 +21,7 @@ from spark_ext.exchange.delta.log import DeltaLog
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
 from spark_ext.exchange.pinned import pin, put_back
 from spark_ext.exchange.positions import Front
+from spark_ext.storage import Location
 from spark_ext.testing.exchange_contract import ExchangeContract
 from spark_ext.testing.exchange_driver import WHO, Place, Producer, Reader
 from spark_ext.testing.waiting import until

@@ -12,10 +12,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.schema import PrimitiveType
 
-from spark_ext.datafiles.location import Location
 from spark_ext.delta import log_checkpoints, sink_table
 from spark_ext.errors import ConfigurationError, StorageError
 from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.storage import Location
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, ids, numbered, table
 
 COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED

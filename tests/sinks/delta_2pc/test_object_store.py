@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.datafiles.location import Location
 from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.storage import Location
 from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, ids, numbered
 
 
@@ -58,6 +58,6 @@ def test_partition_folders_have_plain_names(tmp_path: Path) -> None:
 def test_a_missing_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     place = Location(f"file://{tmp_path}/t")
-    place.delete("nothing.parquet")
-    assert place.read("nothing") is None
-    assert list(place.files()) == []
+    place.folder.delete("nothing.parquet")
+    assert place.folder.find("nothing") is None
+    assert list(place.folder.files()) == []

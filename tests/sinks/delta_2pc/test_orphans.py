@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_ext.datafiles.location import Location
 from spark_ext.delta import orphans
 from spark_ext.errors import FencedError
 from spark_ext.sinks.contract import Claim
+from spark_ext.storage import Location
 from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, ids, numbered
 
 

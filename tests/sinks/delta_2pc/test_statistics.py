@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
-from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.partition_values import STRING_PREFIX, greatest_text, least_text
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sinks.contract import Task
+from spark_ext.storage import Location
 
 TASK = Task("out", "q", 0, 0, 0, 1, 0)
 

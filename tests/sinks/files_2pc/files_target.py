@@ -17,10 +17,10 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 from pyspark.sql import types as T
 
-from spark_ext.datafiles.location import Location
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.files_2pc.folder import Folder
 from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit, committed_files
+from spark_ext.storage import Location
 from spark_ext.testing.every_type import EVERY_TYPE, without
 from spark_ext.testing.sink_driver import Row, SinkTarget, arrow_schema
 from tests.support.folders import folder_snapshot
@@ -67,7 +67,7 @@ class FilesTarget(SinkTarget):
         return {**row, "name": f"{row['name']:x<300}"}
 
     def leftovers(self) -> set[str]:
-        return set(self._folder().files.files()) - {file["path"] for file in self._folder().committed()}
+        return set(self._folder().files.folder.files()) - {file["path"] for file in self._folder().committed()}
 
     def drop(self) -> None:
         shutil.rmtree(self.path)

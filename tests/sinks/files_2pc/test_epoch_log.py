@@ -8,16 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ext.datafiles import once
-from spark_ext.datafiles.exclusive import put_if_absent
 from spark_ext.errors import CommitError, StateError
 from spark_ext.model.commits import FenceMark
 from spark_ext.sinks.files_2pc.epoch_log import Entry, EpochLog, LogState
+from spark_ext.storage import LocalFolder
 
 
 def epoch(number: int, application: str = "a") -> Entry:
@@ -51,9 +51,9 @@ def test_a_log_is_the_fold_of_its_entries_however_they_were_merged(
     for entry in wanted:
         state = state.after(entry)
         # A new object each time, as each epoch of a query has.
-        write(EpochLog(folder, span), entry)
-        assert EpochLog(folder, span).state() == state
-    assert list(EpochLog(folder, span).entries()) == wanted
+        write(EpochLog(LocalFolder(folder), span), entry)
+        assert EpochLog(LocalFolder(folder), span).state() == state
+    assert list(EpochLog(LocalFolder(folder), span).entries()) == wanted
 
 
 def test_a_claim_of_an_older_release_has_no_random_number() -> None:
@@ -68,7 +68,7 @@ def test_a_claim_of_an_older_release_has_no_random_number() -> None:
 
 
 def test_a_log_of_many_entries_has_few_files(tmp_path: Path) -> None:
-    log = EpochLog(tmp_path, span=5)
+    log = EpochLog(LocalFolder(tmp_path), span=5)
     most = 0
     for number in range(700):
         write(log, epoch(number))
@@ -82,7 +82,7 @@ def test_writers_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
     done = Event()
 
     def count(application: str) -> None:
-        log = EpochLog(tmp_path, span=3)
+        log = EpochLog(LocalFolder(tmp_path), span=3)
         for number in range(60):
 
             def next_one(state: LogState, number: int = number) -> Entry:
@@ -100,7 +100,7 @@ def test_writers_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
         longest: list[Entry] = []
         looks = 0
         while not done.is_set():
-            seen = EpochLog(tmp_path, span=3).entries()
+            seen = EpochLog(LocalFolder(tmp_path), span=3).entries()
             assert seen[: len(longest)] == longest
             longest, looks = seen, looks + 1
         return looks
@@ -113,14 +113,14 @@ def test_writers_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
         finally:
             done.set()
         assert reader.result() > 0
-    entries = EpochLog(tmp_path, span=3).entries()
+    entries = EpochLog(LocalFolder(tmp_path), span=3).entries()
     for name in ("app0", "app1", "app2", "app3"):
         assert [entry["epoch"] for entry in entries if entry["application"] == name] == list(range(60))
 
 
 def test_a_writer_frozen_for_so_long_that_its_place_was_merged_away_decides_again(tmp_path: Path) -> None:
     """The file that it would create is no longer there: it can be created, and must not count."""
-    log, other = EpochLog(tmp_path, span=2), EpochLog(tmp_path, span=2)
+    log, other = EpochLog(LocalFolder(tmp_path), span=2), EpochLog(LocalFolder(tmp_path), span=2)
     write(log, epoch(0))
     looks: list[LogState] = []
 
@@ -142,7 +142,7 @@ def test_a_reader_frozen_for_so_long_that_a_place_has_another_writers_file_looks
     tmp_path: Path, look: Callable[[EpochLog], object]
 ) -> None:
     """The file that such a writer takes back at once is where the reader saw one that counted."""
-    other = EpochLog(tmp_path, span=2)
+    other = EpochLog(LocalFolder(tmp_path), span=2)
     first = tmp_path / f"{0:020}.jsonl"
     write(other, epoch(0))
 
@@ -151,16 +151,16 @@ def test_a_reader_frozen_for_so_long_that_a_place_has_another_writers_file_looks
             if not other.state().epochs["a"]:
                 write(other, *map(epoch, range(1, 8)))
                 assert not first.exists(), "merged and deleted"
-                write(EpochLog(tmp_path / "late"), epoch(0, "late"))
+                write(EpochLog(LocalFolder(tmp_path / "late")), epoch(0, "late"))
                 (tmp_path / "late" / first.name).rename(first)
             return super()._entries(piece)  # type: ignore[arg-type]
 
-    assert look(Frozen(tmp_path, span=2)) == look(other)
+    assert look(Frozen(LocalFolder(tmp_path), span=2)) == look(other)
     assert first.exists(), "even if it is never taken back"
 
 
 def test_merging_that_a_crash_prevented_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = EpochLog(tmp_path, span=3)
+    log = EpochLog(LocalFolder(tmp_path), span=3)
     with monkeypatch.context() as crash:
         crash.setattr(EpochLog, "_merge", lambda *_: None)
         write(log, *map(epoch, range(7)))
@@ -171,49 +171,47 @@ def test_merging_that_a_crash_prevented_is_made_up_for(tmp_path: Path, monkeypat
 
 
 def test_nothing_is_written_when_nothing_is_decided(tmp_path: Path) -> None:
-    log = EpochLog(tmp_path / "log")
+    log = EpochLog(LocalFolder(tmp_path / "log"))
     assert log.append(lambda state: None, "1") is None
     assert log.state() == LogState()
     assert log.entries() == []
 
 
 def test_entries_that_somebody_has_deleted_are_missed(tmp_path: Path) -> None:
-    log = EpochLog(tmp_path)
+    log = EpochLog(LocalFolder(tmp_path))
     write(log, *map(epoch, range(3)))
     (tmp_path / f"{1:020}.jsonl").unlink()
     with pytest.raises(StateError, match="entries of the log are missing"):
         log.state()
 
 
-def test_an_entry_whose_folder_is_deleted_at_once_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_whose_folder_is_deleted_is_written_again(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     puts: list[bool] = []
 
-    def put(file: Path, text: str, writer: str) -> bool:
-        puts.append(put_if_absent(file, text, writer))
-        if len(puts) == 1:
-            shutil.rmtree(folder)
-        return puts[-1]
+    class Deleted(LocalFolder):
+        def create_once(self, *args: Any, **options: Any) -> bool:
+            puts.append(super().create_once(*args, **options))
+            if len(puts) == 1:
+                shutil.rmtree(folder)
+            return puts[-1]
 
-    monkeypatch.setattr(once, "put_if_absent", put)
-    write(EpochLog(folder), epoch(0))
+    write(EpochLog(Deleted(folder)), epoch(0))
     assert puts == [True, True]
-    assert [entry["epoch"] for entry in EpochLog(folder).entries()] == [0]
+    assert [entry["epoch"] for entry in EpochLog(LocalFolder(folder)).entries()] == [0]
 
 
 def test_drafts_of_dead_writers_are_swept(tmp_path: Path) -> None:
     for writer in (0, 1, 2):
         (tmp_path / f".draft-{writer}-abc").touch()
-    EpochLog(tmp_path).sweep(lambda writer: 0 < int(writer) < 2)
+    EpochLog(LocalFolder(tmp_path)).sweep(lambda writer: 0 < int(writer) < 2)
     assert sorted(item.name for item in tmp_path.iterdir()) == [".draft-0-abc", ".draft-2-abc"]
 
 
 @pytest.mark.parametrize("left", [0, 20, -1])
 def test_an_entry_that_a_power_failure_has_emptied_or_cut_is_reported(tmp_path: Path, left: int) -> None:
     """Not passed over, which would commit its epoch again, and not taken for another writer."""
-    log = EpochLog(tmp_path / "l")
+    log = EpochLog(LocalFolder(tmp_path / "l"))
     write(log, epoch(0), epoch(1))
     newest = max((tmp_path / "l").glob("0*.jsonl"))
     newest.write_bytes(newest.read_bytes()[:left])

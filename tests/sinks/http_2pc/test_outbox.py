@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_ext.datafiles.location import Location
 from spark_ext.errors import StateError
 from spark_ext.sinks.contract import Claim, Epoch, Task
 from spark_ext.sinks.http_2pc.chunks import Cut
 from spark_ext.sinks.http_2pc.outbox import Outbox
 from spark_ext.sinks.http_2pc.outbox_pieces import stage
+from spark_ext.storage import Location
 from spark_ext.testing.sink_driver import NUMBERS, numbered, table
 
 CLAIM = Claim("out", "job", "job-1", 1, 0, start=71, query_id="q", planned=9)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from spark_ext import masking
 from spark_ext.errors import ConfigurationError
-from spark_ext.stores import StoreOptions, filesystem_of, is_s3
-from spark_ext.stores.options import KEYS
+from spark_ext.storage import StoreOptions, filesystem_of, is_s3
+from spark_ext.storage.options import KEYS
 
 GOOD = {
     "aws_access_key_id": "AKIA-of-a-test",

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.stores.options import StoreOptions, is_s3
+from spark_ext.storage.options import StoreOptions, is_s3
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -23,11 +23,6 @@ def filesystem_of(uri: str, options: Mapping[str, str] | None = None) -> tuple[f
 
     Args:
         uri: an absolute local path, or a URI. `s3a://`, as Hadoop writes it, is `s3://`.
-        options: of a store with the interface of S3, as delta-rs names them, which come before the environment.
-
-    Raises:
-        ValueError: Arrow has no file system for it.
-        OSError: its store cannot be opened.
     """
     import pyarrow.fs
 

@@ -93,16 +93,7 @@ class StoreOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, object], who: str, *, kept: str = NOTHING_DONE) -> StoreOptions:
-        """Check options that a user wrote.
-
-        Args:
-            given: by name, in any case.
-            who: who has them, for messages.
-            kept: what is safe, for messages.
-
-        Raises:
-            ConfigurationError: an option is unknown, unsafe, invalid, or lacks another one; names it.
-        """
+        """Check options that a user wrote."""
         values: dict[str, str] = {}
         for raw, value in given.items():
             name = str(raw).lower()
@@ -122,11 +113,7 @@ class StoreOptions:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> StoreOptions:
-        """Those options that are variables of an environment, unchecked. None of their values is remembered as secret.
-
-        Args:
-            environment: such as `os.environ`.
-        """
+        """Those options that are variables of an environment, unchecked; their values are not remembered as secrets."""
         found = {name: environment.get(name.upper(), "") for name in KEYS}
         for other, name in _OTHER_NAMES.items():
             found[name] = found[name] or environment.get(other.upper(), "")
@@ -149,11 +136,7 @@ class StoreOptions:
         return found
 
     def enter(self, environment: MutableMapping[str, str]) -> None:
-        """Let delta-rs and Arrow find the options.
-
-        Args:
-            environment: of a process, which it hands on to those that it starts.
-        """
+        """Let delta-rs and Arrow find the options."""
         environment.update(self.environment())
 
     def hadoop(self) -> dict[str, str]:

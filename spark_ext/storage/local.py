@@ -1,0 +1,245 @@
+"""Folders on a file system, which machines may share."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.storage.folder import DRAFT, NOBODY, Folder, is_data
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
+
+_ATTEMPTS: Final = 10
+"""How often a folder is made again that others remove at the same time."""
+
+_NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES})
+"""What a file system says that cannot link these two names: another file system, or one without hard links."""
+
+_NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF})
+"""What a file system says on which folders are not synced apart from their files."""
+
+
+class LocalFolder(Folder):
+    """See `Folder`. A file is written under another name, then renamed, or linked to its own name.
+
+    Args:
+        make: whether writing makes the folder; otherwise it must exist.
+    """
+
+    def __init__(self, path: Path, *, make: bool = True) -> None:
+        super().__init__(str(path))
+        self.path, self._make = path, make
+
+    def below(self, name: str) -> LocalFolder:
+        """A folder in this one, of the same class."""
+        return type(self)(self.path / name, make=self._make)
+
+    def read(self, name: str) -> bytes:
+        """See `Folder`."""
+        return (self.path / name).read_bytes()
+
+    def write(
+        self,
+        name: str,
+        content: bytes | str,
+        *,
+        durable: bool = False,
+        private: bool = False,
+        writer: str = NOBODY,
+    ) -> None:
+        """See `Folder`."""
+        target = self.path / name
+        draft = self._draft(target, content, durable=durable, private=private, writer=writer)
+        try:
+            self._replace(draft, target)
+        except BaseException:
+            _discard(draft)
+            raise
+        if durable:
+            self._sync(target.parent)
+
+    def create_once(self, name: str, content: bytes | str, *, durable: bool = False, writer: str = NOBODY) -> bool:
+        """See `Folder`. A hard link is atomic, also on NFS."""
+        target = self.path / name
+        draft = self._draft(target, content, durable=durable, private=False, writer=writer)
+        try:
+            self._link(draft, target)
+        except FileExistsError:
+            return False
+        finally:
+            _discard(draft)  # its failure is not the one to report; the draft's owner sweeps it
+        if durable:
+            self._sync(target.parent)
+        return True
+
+    def link(self, source: Path, name: str) -> None:
+        """Make a file hold what another one holds: by a hard link, or else a copy; a file of this name is replaced.
+
+        A hard link costs neither time nor space, and keeps the content after the other name is deleted. It is right
+        only for files that nobody changes, such as those of Spark's checkpoints, whose writers rename new files.
+        """
+        target = self.path / name
+        for _ in range(_ATTEMPTS):
+            try:
+                self._link(source, target)
+            except FileExistsError:
+                with suppress(FileNotFoundError):
+                    if target.samefile(source):
+                        return
+                    target.unlink()
+            except FileNotFoundError:
+                source.stat()
+                target.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                if problem.errno not in _NO_LINK:
+                    raise
+                self._copy(source, target)
+                return
+            else:
+                return
+        raise FileExistsError(f"the file {target} is made and removed again and again")
+
+    def open_input(self, name: str) -> NativeFile:
+        """See `Folder`."""
+        import pyarrow as pa
+
+        return pa.OSFile(str(self.path / name), "rb")
+
+    def open_output(self, name: str) -> NativeFile:
+        """See `Folder`."""
+        import pyarrow as pa
+
+        target = self.path / name
+        try:
+            return pa.OSFile(str(target), "wb")
+        except FileNotFoundError:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return pa.OSFile(str(target), "wb")
+
+    def sync(self, name: str) -> None:
+        """Make a file durable that something else has written and closed: the file, then its folder."""
+        self._sync(self.path / name)
+        self._sync((self.path / name).parent)
+
+    def has(self, name: str) -> bool:
+        """See `Folder`."""
+        return os.path.isfile(f"{self.uri}/{name}")  # noqa: PTH113 - asked 50 times a second
+
+    def modified(self, name: str) -> float | None:
+        """See `Folder`."""
+        try:
+            return (self.path / name).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def names(self, under: str = "") -> list[str]:
+        """See `Folder`."""
+        try:
+            return os.listdir(self.path / under)  # noqa: PTH208 - no objects for each name
+        except FileNotFoundError:
+            return []
+
+    def files(self, under: str = "", *, data_only: bool = False) -> Iterator[str]:
+        """See `Folder`. Symbolic links to folders are not followed."""
+        return _below(self.uri, f"{under.rstrip('/')}/" if under else "", data_only)
+
+    def delete(self, name: str) -> None:
+        """See `Folder`."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def delete_tree(self, under: str = "") -> None:
+        """See `Folder`."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.path / under)
+
+    def prune(self, under: str = "") -> None:
+        """See `Folder`."""
+        with suppress(OSError):
+            (self.path / under).rmdir()
+
+    def _draft(self, target: Path, content: bytes | str, *, durable: bool, private: bool, writer: str) -> Path:
+        draft = target.with_name(f"{DRAFT}{writer}-{secrets.token_hex(8)}")
+        descriptor = self._opened(draft, 0o600 if private else 0o666, durable)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+            if durable:
+                self._sync(draft)
+        except BaseException:
+            _discard(draft)
+            raise
+        return draft
+
+    def _opened(self, draft: Path, mode: int, durable: bool) -> int:
+        for _ in range(_ATTEMPTS):
+            try:
+                return os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            except FileNotFoundError:
+                # Others may remove it in between: a driver that has moved what an earlier attempt had left in it.
+                if not self._make:
+                    raise
+                self._made(draft.parent, durable)
+        raise FileNotFoundError(f"the folder {draft.parent} is removed again and again")
+
+    def _made(self, folder: Path, durable: bool) -> None:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()] if durable else []
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in missing:
+            self._sync(one.parent)
+
+    # Each step that a power failure can separate from the next: a test records them.
+
+    def _sync(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as problem:
+            if problem.errno not in _NO_FOLDER_SYNC or not path.is_dir():
+                raise
+        finally:
+            os.close(descriptor)
+
+    def _link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+
+    def _replace(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def _copy(self, source: Path, target: Path) -> None:
+        draft = target.with_name(f"{DRAFT}{NOBODY}-{secrets.token_hex(8)}")
+        try:
+            shutil.copyfile(source, draft)
+            self._replace(draft, target)
+        except BaseException:
+            _discard(draft)
+            raise
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file or folder within a file system; a file or an empty folder in its place is replaced."""
+    source.replace(target)
+
+
+def _discard(draft: Path) -> None:
+    with suppress(OSError):
+        draft.unlink(missing_ok=True)
+
+
+def _below(root: str, prefix: str, data_only: bool) -> Iterator[str]:
+    try:
+        found = os.scandir(f"{root}/{prefix}")
+    except FileNotFoundError:
+        return
+    with found:
+        for entry in found:
+            if not entry.is_dir(follow_symlinks=False):
+                yield prefix + entry.name
+            elif not data_only or is_data(entry.name):
+                yield from _below(root, f"{prefix}{entry.name}/", data_only)

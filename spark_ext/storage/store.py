@@ -1,0 +1,161 @@
+"""Folders in object stores, by Arrow's file systems; files that are created once, by conditional writes.
+
+A conditional write (`If-None-Match: *`) creates an object unless one of its name exists, whoever else tries. Neither
+Arrow nor delta-rs offers it for plain files, so it needs the library obstore, which is delta-rs's own client.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from spark_ext.errors import EnvironmentProblem
+from spark_ext.storage.folder import NOBODY, Folder, is_data
+from spark_ext.storage.options import StoreOptions, is_s3
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+    from pyarrow import NativeFile, fs
+
+
+class StoreFolder(Folder):
+    """See `Folder`."""
+
+    def __init__(self, uri: str, opened: Callable[[], tuple[fs.FileSystem, str]]) -> None:
+        super().__init__(uri)
+        self._opened = opened
+
+    @cached_property
+    def _place(self) -> tuple[fs.FileSystem, str]:
+        system, root = self._opened()
+        return system, root.rstrip("/")
+
+    @property
+    def _system(self) -> fs.FileSystem:
+        return self._place[0]
+
+    @property
+    def _root(self) -> str:
+        return self._place[1]
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/") if self._root else name
+
+    def read(self, name: str) -> bytes:
+        """See `Folder`."""
+        with self._system.open_input_stream(self._path(name)) as stream:
+            return bytes(stream.read())
+
+    def write(
+        self,
+        name: str,
+        content: bytes | str,
+        *,
+        durable: bool = False,
+        private: bool = False,
+        writer: str = NOBODY,
+    ) -> None:
+        """See `Folder`. One request, and durable when it is answered."""
+        with self.open_output(name) as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+
+    def create_once(self, name: str, content: bytes | str, *, durable: bool = False, writer: str = NOBODY) -> bool:
+        """See `Folder`. Options of the store come from the environment."""
+        require_conditional_writes(self.uri)
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        try:
+            self._conditional.put(name, content.encode() if isinstance(content, str) else content, mode="create")
+        except AlreadyExistsError:
+            return False
+        except BaseError as problem:
+            raise OSError(str(problem)) from problem
+        return True
+
+    @cached_property
+    def _conditional(self) -> ObjectStore:
+        from obstore.store import from_url
+
+        if is_s3(self.uri):
+            plain = StoreOptions.of_environment(os.environ).values.get("aws_allow_http", "").lower() == "true"
+            return from_url(f"s3://{self.uri.partition('://')[2]}", client_options={"allow_http": plain})
+        return from_url(self.uri)
+
+    def open_input(self, name: str) -> NativeFile:
+        """See `Folder`."""
+        return self._system.open_input_file(self._path(name))
+
+    def open_output(self, name: str) -> NativeFile:
+        """See `Folder`."""
+        return self._system.open_output_stream(self._path(name))
+
+    def has(self, name: str) -> bool:
+        """See `Folder`. One request; `get_file_info` would also list, to find out whether it is a folder."""
+        try:
+            self.open_input(name).close()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def modified(self, name: str) -> float | None:
+        """See `Folder`."""
+        found = self._system.get_file_info(self._path(name)).mtime_ns
+        return None if found is None else float(found / 1e9)
+
+    def names(self, under: str = "") -> list[str]:
+        """See `Folder`."""
+        return [info.base_name for info in self._listed(under, recursive=False)]
+
+    def files(self, under: str = "", *, data_only: bool = False) -> Iterator[str]:
+        """See `Folder`."""
+        from pyarrow import fs
+
+        begin = len(self._root) + 1 if self._root else 0
+        for info in self._listed(under, recursive=True):
+            name = info.path[begin:] if begin else info.path.lstrip("/")
+            if info.type == fs.FileType.File and (not data_only or all(map(is_data, name.split("/")[:-1]))):
+                yield name
+
+    def _listed(self, under: str, *, recursive: bool) -> list[fs.FileInfo]:
+        from pyarrow import fs
+
+        found: list[fs.FileInfo] = self._system.get_file_info(
+            fs.FileSelector(self._path(under), recursive=recursive, allow_not_found=True)
+        )
+        return found
+
+    def delete(self, name: str) -> None:
+        """See `Folder`."""
+        with suppress(FileNotFoundError):
+            self._system.delete_file(self._path(name))
+
+    def delete_tree(self, under: str = "") -> None:
+        """See `Folder`."""
+        names = sorted(self.files(under), reverse=True)
+        place = self._path(under)
+        logs = [name for name in names if "/_delta_log/" in f"/{name}"]
+        if not logs and "/" in place:  # not a bucket
+            with suppress(FileNotFoundError):
+                self._system.delete_dir(place)
+            return
+        for name in (*(name for name in names if name not in logs), *logs):
+            self.delete(name)
+
+    def prune(self, under: str = "") -> None:
+        """See `Folder`. An object store has no empty folders."""
+
+
+def require_conditional_writes(who: str) -> None:
+    """Refuse an installation without the library for conditional writes."""
+    try:
+        import obstore  # noqa: F401
+    except ImportError:
+        raise EnvironmentProblem(
+            "the library obstore is missing: it writes an object on the condition that it is not there yet",
+            operator=who,
+            kept="nothing was started",
+            do="pip install 'spark-ext[object-stores]'",
+        ) from None
