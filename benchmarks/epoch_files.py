@@ -15,7 +15,7 @@ import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
 from benchmarks._spark import mean_epoch, session, warm_up, workplace
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.contract import FILE_MANAGER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,9 +61,9 @@ def _ms(spark: SparkSession, kind: str, side: str) -> float:
     """Mean time from commit to commit, ms."""
     chosen = SIDES[side]
     if chosen is None:
-        spark.conf.unset(jvm.FILE_MANAGER)
+        spark.conf.unset(FILE_MANAGER)
     else:
-        spark.conf.set(jvm.FILE_MANAGER, chosen)
+        spark.conf.set(FILE_MANAGER, chosen)
     last = STEPS[kind] - 1
     with workplace() as folder:
         frame = steps(spark, uid="in", channels=1, rows=ROWS, steps=STEPS[kind])

@@ -10,24 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
-
 from spark_ext.masking import logger
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.listeners import InJvm, wrapped
 from spark_ext.spark.watching.query_events import Hint, hint_of
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+    from pyspark.sql.streaming.query import StreamingQueryManager
 
 log = logger("spark_ext.listeners")
 
 
-class JobListener(StreamingQueryListener):
+class JobListener(InJvm):
     """Calls `on_hint` for each event; never blocks and never raises.
 
         spark.streams.addListener(JobListener(print))
@@ -39,14 +33,10 @@ class JobListener(StreamingQueryListener):
     def __init__(self, on_hint: Callable[[Hint], None]) -> None:
         super().__init__()
         self._on_hint = on_hint
-        self._in_jvm: Any = None
 
-    @property
-    def _jlistener(self) -> Any:
-        # What pyspark registers with Spark; its own would convert each event in full first.
-        if self._in_jvm is None:
-            self._in_jvm = jvm.wrapped(jvm.QueryListener(self))
-        return self._in_jvm
+    def when_added(self, streams: StreamingQueryManager | None) -> Any:
+        """See `InJvm`."""
+        return wrapped(self) if self.in_jvm is None else self.in_jvm
 
     def started(self, query_id: str, run_id: str) -> None:
         """A query has started."""
@@ -67,9 +57,6 @@ class JobListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """As `progressed`, with pyspark's event."""
         self.progressed(event.progress.json)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Not needed: an idle query has committed nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """As `terminated`, with pyspark's event."""

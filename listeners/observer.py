@@ -1,4 +1,4 @@
-"""An Observer: watches the streaming queries of a session, whoever has started them.
+"""An Observer: watches the streaming queries of a session that others have started.
 
     spark.streams.addListener(sx.listeners.Observer(state="./state/observed", name="nightly"))
 
@@ -9,11 +9,9 @@ incidents with listeners, metrics, and the web page. It decides nothing: it neve
 from __future__ import annotations
 
 import atexit
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQueryManager
 
 from spark_ext.errors import refused
@@ -24,23 +22,19 @@ from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.observation import Observation
 from spark_ext.observing.settings import observer_settings
 from spark_ext.options import UID
-from spark_ext.spark import jvm
-from spark_ext.spark.classic import require_classic
+from spark_ext.spark.backend import process
+from spark_ext.spark.backend.kinds import require_classic
+from spark_ext.spark.backend.listeners import InJvm, wrapped
 from spark_ext.storage import Location, check_for_delta, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
+    from pyspark.sql.streaming.query import StreamingQueryManager
 
 _NOTHING = "nothing is watched; the queries are not touched"
 
 
-class Observer(StreamingQueryListener):
+class Observer(InJvm):
     """Watches the queries of the session to which it is added, from then on and those that run already.
 
     Queries of a `Job` in the same session are left to their job. What is watched is written to a ledger of its own,
@@ -81,7 +75,6 @@ class Observer(StreamingQueryListener):
         check_dumps(self.settings, self.state_directory, f"Observer '{name}', setting 'dumps'")
         self._takeover = takeover
         self._observation: Observation | None = None
-        self._in_jvm: Any = None
 
     @property
     def watching(self) -> bool:
@@ -93,18 +86,12 @@ class Observer(StreamingQueryListener):
         """Events for which the queue had no room: what they said was found by looking."""
         return 0 if self._observation is None else self._observation.dropped
 
-    def _set_spark_session(self, session: SparkSession) -> None:
-        # The first thing that a client of Spark Connect does with a listener, which it would then call in this process.
+    def when_client(self, session: SparkSession) -> None:
+        """See `InJvm`."""
         require_classic(session, f"Observer '{self.name}'", kept=_NOTHING)
-        super()._set_spark_session(session)
 
-    @property
-    def _jlistener(self) -> Any:
-        # What pyspark registers with Spark, and takes back from it: the only call of either kind that reaches this.
-        caller = sys._getframe(1)
-        if caller.f_code.co_name == "removeListener":
-            self.end("the listener was removed")
-            return self._in_jvm  # None, which Spark ignores, if it was never added
+    def when_added(self, streams: StreamingQueryManager | None) -> Any:
+        """See `InJvm`."""
         if self.watching:
             raise refused(
                 "it watches the queries of a session already",
@@ -112,16 +99,20 @@ class Observer(StreamingQueryListener):
                 "make another one, with a state directory of its own, for a further session",
                 kept="it continues to watch",
             )
-        manager = caller.f_locals.get("self")
-        spark = _session()
-        streams = manager if isinstance(manager, StreamingQueryManager) else spark.streams
+        spark = process.session()
+        if spark is None:
+            raise refused("no Spark session was found", "an Observer", "create one first", kept=_NOTHING)
         self._observation = Observation(
-            spark, streams, self.name, self.state_directory, self.settings, takeover=self._takeover
+            spark, streams or spark.streams, self.name, self.state_directory, self.settings, takeover=self._takeover
         )
-        self._in_jvm = jvm.wrapped(jvm.QueryListener(self._observation.inbox))
-        self._observation.start(self._in_jvm)
+        in_jvm = wrapped(self._observation.inbox)
+        self._observation.start(in_jvm)
         atexit.register(self.end, "the interpreter has exited")
-        return self._in_jvm
+        return in_jvm
+
+    def when_removed(self) -> None:
+        """See `InJvm`."""
+        self.end("the listener was removed")
 
     def end(self, reason: str = "on request") -> None:
         """Stop watching, in order: what is known is written, and listeners of incidents have two seconds.
@@ -134,24 +125,3 @@ class Observer(StreamingQueryListener):
         atexit.unregister(self.end)
         if self._observation is not None:
             self._observation.end(reason)
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Not used: the JVM's events are taken as they are."""
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Not used."""
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Not used."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Not used."""
-
-
-def _session() -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    found = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-    if found is None:
-        raise refused("there is no Spark session", "an Observer", "create one first", kept=_NOTHING)
-    return found

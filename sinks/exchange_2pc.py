@@ -27,6 +27,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import not_the_target
 from spark_ext.options import Milliseconds, Names
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.worker_internals import to_arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,7 +128,6 @@ class ExchangeSink(TwoPhaseCommitSink):
     def validate(self, schema: StructType) -> None:
         """Refuse types that Arrow does not have, and a key or partition column that is not there."""
         from pyspark.errors import PySparkTypeError
-        from pyspark.sql.pandas.types import to_arrow_type
 
         names = schema.fieldNames()
         for name in (*self.options.key, *((self.options.partition_column,) if self.options.partition_column else ())):
@@ -135,7 +135,7 @@ class ExchangeSink(TwoPhaseCommitSink):
                 raise refused(f"there is no column '{name}'", self._who, f"choose from: {', '.join(names)}")
         for field in schema.fields:
             try:
-                to_arrow_type(field.dataType, timezone="UTC")
+                to_arrow_type(field.dataType)
             except PySparkTypeError:
                 raise refused(
                     f"column '{field.name}' has the type {field.dataType.simpleString()}, which Arrow does not support",

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from spark_ext.control.with_control import with_control as with_control
     from spark_ext.jobs.job import Job as Job
     from spark_ext.jobs.result import JobResult as JobResult
+    from spark_ext.spark.backend.failures import classify as classify
     from spark_ext.spark.session.catalogue import table_path as table_path
     from spark_ext.spark.session.sessions import register as register
     from spark_ext.spark.session.sessions import session as session
-    from spark_ext.spark.watching.classified import classify as classify
     from spark_ext.steering.control import Control as Control
     from spark_ext.watermark import with_watermark as with_watermark
 
@@ -38,7 +38,7 @@ _PLACES = {
     "Job": "spark_ext.jobs.job:Job",
     "JobResult": "spark_ext.jobs.result:JobResult",
     "async_map": "spark_ext.asynchronous:async_map",
-    "classify": "spark_ext.spark.watching.classified:classify",
+    "classify": "spark_ext.spark.backend.failures:classify",
     "control": "spark_ext.control",
     "errors": "spark_ext.errors",
     "failures": "spark_ext.failures",

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
+from spark_ext import worker_internals
 from spark_ext.errors import DataError, SparkExtError, TransientError, refused
-from spark_ext.failures import in_worker
+from spark_ext.failures import record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +96,7 @@ class _AsyncMap:
     who: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        in_worker.install()
+        record.install()
         loop: _Loop | None = None
         work: list[Future[list[Any]]] = []
         try:
@@ -104,7 +105,7 @@ class _AsyncMap:
                     continue
                 if loop is None:
                     loop, gate = _Loop(), asyncio.Semaphore(self.concurrency)
-                work.append(loop.run(self._map(self._rows(batch), gate)))
+                work.append(loop.run(self._map(worker_internals.rows_of(batch, self.source), gate)))
                 while len(work) >= AHEAD:
                     yield from self._take(work)
             while work:
@@ -185,17 +186,9 @@ class _AsyncMap:
             do="nothing if it is temporary: the epoch will be retried; else handle the failure in the function",
         )
 
-    def _rows(self, batch: pa.RecordBatch) -> list[Row]:
-        import pyarrow as pa
-        from pyspark.sql.conversion import ArrowTableToRowsConversion
-
-        return list(ArrowTableToRowsConversion.convert(pa.Table.from_batches([batch]), self.source))
-
     def _arrow(self, rows: list[Any]) -> Iterator[pa.RecordBatch]:
-        from pyspark.sql.conversion import LocalDataToArrowConversion
-
         try:
-            table = LocalDataToArrowConversion.convert(rows, self.target, False)
+            table = worker_internals.table_of(rows, self.target)
             for row, made in zip(rows, table.to_pylist(), strict=True):
                 _refuse_changed(row, made)
         except Exception as problem:

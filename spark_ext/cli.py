@@ -338,14 +338,14 @@ def checkpoints(
 def _job(file: Path, function: str, master: str | None, storage: list[str] | None, *, short_lived: bool = False) -> Job:
     """The job that a file defines, in a session of its own."""
     from spark_ext.script import check_file, load_function, make_job
-    from spark_ext.spark.jvm import silence
+    from spark_ext.spark.backend.kinds import backend_of
     from spark_ext.spark.session.sessions import session
 
     check_file(file)
     stores = session_storage(storage)
     # Before the file is loaded: a user function whose type is given as text needs a session, as in a notebook.
     spark = session(file.stem, master=master, short_lived=short_lived, **stores)
-    silence(spark)
+    backend_of(spark).diagnosis(spark).silence()
     return make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
 
 

@@ -9,8 +9,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark import cloudpickle
-
+from spark_ext import worker_internals
 from spark_ext.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def load_function(file: Path, name: str, **known: Any) -> Callable[..., Any]:
     vars(module).update(known)
     # Before it runs: dataclasses look up their module by name.
     sys.modules[spec.name] = module
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    worker_internals.pickle_by_value(module)
     sys.path.insert(0, str(file.resolve().parent))
     assert spec.loader is not None
     spec.loader.exec_module(module)

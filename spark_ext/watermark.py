@@ -17,8 +17,7 @@ from pyspark.sql import types as T
 from spark_ext.errors import refused
 from spark_ext.model.end_of_input import EVENT_TIME, FORMAT, TIME, UNKNOWN, ZERO, marker_uid, max_policy_error
 from spark_ext.options import UID
-from spark_ext.spark import jvm
-from spark_ext.spark.classic import require_classic
+from spark_ext.spark.backend.kinds import backend_of, require_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -88,8 +87,8 @@ def _check(df: DataFrame, who: str) -> tuple[str, ...]:
     policy = df.sparkSession.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")
     if str(policy).lower() == "max":
         raise max_policy_error(who)
-    leaves = jvm.plan_sources(df)
-    if any(leaf.format == FORMAT for leaf in leaves) or jvm.watermarks(df):
+    leaves = backend_of(df).sources(df)
+    if any(leaf.format == FORMAT for leaf in leaves) or backend_of(df).watermarks(df):
         raise refused(
             "there is a watermark below this one already; a source has one watermark",
             f"{who}, above {', '.join(leaf.description for leaf in leaves if leaf.format != FORMAT)}",
@@ -136,13 +135,10 @@ def _event_time(df: DataFrame, column: str, who: str) -> int:
 
 def _marker(spark: SparkSession, watches: Sequence[str], schema: T.StructType, event_time: int, flag: str) -> DataFrame:
     """The marker row with the columns of the user's rows, and the flag."""
-    jvm.activate_if_none(spark)
+    backend_of(spark).activate_if_none(spark)
     uid = marker_uid(watches)
     reader = spark.readStream.format(FORMAT).option("uid", uid).option("watches", ",".join(watches))
-    if jvm.is_on(spark, jvm.SOURCE_EVOLUTION):
-        # Every source needs a name then, and the user never sees this one.
-        reader = reader.name(jvm.evolution_name(uid))
-    end = reader.load()
+    end = backend_of(spark).name_source(reader, spark, uid).load()
     values: list[Column] = []
     for position, field in enumerate(schema):
         never_null = zero(field.dataType) if not field.nullable else None

@@ -13,7 +13,7 @@ import pytest
 
 from spark_ext import masking
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
 from tests.support import cheap_jvm
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def spark_of_process() -> Iterator[SparkSession]:
     """The one Spark session of a test process; tests ask for `spark`, which also cleans up after them."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
     # As jobs do for their own queries: also for those outside of a job, and for the files of each start.
-    conf[jvm.FILE_MANAGER] = jvm.LOCAL_FILES
+    conf[FILE_MANAGER] = LOCAL_FILES
     session = cheap_jvm.session("spark-ext-tests", conf)
     yield session
     session.stop()

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tools.private_names import private_names
+
 FOLDERS: Final = ("spark_ext", "sources", "sinks", "listeners")
 
 WHOLE: Final = ("spark_ext/jobs/", "spark_ext/queries/")
@@ -169,6 +171,7 @@ RULES: Final[tuple[Callable[[Iterable[File]], Iterator[str]], ...]] = (
     files_outside_storage,
     phrases,
     small_files,
+    private_names,
 )
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
-from spark_ext.failures import in_worker
+from spark_ext.failures import record
 from spark_ext.masking import guarded
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.runtime.writer import EpochWriter
@@ -42,7 +42,7 @@ class SinkAdapter(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sink's writer and committer."""
-        in_worker.install()
+        record.install()
         return EpochWriter(self.sink, schema)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

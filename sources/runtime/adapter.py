@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_ext.failures import in_worker
+from spark_ext.failures import record
 from spark_ext.masking import guarded
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.runtime.reader import ChannelReader
@@ -48,7 +48,7 @@ class SourceAdapter(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The source's planner and reader."""
-        in_worker.install()
+        record.install()
         return ChannelReader(self.source, schema)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

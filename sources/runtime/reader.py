@@ -37,6 +37,7 @@ from spark_ext.spark.session import registry
 from spark_ext.spark.session.late_claim import await_claim, before_planning
 from spark_ext.spark.watching.attendance import attend
 from spark_ext.spark.watching.worker_process import begin_task, tune
+from spark_ext.worker_internals import to_arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,15 +231,13 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a task's ranges on an executor, each batch in exactly the declared schema."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         from spark_ext.schemas.values import null_in, undecodable
 
         assert isinstance(partition, ReadTask)
         reach(FailPoint.SOURCE_READ)
         tune()
         levels.follow()
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = to_arrow_schema(self._schema)
         for piece in partition.ranges:
             channel = Channel(piece.channel, None, piece.data)
             with guarded():

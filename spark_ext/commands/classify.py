@@ -12,7 +12,7 @@ from spark_ext.commands.output import Json, print_json, print_text
 from spark_ext.errors import refused
 
 if TYPE_CHECKING:
-    from spark_ext.spark.watching.classified import Explanation
+    from spark_ext.spark.backend.failures import Explanation
 
 
 def classify(
@@ -23,7 +23,7 @@ def classify(
     as_json: Json = False,
 ) -> None:
     """Explain a stack trace: what kind of failure it is, whose it is, and what a job does about it."""
-    from spark_ext.spark.watching.classified import classify as explain
+    from spark_ext.spark.backend.failures import classify as explain
 
     found = explain(_read(file), rules=rules)
     if as_json:

@@ -30,8 +30,9 @@ def prepare(
     Writes into the user's cache ($XDG_CACHE_HOME or ~/.cache) and needs up to a minute. Without it the first session
     fetches the jars, and each one loads its classes from them.
     """
+    from spark_ext.spark.backend.process import installed_home
     from spark_ext.spark.session import class_archive, environment
-    from spark_ext.spark.session.jars import delta_jars, installed_home
+    from spark_ext.spark.session.jars import delta_jars
 
     environment.require_pyspark()
     environment.require_java()

@@ -18,13 +18,14 @@ from datetime import datetime, timezone
 from functools import cache, cached_property, lru_cache
 from typing import Final
 
-from pyspark import SparkContext, TaskContext
+from pyspark import TaskContext
 
 from spark_ext.control import stamps
 from spark_ext.errors import StateError
 from spark_ext.model.configuration import Configuration, Stamp
 from spark_ext.model.offsets import Json
 from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.backend.process import local_property
 from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets
 from spark_ext.spark.watching import attendance
 
@@ -174,8 +175,7 @@ def of_task() -> Place | None:
 
 def of_driver() -> Place | None:
     """The epoch whose `foreachBatch` function the calling thread of the driver runs; None for any other thread."""
-    context = SparkContext._active_spark_context
-    return None if context is None or context._jsc is None else _place(context.getLocalProperty)
+    return _place(local_property)
 
 
 def _place(given: Callable[[str], str | None]) -> Place | None:

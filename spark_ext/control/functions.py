@@ -10,6 +10,7 @@ from spark_ext.control.current import BroadcastEvent, UserConfiguration, current
 from spark_ext.errors import DataError, refused
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.casts import cast
+from spark_ext.worker_internals import to_arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -131,9 +132,7 @@ def _scalar(given: Json, kind: DataType) -> pa.Scalar:
     Raises:
         ValueError: it is none.
     """
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    wanted = to_arrow_type(kind, timezone="UTC")
+    wanted = to_arrow_type(kind)
     try:
         return pa.array([_prepared(given, wanted)], wanted)[0]
     except (pa.ArrowException, TypeError, OverflowError, AttributeError) as problem:

@@ -13,8 +13,7 @@ from pyspark.sql import types as T
 
 from spark_ext.errors import refused
 from spark_ext.options import UID
-from spark_ext.spark import jvm
-from spark_ext.spark.classic import require_classic
+from spark_ext.spark.backend.kinds import backend_of, require_classic
 from spark_ext.spark.session import formats
 from spark_ext.watermark import zero
 
@@ -57,7 +56,7 @@ def with_control(df: DataFrame, uid: str) -> DataFrame:
             "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
             _KEPT,
         )
-    for leaf in jvm.plan_sources(df):
+    for leaf in backend_of(df).sources(df):
         if formats.is_channel_source(leaf.format):
             raise refused(
                 f"the stream has a source of spark-ext: {leaf.description}, whose query obeys control events already",
@@ -65,11 +64,9 @@ def with_control(df: DataFrame, uid: str) -> DataFrame:
                 "leave with_control out",
                 _KEPT,
             )
-    jvm.activate_if_none(df.sparkSession)
-    reader = df.sparkSession.readStream.format(STAMP).option("uid", uid)
-    if jvm.is_on(df.sparkSession, jvm.SOURCE_EVOLUTION):
-        # Every source needs a name then, and the user never sees this one.
-        reader = reader.name(jvm.evolution_name(uid))
+    spark, backend = df.sparkSession, backend_of(df)
+    backend.activate_if_none(spark)
+    reader = backend.name_source(spark.readStream.format(STAMP).option("uid", uid), spark, uid)
     # Names of its own: a stream may have two columns of one name.
     declared = T.StructType([T.StructField(f"c{at}", field.dataType) for at, field in enumerate(df.schema)])
     empty = reader.schema(declared).load()

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Collection
 from typing import Any, Final
 
-from spark_ext import errors
+from spark_ext import errors, worker_internals
 from spark_ext.failures.evidence import MOST_EXCEPTIONS, Frame, Link, Raised, cut
 from spark_ext.failures.owners import owner_of_function
 from spark_ext.failures.python_error import errno_of, following, raised_by, said_by
@@ -27,6 +27,11 @@ _FRAMES: Final = 16
 """Frames of one exception in a record: the innermost ones."""
 _MESSAGE: Final = 500
 """Characters of one message in a record."""
+
+
+def install() -> None:
+    """Let failures of this process, and of those that it forks, carry records. May be called again at any time."""
+    worker_internals.extend_failures(written)
 
 
 def written(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from spark_ext.jobs.controlling.controller import Controller
 from spark_ext.jobs.controlling.driver_directives import DriverOrders
 from spark_ext.jobs.controlling.rebuild import Rebuilds
 from spark_ext.observing.dumps import PATIENCE
-from spark_ext.spark.watching import jvm_logging
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.storage import Location
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class JobActions:
     """
 
     def __init__(self, spark: SparkSession, context: JobContext, coordinator: Coordinator, rebuilds: Rebuilds) -> None:
-        self._spark = spark
+        self._in_spark = backend_of(spark).diagnosis(spark)
         self._rebuilds = rebuilds
         self._context = context
         self._coordinator = coordinator
@@ -75,7 +75,7 @@ class JobActions:
             draft.flush()
             faulthandler.dump_traceback(draft, all_threads=True)
             draft.seek(0, 2)
-            draft.write(b"\nThreads of the driver's JVM\n\n" + jvm_logging.thread_dump(self._spark).encode())
+            draft.write(b"\nThreads of the driver's JVM\n\n" + self._in_spark.driver_threads().encode())
             draft.seek(0)
             content = draft.read()
         Location(self._context.state).folder.write(name, content)
@@ -90,7 +90,7 @@ class JobActions:
     def set_log_levels(self, levels: dict[str, str], former: dict[str, str]) -> None:
         """See `Actions`."""
         for name in {**former, **levels}:
-            jvm_logging.set_level(self._spark, name, levels.get(name))
+            self._in_spark.set_log_level(name, levels.get(name))
         python_levels.apply(levels)
 
     def set_checkpoint_settings(self, settings: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ from spark_ext.queries.context import JobContext
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.settings import JobSettings
-from spark_ext.spark.classic import require_classic
+from spark_ext.spark.backend.kinds import require_classic
 from spark_ext.storage import Location, check_for_delta, local_path
 from spark_ext.views.display import job_html
 from spark_ext.views.snapshot import JobSnapshot

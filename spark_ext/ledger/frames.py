@@ -101,6 +101,4 @@ class LedgerFrames:
         table.refresh()
         if table.version is not None:
             return self._spark.read.format("delta").load(table.uri)
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return self._spark.createDataFrame([], from_arrow_schema(arrow_schema(row_type)))
+        return self._spark.createDataFrame(arrow_schema(row_type).empty_table())

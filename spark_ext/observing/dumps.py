@@ -23,7 +23,7 @@ from spark_ext.masking import logger, mask
 from spark_ext.model.dumps import Section, document, is_dumped, seen
 from spark_ext.observing.dump_folder import HEAP, STACKS, UNFINISHED, DumpFolder, refuse_heap
 from spark_ext.observing.processes import WITHIN, all_stacks
-from spark_ext.spark.watching.heap_dump import heap_used, write_heap
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.storage import move
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Dumps:
         """Write the heap beside the stacks."""
         place = self._folder.local(asked.name)
         assert place is not None  # refused when the job was created
-        used = heap_used(self._spark)
+        used = backend_of(self._spark).diagnosis(self._spark).heap_used()
         free = shutil.disk_usage(place).free
         if used > self._size:
             raise OSError(f"{used:,} bytes of the heap are in use, and dumps_size is {self._size:,}")
@@ -236,7 +236,7 @@ class Dumps:
     def _write_heap(self, place: Path, name: str) -> None:
         draft = place / UNFINISHED
         try:
-            write_heap(self._spark, draft)
+            backend_of(self._spark).diagnosis(self._spark).write_heap(draft)
             size = draft.stat().st_size
             if size > self._size:
                 raise OSError(f"the heap has {size:,} bytes, and dumps_size is {self._size:,}")

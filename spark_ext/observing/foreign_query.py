@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.observing.epochs import ObservedEpochs
 from spark_ext.queries.describe_failure import SparkFailure, diagnosed
 from spark_ext.queries.watched import WatchedQuery
-from spark_ext.spark.watching import foreign_queries as foreign
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.watching.query_events import hints_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,23 @@ class Run:
     """When, s since 1970; when it was found, if it ran before."""
     found: bool = False
     """Whether it ran before it was noticed."""
+
+
+def failure_of(query: StreamingQuery) -> BaseException | None:
+    """Why a query that has ended failed, as Spark raises it to those who wait for it; None: it did not fail."""
+    # `query.exception()` has the first exception alone.
+    try:
+        query.awaitTermination(1)
+    except Exception as failure:
+        return failure
+    return None
+
+
+def _recent(query: StreamingQuery, after: int) -> list[str]:
+    """Spark's recent reports on epochs after the given one; none if Spark does not answer."""
+    with suppress(Exception):
+        return backend_of(query).recent_progress(query, after)
+    return []
 
 
 class ForeignQuery:
@@ -129,7 +147,7 @@ class ForeignQuery:
         elif self.run is not None:
             self._before = self.committed if self.committed >= 0 else self._before
         self.run, self.live, self._defined = run, True, False
-        first = next(iter(hints_of(foreign.recent(run.query, -1))), None) if run.found else None
+        first = next(iter(hints_of(_recent(run.query, -1))), None) if run.found else None
         self._epochs.begin(run.checkpoint, run.began, self._before, None if first is None else first.epoch)
         # Of one that ran before nobody knows whether its state is loaded.
         self.watched.launched(stateful=not run.found and self._epochs.has_state())
@@ -152,7 +170,7 @@ class ForeignQuery:
     def ask(self) -> None:
         """Ask Spark for reports whose events have not come."""
         if self.run is not None:
-            for hint in hints_of(foreign.recent(self.run.query, self._epochs.history.reported_upto)):
+            for hint in hints_of(_recent(self.run.query, self._epochs.history.reported_upto)):
                 self._epochs.report(hint)
 
     def _take_in(self, *, everything: bool = False) -> None:
@@ -199,7 +217,8 @@ class ForeignQuery:
 
     def _done(self) -> bool:
         with suppress(Exception):  # Spark may be ending
-            return self.run is not None and foreign.ends_by_itself(self.run.query) and self._epochs.settled()
+            query = None if self.run is None else self.run.query
+            return query is not None and backend_of(query).ends_by_itself(query) and self._epochs.settled()
         return False
 
     def _failed(self, failure: BaseException) -> None:
@@ -224,8 +243,10 @@ class ForeignQuery:
         if self._defined:
             return
         self._defined = True
-        made_of = foreign.made_of(report)
-        found = QueryDefinition((), tuple(mask(one) for one in made_of.sources), mask(made_of.sink))
+        progress = json.loads(report)
+        # As Spark describes them, with secrets.
+        sources = tuple(mask(str(one.get("description", ""))) for one in progress["sources"])
+        found = QueryDefinition((), sources, mask(str(progress.get("sink", {}).get("description", ""))))
         if found == self._made_of:
             return
         self._made_of = found
@@ -235,7 +256,7 @@ class ForeignQuery:
                 lineage=self.lineage,
                 incarnation=self._context.incarnation.number,
                 at=datetime.now(timezone.utc),
-                definition={**found.to_json(), "observed": {"name": made_of.name}},
+                definition={**found.to_json(), "observed": {"name": str(progress.get("name") or "")}},
             )
         )
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
 from spark_ext.observing.foreign_query import Run
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs import queries_of_jobs as of_jobs
-from spark_ext.spark.watching import attendance, worker_times
-from spark_ext.spark.watching import foreign_queries as foreign
+from spark_ext.spark.watching import attendance, worker_daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +47,7 @@ Event = Run | Report | Over
 
 
 class Inbox:
-    """Takes the events of a session's queries; see `jvm.QueryEvents`. Its methods never wait and never raise.
+    """Takes the events of a session's queries; see `QueryEvents`. Its methods never wait and never raise.
 
     Args:
         state: the Observer's state directory, lent to the tasks of queries so that they can be asked for stacks; "":
@@ -68,9 +67,9 @@ class Inbox:
     ) -> None:
         self.dropped = 0
         """Events that found no room."""
-        self._spark = spark
+        self._spark, self._backend = spark, backend_of(spark)
         self._streams = streams
-        self._lent = {worker_times.PROPERTY: "true"} if parts else {}
+        self._lent = {worker_daemon.TIMES: "true"} if parts else {}
         self._state = state
         self._wake = wake
         self._events: queue.Queue[Event] = queue.Queue(capacity)
@@ -95,13 +94,13 @@ class Inbox:
         if self._closed:
             return
         try:
-            query = foreign.query_of(self._streams, query_id)
+            query = self._backend.query(self._streams, query_id)
             run = None if query is None else run_of(query, time.time())
             if run is None or run.run_id != run_id:
                 return  # found by the next look
             asked = {attendance.PROPERTY: self._state, attendance.QUERY: query_id} if self._state else {}
             if lent := {**asked, **self._lent}:
-                foreign.lend(self._spark, query_id, lent)
+                self._backend.set_task_properties(self._spark, query_id, lent)
             self._put(run)
         except Exception as problem:
             log.info("the start of query %s is noticed by the next look: %s", query_id, problem)
@@ -132,7 +131,7 @@ def run_of(query: StreamingQuery, began: float, *, found: bool = False) -> Run |
         began: when, s since 1970.
         found: whether it ran before it was noticed.
     """
-    checkpoint = jvm.checkpoint_location(query)
+    checkpoint = backend_of(query).checkpoint(query)
     if of_jobs.has(checkpoint):
         return None
     return Run(query, str(query.id), str(query.runId), query.name or "", checkpoint, began, found)

@@ -12,7 +12,7 @@ from spark_ext.failures.text import evidence_of_text
 if TYPE_CHECKING:
     from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
-    from spark_ext.spark.watching.activity import Activity, ActivityReader, Executor, FailedTasks
+    from spark_ext.spark.watching.activity import Activity, ActivityReader, Executor, Job
 
 EVERY: Final = 5.0
 """How often the executors are looked at, s."""
@@ -69,10 +69,10 @@ class Losses:
         if failed != self._failed and not first:
             self._until = now + PATIENCE
         if now < self._until:
-            for tasks in self._read().survived():
-                if tasks.job not in self._jobs:
-                    self._jobs.add(tasks.job)
-                    self._repeated(tasks)
+            for job in self._read().survived():
+                if job.id not in self._jobs:
+                    self._jobs.add(job.id)
+                    self._repeated(job)
         self._failed = failed
 
     def _lost(self, executor: Executor) -> None:
@@ -87,16 +87,16 @@ class Losses:
             f"job '{self._context.job}'", "executor_lost", what, "Spark repeats its tasks", None, labels
         )
 
-    def _repeated(self, tasks: FailedTasks) -> None:
-        run = next((run for run in self._runs() if run.in_spark and str(run.in_spark.runId) == tasks.group), None)
+    def _repeated(self, job: Job) -> None:
+        run = next((run for run in self._runs() if run.in_spark and str(run.in_spark.runId) == job.group), None)
         if run is None:
             return
-        reason = self._read().reason(tasks.stages)
+        reason = self._read().reason(job.stages)
         # Spark names no class of its own for an executor that was lost.
         evidence = evidence_of_text(f"{_SPARKS}: {reason}" if reason.startswith("ExecutorLost") else reason)
         labels = {} if evidence is None else self._context.classifier.judge(evidence).labels
         first = reason.partition("\n")[0] or "Spark does not say why"
-        attempts = "an attempt" if tasks.failed == 1 else f"{tasks.failed} attempts"
+        attempts = "an attempt" if job.failed == 1 else f"{job.failed} attempts"
         self._context.write_behind.incident(
             run.who,
             "task_retried",

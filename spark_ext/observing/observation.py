@@ -26,7 +26,7 @@ from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
 from spark_ext.observing.dumps import Dumps
 from spark_ext.observing.execution import observed_execution
-from spark_ext.observing.foreign_query import ForeignQuery, Run
+from spark_ext.observing.foreign_query import ForeignQuery, Run, failure_of
 from spark_ext.observing.identity import assigned
 from spark_ext.observing.inbox import Inbox, Over, Report, run_of
 from spark_ext.observing.job_incidents import JobIncidents
@@ -39,8 +39,7 @@ from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.context import WatchContext
 from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.queries.vitals import vitals
-from spark_ext.spark import jvm
-from spark_ext.spark.watching import foreign_queries as foreign
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.watching.query_events import hint_of
 
 if TYPE_CHECKING:
@@ -80,14 +79,14 @@ class Observation:
         *,
         takeover: bool = False,
     ) -> None:
-        self._spark, self._streams = spark, streams
+        self._spark, self._streams, self._backend = spark, streams, backend_of(spark)
         classifier = load(settings.failures)
         incidents = JobIncidents.load(settings.incidents)
         self._metrics = measured(name, settings)
         ledger = Ledger(state)
         self._dumps = Dumps(spark, name, ledger.uri, settings)
         application = str(spark.sparkContext.applicationId)
-        self._jvm_pid = jvm.jvm_pid(spark)
+        self._jvm_pid = self._backend.jvm_pid(spark)
         try:
             incarnation = start_incarnation(
                 ledger,
@@ -279,22 +278,22 @@ class Observation:
         if query.run is None or not query.live:
             return
         try:
-            failure = foreign.failure_of(query.run.query)
+            failure = failure_of(query.run.query)
         except Exception as problem:
             query.ended(None, gone=f"it is not known how it ended: {problem}")
             return
-        if failure is not None and foreign.is_stopping(self._spark):
+        if failure is not None and self._backend.is_stopping(self._spark):
             query.ended(None, gone="Spark was stopped")
         else:
             query.ended(failure)
 
     def _reconcile(self) -> None:
         """Find what no event has said: queries that run, and runs that have ended."""
-        if jvm.is_stopped(self._spark):
+        if self._backend.is_stopped(self._spark):
             self._reason = self._reason or "Spark was stopped"
             return
         try:
-            if self._jvm_listener is not None and not foreign.is_added(self._streams, self._jvm_listener):
+            if self._jvm_listener is not None and not self._backend.has_listener(self._streams, self._jvm_listener):
                 self._reason = self._reason or "the listener was removed"
             for query in self._streams.active:
                 if self._of(str(query.runId)) is None:
@@ -311,11 +310,11 @@ class Observation:
 
     def _without_spark(self, problem: Exception) -> None:
         """Spark has not answered: it may have been stopped, or its JVM has died, and all queries with it."""
-        if jvm.is_stopped(self._spark):
+        if self._backend.is_stopped(self._spark):
             self._reason = self._reason or "Spark was stopped"
             return
         who = f"job '{self._context.job}'"
-        lost = lost_spark(problem, who, self._jvm_pid, lambda: jvm.is_stopped(self._spark))
+        lost = lost_spark(problem, who, self._jvm_pid, lambda: self._backend.is_stopped(self._spark))
         if lost is None:
             log.info("Observer '%s': Spark does not answer: %s", self._context.job, problem)
             return
@@ -342,7 +341,7 @@ class Observation:
         for looker in self._lookers:
             looker.close()
         steps: list[Callable[[], object]] = [self._take_events]
-        if not jvm.is_stopped(self._spark):
+        if not self._backend.is_stopped(self._spark):
             steps.append(self._reconcile)
         steps += [lambda query=query: query.left(reason) for query in self._queries.values()]  # type: ignore[misc]
         steps.append(lambda: self._show(Shown(State.CANCELED, reason)))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.model.dumps import Section, stacks
 from spark_ext.queries.samples import Samples
+from spark_ext.spark.backend.diagnosis import DRIVER
 from spark_ext.spark.watching.activity import ActivityReader
-from spark_ext.spark.watching.thread_dumps import DRIVER, ThreadDumps, python_threads
+from spark_ext.spark.watching.thread_dumps import ThreadDumps, python_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,10 +26,10 @@ WITHIN: Final = 15.0
 """How long all of it may take, s."""
 
 MOST_EXECUTORS: Final = 16
-"""So many executors are asked."""
+"""The executors that are asked."""
 
 MOST_QUERIES: Final = 8
-"""Of so many queries the Python processes are asked."""
+"""The queries whose Python processes are asked."""
 
 SILENT: Final = "it does not answer"
 

@@ -21,11 +21,12 @@ from spark_ext.model.stacks import Sample, WorkerSample, certain, unmoved
 from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 from spark_ext.queries.samples import Samples
 from spark_ext.queries.watched import Stall
-from spark_ext.spark.jvm import checkpoint_location
+from spark_ext.spark.backend.diagnosis import DRIVER
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.watching.attendance import attending
 from spark_ext.spark.watching.local_workers import LocalWorkers
-from spark_ext.spark.watching.thread_dumps import DRIVER, ThreadDumps, called_from_java, query_thread, tasks_of
+from spark_ext.spark.watching.thread_dumps import ThreadDumps, called_from_java, query_thread, tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -206,7 +207,8 @@ class Stalls:
         if watch.size is None or watch.size[0] != number:
             assert query is not None
             watch.size = number, None  # should it not be readable
-            watch.size = number, _planned(SparkLog(checkpoint_location(query)), number, dict(run.figures.recent_rows))
+            logged = SparkLog(backend_of(query).checkpoint(query))
+            watch.size = number, _planned(logged, number, dict(run.figures.recent_rows))
         return watch.size[1]
 
     def _examine_epoch(self, run: Watchable, look: Look, watch: _Watch, clock: EpochClock) -> None:

@@ -16,7 +16,7 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.model.holds import ALL, SETTINGS
 from spark_ext.queries.spec import Built, QuerySpec, query_spec
 from spark_ext.queries.writer_checks import NOTHING_STARTED
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session.session_settings import with_settings
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def refuse_change(before: QuerySpec, after: QuerySpec, committed: Mapping[str, s
     """
     assert after.built is not None
     who = after.built.builder.who
-    old, new = jvm.writer_target(before.writer), jvm.writer_target(after.writer)
+    old, new = (backend_of(one.writer).target(one.writer) for one in (before, after))
     changed: list[tuple[str, object, object]] = [
         ("the path of its sink", old.path, new.path),
         ("its output mode", old.output_mode, new.output_mode),

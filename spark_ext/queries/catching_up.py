@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_ext.model.restarts import Decision
     from spark_ext.queries.describe_failure import Diagnosis
     from spark_ext.queries.worker import Outcome
-    from spark_ext.spark.own_end import OwnEnd
+    from spark_ext.spark.backend.contract import OwnEnd
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
 from spark_ext.queries import operators
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from spark_ext.queries.spec import OperatorSpec, QuerySpec
@@ -21,9 +21,9 @@ def definition_of(spec: QuerySpec) -> QueryDefinition:
     found = [_operator(source, Role.SOURCE) for source in spec.sources]
     found += [_operator(end, Role.END) for end in spec.ends]
     found += [_operator(spec.sink, Role.SINK)] if spec.sink is not None else []
-    frame = jvm.writer_frame(spec.writer)
+    frame = backend_of(spec.writer).frame(spec.writer)
     columns = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-    state = jvm.stateful_operators(frame)
+    state = backend_of(frame).stateful_operators(frame)
     return QueryDefinition(tuple(found), spec.natives, spec.sink_format, columns, state)
 
 

@@ -18,7 +18,7 @@ from spark_ext.failures.python_error import exceptions, said_by
 from spark_ext.failures.verdict import Verdict
 from spark_ext.masking import mask
 from spark_ext.model.restarts import Handling
-from spark_ext.spark.watching.failure_chain import evidence_of
+from spark_ext.spark.backend.failures import evidence_of
 
 CHANGED: Final = "definition changed"
 """The label `cause` of a state or checkpoint that does not fit the query."""

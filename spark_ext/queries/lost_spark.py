@@ -8,6 +8,7 @@ from collections.abc import Callable
 import psutil
 
 from spark_ext.errors import SparkLostError
+from spark_ext.spark.backend.failures import is_lost_connection
 
 DIES_WITHIN = 2.0
 """How long a JVM whose connections have broken may take to be gone, s."""
@@ -33,7 +34,7 @@ def lost_spark(failure: BaseException, who: str, pid: int | None, stopped: Calla
             kept=_KEPT,
             do="stop the job with job.stop() before the session; a further run, with a new session, continues",
         )
-    if pid is None or not _is_connection(failure) or not _dies(pid):
+    if pid is None or not is_lost_connection(failure) or not _dies(pid):
         return None
     return SparkLostError(
         f"Spark's JVM, process {pid}, has died",
@@ -42,12 +43,6 @@ def lost_spark(failure: BaseException, who: str, pid: int | None, stopped: Calla
         do="look for the cause: the system's log for the out-of-memory killer, hs_err_pid*.log for a crash; then start "
         "the program again: the job continues",
     )
-
-
-def _is_connection(failure: BaseException) -> bool:
-    from py4j.protocol import Py4JError, Py4JJavaError
-
-    return isinstance(failure, (OSError, EOFError, Py4JError)) and not isinstance(failure, Py4JJavaError)
 
 
 def _dies(pid: int) -> bool:

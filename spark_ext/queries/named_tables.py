@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from spark_ext.errors import ConfigurationError
 from spark_ext.queries import operators
 from spark_ext.queries.writer_checks import NOTHING_STARTED
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session.catalogue import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from spark_ext.spark.backend.contract import WriterTarget
 
-def named_table(target: jvm.WriterTarget, who: str) -> str | None:
+
+def named_table(target: WriterTarget, who: str) -> str | None:
     """The name of the table that a writer is to write to; None if it has none.
 
     Raises:
@@ -36,7 +38,7 @@ def named_table(target: jvm.WriterTarget, who: str) -> str | None:
     return name
 
 
-def with_path(writer: DataStreamWriter, target: jvm.WriterTarget, who: str) -> DataStreamWriter:
+def with_path(writer: DataStreamWriter, target: WriterTarget, who: str) -> DataStreamWriter:
     """A writer of a job with the location of its table in place of the name.
 
     Raises:
@@ -44,8 +46,8 @@ def with_path(writer: DataStreamWriter, target: jvm.WriterTarget, who: str) -> D
     """
     option = operators.named_option(target.format)
     assert option is not None
-    frame = jvm.writer_frame(writer)
+    frame = backend_of(writer).frame(writer)
     name = target.options[option]
     path = resolve(frame.sparkSession, name, f"{who}, sink '{target.options.get('uid')}'", frame.schema)
-    jvm.take_option(writer, option)
+    backend_of(writer).remove_option(writer, option)
     return writer.option("path", path)

@@ -18,7 +18,7 @@ from spark_ext.queries import operators
 from spark_ext.sinks.runtime.position import forget, refuse_other_uid, remembered
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.sources.contract import Committed
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.storage import local_path
 
@@ -66,7 +66,8 @@ class OperatorHooks:
             ConfigurationError: the sink refuses them.
         """
         if spec.sink is not None:
-            operators.sink(spec.sink.format, spec.sink.options).validate(jvm.writer_frame(spec.writer).schema)
+            schema = backend_of(spec.writer).frame(spec.writer).schema
+            operators.sink(spec.sink.format, spec.sink.options).validate(schema)
 
     @guarded()
     def check_target(self) -> None:
@@ -82,7 +83,7 @@ class OperatorHooks:
         if sink is not None and spec is not None:
             # A target may still be busy with requests of a driver that has died.
             tries = attempts(sink.options, f"the look at the target of sink '{spec.uid}'", reraise=True)
-            tries(sink.validate, jvm.writer_frame(self._spec.writer).schema)
+            tries(sink.validate, backend_of(self._spec.writer).frame(self._spec.writer).schema)
         return sink
 
     @guarded()

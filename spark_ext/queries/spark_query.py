@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_ext.control import current, emitted
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.lost_spark import lost_spark
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs import queries_of_jobs as of_jobs
 from spark_ext.spark.logs.checkpoint_directory import clear_drafts, clear_unfinished
 from spark_ext.spark.logs.checkpoint_files import cheap_files
 from spark_ext.spark.logs.epoch_files import unrecorded_settings
-from spark_ext.spark.logs.state_stores import settle
-from spark_ext.spark.own_end import OwnEnd, own_end
 from spark_ext.spark.session.session_settings import with_settings
-from spark_ext.spark.watching import attendance, worker_times
+from spark_ext.spark.watching import attendance, worker_daemon
 from spark_ext.spark.watching.query_events import Hint, hints_of
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.queries.spec import QuerySpec
+    from spark_ext.spark.backend.contract import OwnEnd
 
 
 _LAUNCHES: Final = itertools.count(1)
@@ -153,10 +152,11 @@ class SparkQuery:
         self._judged = judged
         self._query: StreamingQuery | None = None
         self._end: End | None = None
-        self._session = jvm.writer_frame(spec.writer).sparkSession
+        self._backend = backend_of(spec.writer)
+        self._session = self._backend.frame(spec.writer).sparkSession
         # A worker's thread has none of the user's scheduler pool, job group or description.
-        self._properties = jvm.local_properties(self._session)
-        self._jvm = jvm.jvm_pid(self._session)
+        self._properties = self._backend.local_properties(self._session)
+        self._pid = self._backend.jvm_pid(self._session)
 
     @property
     def started(self) -> bool:
@@ -183,7 +183,7 @@ class SparkQuery:
 
     def _start(self, only_planned: bool) -> StreamingQuery:
         # A start comes from a worker's thread, which has no active session of its own.
-        jvm.activate(self._session, self._properties)
+        self._backend.activate(self._session, self._properties)
         of_jobs.add(self._checkpoint)
         clear_unfinished(self._checkpoint)
         if not self.started:
@@ -196,7 +196,7 @@ class SparkQuery:
         writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
         if self._spec.sink is not None:
             writer = writer.option(OPTION, self._identity.encode())
-        jvm.name_sink(writer, self._spec.uid)
+        self._backend.name_sink(writer, self._spec.uid)
         if only_planned:
             # Spark advises `availableNow` instead, which would read on after the epoch that is planned.
             writer = writer.trigger(once=True)
@@ -214,7 +214,7 @@ class SparkQuery:
         if (
             self._until_now
             and self._session.conf.get(_MAINTENANCE, None) is None
-            and jvm.stateful_operators(jvm.writer_frame(self._spec.writer))
+            and self._backend.stateful_operators(self._backend.frame(self._spec.writer))
         ):
             settings.setdefault(_MAINTENANCE, _MAINTENANCE_OF_SHORT_RUNS)
         return {**settings, **unrecorded_settings(self._checkpoint)}
@@ -226,7 +226,7 @@ class SparkQuery:
         samples = {attendance.PROPERTY: mine.state} if mine.samples else {}
         return {
             **samples,
-            **({worker_times.PROPERTY: "true"} if mine.parts else {}),
+            **({worker_daemon.TIMES: "true"} if mine.parts else {}),
             current.CHECKPOINT: self._checkpoint,
             current.QUERY: self._spec.uid,
             current.JOB: mine.job,
@@ -236,7 +236,7 @@ class SparkQuery:
     def _named(self, failure: BaseException) -> BaseException:
         """The failure with what is known of it, read while Spark is there; or that Spark is not there any more."""
         who = f"job '{self._identity.job}', query '{self._spec.uid}'"
-        lost = lost_spark(failure, who, self._jvm, lambda: jvm.is_stopped(self._session))
+        lost = lost_spark(failure, who, self._pid, lambda: self._backend.is_stopped(self._session))
         return lost or self._judged(failure)
 
     def _await(self, query: StreamingQuery) -> None:
@@ -251,17 +251,17 @@ class SparkQuery:
         if not self._until_now:
             return None
         try:
-            return own_end(query)
+            return self._backend.own_end(query)
         except Exception:  # Spark is ending: whatever has stopped the query is not its own end
             return None
 
     def settle(self) -> None:
         """See `RunnableQuery`."""
-        settle(self._session, self._checkpoint)
+        self._backend.settle_state(self._session, self._checkpoint)
 
     def stop(self) -> None:
         """See `RunnableQuery`."""
-        if self._query is not None and not jvm.is_stopped(self._session) and self._query.isActive:
+        if self._query is not None and not self._backend.is_stopped(self._session) and self._query.isActive:
             self._query.stop()
 
     def take_end(self) -> End | None:
@@ -294,4 +294,4 @@ class SparkQuery:
         """See `RunnableQuery`."""
         if self._query is None:
             return []
-        return hints_of(jvm.recent_progress(self._query, after))
+        return hints_of(self._backend.recent_progress(self._query, after))

@@ -22,7 +22,7 @@ from spark_ext.queries.writer_checks import (
     check_writer,
     partition_option,
 )
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -143,24 +143,26 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
             kept=NOTHING_STARTED,
             do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
         )
-    writer = jvm.writer_copy(check_writer(writer, who))
-    target = jvm.writer_target(writer)
+    given = check_writer(writer, who)
+    backend = backend_of(given)
+    writer = backend.copy(given)
+    target = backend.target(writer)
     check_target(target, who)
     partitioned = partition_option(target, who)
     if partitioned is not None:
         writer = writer.option("partition_by", partitioned)
-        target = jvm.writer_target(writer)
+        target = backend.target(writer)
     if named_table(target, who):
         writer = with_path(writer, target, who)
-        target = jvm.writer_target(writer)
+        target = backend.target(writer)
     available_now = available_now or "AvailableNow" in target.trigger
-    frame = jvm.writer_frame(writer)
+    frame = backend.frame(writer)
     check_session(frame.sparkSession, who)
     sources: list[OperatorSpec] = []
     ends: list[OperatorSpec] = []
     natives: list[str] = []
     operators.keep_secret(target.format, target.options)
-    for leaf in jvm.plan_sources(frame):
+    for leaf in backend.sources(frame):
         operators.keep_secret(leaf.format, leaf.options)
         if leaf.format != END_OF_INPUT and not operators.is_source(leaf.format):
             natives.append(leaf.description)
@@ -170,7 +172,7 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
         assert leaf.uid is not None
         found = OperatorSpec(leaf.uid, leaf.format, dict(leaf.options))
         (ends if leaf.format == END_OF_INPUT else sources).append(found)
-    check_watermarks(jvm.watermarks(frame), who)
+    check_watermarks(backend.watermarks(frame), who)
     sink = None
     if operators.is_sink(target.format):
         # Building it checks its options, including the uid, before anything runs.

@@ -14,13 +14,14 @@ from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
 from spark_ext.queries import operators
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.staged import StagedSource
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from spark_ext.sources.contract import ChannelSource
+    from spark_ext.spark.backend.contract import PlanSource, Watermark, WriterTarget
 
 NOTHING_STARTED = "nothing was started; the job's state is as it was"
 
@@ -45,14 +46,15 @@ def check_writer(given: Any, who: str) -> DataStreamWriter:
 
     wanted = 'pass the writer itself: job.add(uid, df.writeStream.format("delta_2pc").option(...))'
     name, kind = type(given).__name__, type(given)
-    if kind.__module__.startswith("pyspark.sql.connect"):
+    if is_connect(given):
         _refuse(
             f"a {name} of Spark Connect was given",
             who,
             "use a classic session, such as that of spark_ext.session(): a job reads Spark's plans in the driver's JVM",
         )
     if isinstance(given, DataStreamWriter):
-        if given._spark.sparkContext._jsc is None:
+        backend = backend_of(given)
+        if backend.is_stopped(backend.frame(given).sparkSession):
             _refuse(
                 "the Spark session of the query has been stopped",
                 who,
@@ -92,7 +94,7 @@ def check_session(spark: SparkSession, who: str) -> None:
         )
 
 
-def check_target(target: jvm.WriterTarget, who: str) -> None:
+def check_target(target: WriterTarget, who: str) -> None:
     """Refuse what a job sets itself, and what the sink cannot do.
 
     Raises:
@@ -134,7 +136,7 @@ def check_target(target: jvm.WriterTarget, who: str) -> None:
         )
 
 
-def partition_option(target: jvm.WriterTarget, who: str) -> str | None:
+def partition_option(target: WriterTarget, who: str) -> str | None:
     """The value of the option `partition_by` that stands for the writer's `partitionBy`; None if that was not called.
 
     Spark hands the columns only to its own sinks.
@@ -166,7 +168,7 @@ def partition_option(target: jvm.WriterTarget, who: str) -> str | None:
     return value
 
 
-def check_source(leaf: jvm.PlanSource, who: str, *, available_now: bool) -> None:
+def check_source(leaf: PlanSource, who: str, *, available_now: bool) -> None:
     """Refuse a channel source that could not run, or not end.
 
     Raises:
@@ -221,7 +223,7 @@ _BOUNDED = {
 }
 
 
-def check_watermarks(found: tuple[jvm.Watermark, ...], who: str) -> None:
+def check_watermarks(found: tuple[Watermark, ...], who: str) -> None:
     """Refuse Spark's own watermark over sources that end.
 
     Nothing advances it past the last row: the last windows would stay in the state, and the query would be finished.

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as spark
 
+from spark_ext import worker_internals
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -27,7 +29,6 @@ def arrow_schema(schema: spark.StructType, *, nullable: bool = False) -> pa.Sche
 def arrow_type(kind: spark.DataType) -> pa.DataType:
     """The Arrow type of a Spark type."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_type
 
     if isinstance(kind, spark.StructType):
         return pa.struct([pa.field(f.name, arrow_type(f.dataType), f.nullable) for f in kind.fields])
@@ -37,4 +38,4 @@ def arrow_type(kind: spark.DataType) -> pa.DataType:
         return pa.map_(arrow_type(kind.keyType), pa.field("value", arrow_type(kind.valueType), kind.valueContainsNull))
     if isinstance(kind, (spark.CharType, spark.VarcharType)):
         return pa.string()
-    return to_arrow_type(kind, timezone="UTC")
+    return worker_internals.to_arrow_type(kind)

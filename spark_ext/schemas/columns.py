@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from spark_ext import worker_internals
 from spark_ext.schemas.casts import cast, is_text
 from spark_ext.schemas.strptime import parsed
 
@@ -31,7 +32,6 @@ _DIGITS = {1: 3, 2: 5, 4: 10, 8: 20}
 def spark_schema(found: pa.Schema) -> StructType:
     """The Spark schema for a file's columns; all nullable, as in Spark's own readers."""
     from pyspark.errors import PySparkTypeError
-    from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructType
 
     out = StructType()
@@ -39,7 +39,7 @@ def spark_schema(found: pa.Schema) -> StructType:
         if types.is_null(field.type):
             raise TypeError(f"all values of column '{field.name}' are null, so that its type is not known")
         try:
-            kind = None if _unsupported(field.type) else from_arrow_type(_sparks(field.type))
+            kind = None if _unsupported(field.type) else worker_internals.from_arrow_type(_sparks(field.type))
         except PySparkTypeError:
             kind = None
         if kind is None:

@@ -33,13 +33,13 @@ from spark_ext.testing.sink_driver import (
     STATES,
     Driver,
     SinkTarget,
-    arrow_schema,
     numbered,
     run_epoch,
     run_job_beside_another,
     table,
 )
 from spark_ext.testing.sink_identity import SinkIdentityContract
+from spark_ext.worker_internals import to_arrow_schema
 
 ALREADY = CommitOutcome.ALREADY_COMMITTED
 COMMITTED = CommitOutcome.COMMITTED
@@ -263,7 +263,7 @@ class SinkContract(SinkIdentityContract, SinkBadRowsContract):
         driver.claim()
 
         def batches() -> Iterator[pa.RecordBatch]:
-            schema = arrow_schema(driver.schema)
+            schema = to_arrow_schema(driver.schema)
             for start in range(0, target.huge, step):
                 ids = pa.array(range(start, min(start + step, target.huge)), pa.int64())
                 yield pa.RecordBatch.from_arrays([ids], schema=schema)

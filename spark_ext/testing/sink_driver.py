@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import types as T
 
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
@@ -24,6 +23,7 @@ from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.runtime.position import remembered
 from spark_ext.sinks.runtime.writer import EpochWriter, Written, write_task
 from spark_ext.testing.every_type import EVERY_TYPE
+from spark_ext.worker_internals import pickled, to_arrow_schema, unpickled
 
 Row = Mapping[str, Any]
 
@@ -129,17 +129,10 @@ def numbered(start: int, end: int) -> list[dict[str, Any]]:
     return [{"id": number, "name": f"n{number}"} for number in range(start, end)]
 
 
-def arrow_schema(schema: T.StructType) -> pa.Schema:
-    """The schema of the batches that Spark passes."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
-
-
 def table(schema: T.StructType, rows: Iterable[Row]) -> pa.Table:
     """Rows as an Arrow table; `to_pylist` turns equal rows into equal Python values."""
     names = schema.fieldNames()
-    return pa.Table.from_pylist([{name: row[name] for name in names} for row in rows], schema=arrow_schema(schema))
+    return pa.Table.from_pylist([{name: row[name] for name in names} for row in rows], schema=to_arrow_schema(schema))
 
 
 @dataclass
@@ -256,7 +249,7 @@ class _Watched:
 
 def _pickled(value: V) -> V:
     """A copy as it arrives in another process."""
-    copy: V = cloudpickle.loads(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+    copy: V = unpickled(pickled(value))
     return copy
 
 

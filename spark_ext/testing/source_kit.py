@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
@@ -32,6 +31,7 @@ from spark_ext.sources.runtime.planner import Planner
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 from spark_ext.testing.source_checks import ContractViolation as ContractViolation
 from spark_ext.testing.source_checks import Zoned, check_cuts, check_same, check_together, watched
+from spark_ext.worker_internals import pickled, unpickled
 
 
 @dataclass
@@ -293,7 +293,7 @@ class _Planning:
         self.source = kind(options)
         declared = schema or _struct(self.source.schema())
         self.arrow = arrow_schema(declared)
-        self.shipped: bytes = cloudpickle.dumps(ChannelReader(self.source, declared))  # type: ignore[no-untyped-call]
+        self.shipped: bytes = pickled(ChannelReader(self.source, declared))
         self.steps: dict[str, Advance] = {}
         self.source.__class__ = watched(type(self.source), self.steps)
         self.planner = Planner(self.source, None, ledger)
@@ -353,7 +353,7 @@ def _read_epoch(
 def _read(
     planning: _Planning, channel: Channel, start: Position, end: Position, bad: list[BadRow]
 ) -> list[pa.RecordBatch]:
-    reader = cloudpickle.loads(planning.shipped)
+    reader = unpickled(planning.shipped)
     if planning.source.options.on_bad_row == "quarantine":
         reader._source._collect = bad.append
     reader._source = Zoned(reader._source, planning.arrow)

@@ -19,8 +19,9 @@ from spark_ext.sinks.contract import Claim, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.exchange_2pc import ExchangeSink
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.exchange import ExchangeSource
-from spark_ext.testing.sink_driver import SinkTarget, arrow_schema
+from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.source_contract import SourceWorld
+from spark_ext.worker_internals import to_arrow_schema
 from tests.support.folders import folder_snapshot
 
 
@@ -146,7 +147,7 @@ class Producer:
 
     def prepare(self, rows: Sequence[dict[str, Any]], epoch: int, partition: int = 0) -> Any:
         task = Task("out", "q", epoch, partition, 0, self.incarnation, self.lineage, self._start)
-        table = pa.Table.from_pylist(list(rows), schema=arrow_schema(self.schema))
+        table = pa.Table.from_pylist(list(rows), schema=to_arrow_schema(self.schema))
         return self.sink.write(self.schema, iter(table.to_batches(10)), task)
 
     def write(self, *tasks: Iterable[dict[str, Any]], barrier: int | None = None) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.failures.evidence import Evidence
-from spark_ext.spark.watching.failure_chain import evidence_of
+from spark_ext.spark.backend.failures import evidence_of
 from tests.failures.corpus import Case, all_cases
 from tests.failures.results import RECORDED, ROOT, lines_of
 from tests.support.cluster import Cluster

@@ -14,8 +14,10 @@ from pyspark.sql import functions as F
 import spark_ext as sx
 from spark_ext.jobs.starting.recorded_past import _move
 from spark_ext.model.lineages import LineageEvent, Lineages
-from spark_ext.spark import jvm
-from spark_ext.spark.logs.state_stores import StateStores, settle
+from spark_ext.spark.backend import state
+from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.backend.listeners import listening
+from spark_ext.spark.backend.state import StateStores
 from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.saved import ALL, Chain, first_rows, held
@@ -52,7 +54,7 @@ class Late:
 @contextmanager
 def late_maintenance(spark: SparkSession) -> Iterator[None]:
     late = Late(spark)
-    with jvm.listening(spark, late):
+    with listening(spark, late):
         yield
     assert late.rounds
 
@@ -133,10 +135,10 @@ def test_stores_of_queries_that_run_and_of_other_folders_stay(lab: JobHarness) -
         return query
 
     queries = {name: start(name) for name in ("one", "one-more", "two")}
-    assert settle(lab.spark, str(out)) and len(stores.loaded(str(out))) == 6
+    assert CLASSIC.settle_state(lab.spark, str(out)) and len(stores.loaded(str(out))) == 6
     for name in ("one", "one-more"):
         queries[name].stop()
-    assert settle(lab.spark, f"file:{out / 'one'}")
+    assert CLASSIC.settle_state(lab.spark, f"file:{out / 'one'}")
     assert not stores.loaded(str(out / "one")) and len(stores.loaded(str(out / "two"))) == 2
     assert list((out / "one" / "state").rglob("*.zip")), "a later start begins with it"
 
@@ -145,5 +147,6 @@ def test_what_does_not_end_is_said(
     lab: JobHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StateStores, "busy", True)
-    assert not settle(lab.spark, str(lab.folder), within=0)
+    monkeypatch.setattr(state, "WITHIN_S", 0)
+    assert not CLASSIC.settle_state(lab.spark, str(lab.folder))
     assert "may still write state of queries that have ended below" in caplog.text

@@ -22,7 +22,7 @@ from spark_ext.jobs.starting.start import start_job
 from spark_ext.ledger import Ledger, start_incarnation
 from spark_ext.model.lifecycle import State
 from spark_ext.settings import JobSettings
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.session import registry
 from tests.jobs.test_coordinator import FakeJob
 from tests.queries.fakes import Bench
@@ -111,8 +111,8 @@ class Session:
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Start a job without queries over an older incarnation, whose query stops in the given way."""
-    monkeypatch.setattr(jvm, "jvm_pid", lambda _: 0)
-    monkeypatch.setattr(jvm, "checkpoint_location", lambda query: query.place)
+    monkeypatch.setattr(CLASSIC, "jvm_pid", lambda _: 0)
+    monkeypatch.setattr(CLASSIC, "checkpoint", lambda query: query.place)
     start_incarnation(ledger_in(tmp_path), "lab")
 
     def start(stop: Callable[[], object], within: int = 300_000, **given: Any) -> Any:

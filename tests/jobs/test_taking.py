@@ -23,7 +23,7 @@ from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.cut import Cut
 from spark_ext.model.dag import JobGraph
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 from tests.queries.fakes import Bench
 
 TAKEN = Taken(Cut({}, ()), {}, 0, datetime(2026, 1, 1, tzinfo=timezone.utc))
@@ -38,7 +38,7 @@ class Recording:
         monkeypatch.setattr(taking, "describe", lambda *_: what)
         monkeypatch.setattr(taking, "cut_metadata", lambda *_: what.metadata)
         monkeypatch.setattr(JobMemory, "read", lambda _: None)
-        monkeypatch.setattr(jvm, "writer_frame", lambda _: SimpleNamespace(sparkSession=None))
+        monkeypatch.setattr(CLASSIC, "frame", lambda _: SimpleNamespace(sparkSession=None))
         self.bench = Bench(folder)
         self.action: Callable[[], object] = lambda: None
         exchanges: Any = SimpleNamespace(links=(), graph=JobGraph(()), with_cut=self._given)

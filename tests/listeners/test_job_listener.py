@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from spark_ext.listeners import Hint, JobListener
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.watching.query_events import hint_of
 from tests.support.waiting import until
 
@@ -49,17 +49,17 @@ def test_reports_are_asked_for_from_an_epoch_on(spark: SparkSession, tmp_path: P
     query = run(spark, tmp_path / "a", 4)
     until(lambda: len(query.recentProgress) >= 4, "four reports")
     query.stop()
-    everything = [hint_of(report).epoch for report in jvm.recent_progress(query, -1)]
+    everything = [hint_of(report).epoch for report in CLASSIC.recent_progress(query, -1)]
     assert everything[:4] == [0, 1, 2, 3]
-    assert [hint_of(report).epoch for report in jvm.recent_progress(query, 1)] == everything[2:]
-    assert jvm.recent_progress(query, 10_000) == []
+    assert [hint_of(report).epoch for report in CLASSIC.recent_progress(query, 1)] == everything[2:]
+    assert CLASSIC.recent_progress(query, 10_000) == []
 
 
 def test_pysparks_own_events_say_the_same(spark: SparkSession, tmp_path: Path) -> None:
     query = run(spark, tmp_path / "a", 1)
     until(lambda: query.recentProgress, "a report")
     query.stop()
-    report = jvm.recent_progress(query, -1)[0]
+    report = CLASSIC.recent_progress(query, -1)[0]
     hints: list[Hint] = []
     JobListener(hints.append).onQueryProgress(QueryProgressEvent.fromJson({"progress": json.loads(report)}))
     assert hints == [hint_of(report)]

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.listeners import Observer
-from spark_ext.spark.watching.py_spy import NOT_INSTALLED, PySpy
+from spark_ext.spark.watching.local_workers import NOT_INSTALLED, PySpy
 
 
 def held_by_a_lock() -> None:

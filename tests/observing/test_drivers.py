@@ -15,7 +15,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.heartbeat import last_beat
 from spark_ext.ledger.schema import EpochRow, IncidentChangeRow, IncidentRow, JobRow
 from spark_ext.listeners import Observer
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.testing.children import Child
 from spark_ext.testing.waiting import until
 from spark_ext.views.status import read_status
@@ -44,7 +44,7 @@ def drive(folder: Path, how: str) -> None:
         until(lambda: outlives_rows(state), "it is alive for longer than the last row says", 60)
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "jvm":
-        os.kill(jvm.jvm_pid(spark), signal.SIGKILL)
+        os.kill(CLASSIC.jvm_pid(spark), signal.SIGKILL)
         until(lambda: not observer.watching, "it ends with the JVM", 30)
     elif how == "stop":
         spark.stop()

@@ -20,7 +20,15 @@ from spark_ext.control.client import LocalClient
 from spark_ext.control.requests import ControlRefused, Refusal, Request
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentChangeRow, IncidentRow, JobRow, Row
+from spark_ext.ledger.schema import (
+    DefinitionRow,
+    EpochRow,
+    ExecutionStateRow,
+    IncidentChangeRow,
+    IncidentRow,
+    JobRow,
+    Row,
+)
 from spark_ext.listeners import Observer
 from spark_ext.observing import inbox
 from spark_ext.server.page_view import PageView
@@ -94,6 +102,11 @@ def test_l5_a_query_of_somebody_else_is_recorded_whatever_events_are_dropped(
     assert all(row.duration_ms and row.offsets for row in found)
     seen = [row.state for row in sorted(rows(state, ExecutionStateRow), key=lambda row: row.since) if row.operator]
     assert seen[-2:] == ["RUNNING", "CANCELED"]
+    definitions = [row.definition for row in rows(state, DefinitionRow)]
+    assert dropped or len(definitions) == 1
+    for made in definitions:
+        assert made["observed"] == {"name": "ticks"} and len(made["natives"]) == 1
+        assert "noop" in made["sink_format"].lower()
 
 
 def test_a_query_that_fails_and_is_started_again_under_another_name(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark.watching.py_spy import NOT_INSTALLED, PySpy
+from spark_ext.spark.watching.local_workers import NOT_INSTALLED, PySpy
 from tests.observing import foreign_session
 
 

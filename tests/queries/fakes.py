@@ -28,8 +28,8 @@ from spark_ext.queries.spark_query import End
 from spark_ext.queries.spec import OperatorSpec, QuerySpec
 from spark_ext.queries.worker import Commands, Outcome, outcome_of
 from spark_ext.settings import JobSettings
+from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.logs.spark_log import SparkLog
-from spark_ext.spark.own_end import OwnEnd
 from spark_ext.spark.watching.query_events import Hint
 
 R = TypeVar("R")

@@ -12,8 +12,8 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.until import UntilNow, Upstream
 from spark_ext.queries.catching_up import AT_REST
 from spark_ext.queries.spec import OperatorSpec
+from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.logs import watermarks
-from spark_ext.spark.own_end import OwnEnd
 from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, position
 

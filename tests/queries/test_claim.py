@@ -17,7 +17,7 @@ from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.spec import OperatorSpec
 from spark_ext.sinks.contract import SinkOptions
 from spark_ext.sinks.runtime.position import Position, remember, remembered
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 from tests.queries.fakes import QUERY_ID, Bench
 
 
@@ -44,7 +44,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench(tmp_path)
     bench.spec = replace(bench.spec, sink=OperatorSpec("out", "fake", {}))
     bench.query.start()
-    monkeypatch.setattr(jvm, "writer_frame", lambda _: SimpleNamespace(schema=None))
+    monkeypatch.setattr(CLASSIC, "frame", lambda _: SimpleNamespace(schema=None))
     return bench
 
 

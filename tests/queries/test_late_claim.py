@@ -13,7 +13,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.until import UntilNow
 from spark_ext.queries import operators
 from spark_ext.queries.spec import OperatorSpec
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.session import registry
 from tests.queries.fakes import QUERY_ID, Bench, position
 from tests.queries.test_claim import Target
@@ -26,7 +26,7 @@ class Late:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, until: UntilNow | None, **given: object
     ) -> None:
         self.target = Target()
-        monkeypatch.setattr(jvm, "writer_frame", lambda _: SimpleNamespace(schema=None))
+        monkeypatch.setattr(CLASSIC, "frame", lambda _: SimpleNamespace(schema=None))
         monkeypatch.setattr(operators, "sink", lambda *_: self.target)
         self.bench = Bench(folder, until=until, **given)  # type: ignore[arg-type]
         self.bench.spec = replace(self.bench.spec, sink=OperatorSpec("out", "fake", {}))

@@ -14,7 +14,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.worker import Worker
-from spark_ext.spark.own_end import OwnEnd
+from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.session import registry
 from tests.queries.fakes import STALE, Bench, Storage, position
 from tests.support.waiting import until

@@ -16,7 +16,7 @@ from spark_ext.model.lifecycle import IllegalTransition, State
 from spark_ext.queries.history import ASK_AFTER
 from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.sources.runtime.ledger_view import PlannerView
-from spark_ext.spark.own_end import OwnEnd
+from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.session import registry
 from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, java_failure, position

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from spark_ext.errors import DataError
 from spark_ext.model.lifecycle import State, can_follow
-from spark_ext.spark.own_end import OwnEnd
+from spark_ext.spark.backend.contract import OwnEnd
 from tests.queries.fakes import TASK_LOST, Bench, position
 
 PASSING = TASK_LOST

@@ -17,12 +17,13 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.job import Job
 from spark_ext.queries.spec import query_spec
 from spark_ext.queries.writer_checks import check_target, check_writer, partition_option
-from spark_ext.spark.jvm import WriterTarget, writer_target
+from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.backend.contract import WriterTarget
 from tests.support import validators
 from tests.support.jobs import JobHarness
 
 SINKS = ("delta_2pc", "files_2pc", "kafka_2pc", "http_2pc", "postgres_2pc")
-PLAIN = WriterTarget("delta_2pc", {"uid": "out"}, None, "Append", None, "ProcessingTimeTrigger(0)", ())
+PLAIN = WriterTarget("delta_2pc", {"uid": "out"}, None, "Append", "ProcessingTimeTrigger(0)", ())
 
 
 # -- the writer's settings, without Spark -----------------------------------------------------------------------------
@@ -197,17 +198,17 @@ def test_what_a_job_sets_is_not_set_on_the_users_writer(lab: JobHarness) -> None
     """Before, a writer that a job had started was refused by a second one for its checkpoint location."""
     frame = lab.spark.readStream.format("rate").load()
     given = delta(lab, frame).option("Compression", "zstd").partitionBy("value").outputMode("append")
-    before = writer_target(given)
+    before = CLASSIC.target(given)
     own = query_spec("j", "q", given, available_now=False).writer
     own.option("checkpointLocation", "elsewhere").trigger(once=True)
-    assert writer_target(given) == before
-    assert {**writer_target(own).options, "checkpointlocation": ""} == {
+    assert CLASSIC.target(given) == before
+    assert {**CLASSIC.target(own).options, "checkpointlocation": ""} == {
         **before.options,
         "checkpointlocation": "",
         "partition_by": "value",
     }
     batch = query_spec("j", "q", frame.writeStream.foreachBatch(lambda *_: None), available_now=False)
-    assert writer_target(batch.writer).format == "foreachBatch"
+    assert CLASSIC.target(batch.writer).format == "foreachBatch"
 
 
 def test_a_reset_of_an_unknown_query_is_refused(tmp_path: Path) -> None:
@@ -222,13 +223,9 @@ def test_a_source_and_a_sink_of_one_uid_get_advice_for_them(lab: JobHarness) -> 
     assert "self-join" not in error.do and "'out-in'" in error.do
 
 
-def test_a_stopped_session_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stopped_session_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer of a session that was stopped."""
-
-    class Stopped:
-        _jsc = None
-
+    monkeypatch.setattr(CLASSIC, "is_stopped", lambda _: True)
     writer = spark.readStream.format("rate").load().writeStream
-    writer._spark = type("Session", (), {"sparkContext": Stopped()})()
     with pytest.raises(ConfigurationError, match="has been stopped"):
         check_writer(writer, "q")

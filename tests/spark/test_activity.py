@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from spark_ext.model.execution import Phase
+from spark_ext.spark.backend.diagnosis import DRIVER
 from spark_ext.spark.watching.activity import ActivityReader, look_at
-from spark_ext.spark.watching.thread_dumps import DRIVER, ThreadDumps, query_thread, tasks_of
+from spark_ext.spark.watching.thread_dumps import ThreadDumps, query_thread, tasks_of
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
 from spark_ext.spark.logs.checkpoint_files import cheap_files, is_improved
 from tests.support.jobs import JobHarness
 from tests.support.jvm_processes import recorded
@@ -33,7 +33,7 @@ _FILE = re.compile(r"/(\w+)/(?:offsets|commits|state/\d+/\d+)/\.*(\d+)[_.]?\S*$"
 @pytest.fixture
 def plain(spark: SparkSession) -> SparkSession:
     """A session in which nobody has chosen a manager."""
-    spark.conf.unset(jvm.FILE_MANAGER)
+    spark.conf.unset(FILE_MANAGER)
     return spark
 
 
@@ -42,7 +42,7 @@ def plain(spark: SparkSession) -> SparkSession:
     [
         ("file:/data/state/queries/q/checkpoint", None, {}, True),
         ("file:/data/state", None, {"DATABRICKS_RUNTIME_VERSION": "18.0"}, False),
-        ("file:/data/state", jvm.LOCAL_FILES, {}, False),
+        ("file:/data/state", LOCAL_FILES, {}, False),
         ("file:/data/state", DEFAULT, {}, False),
         ("hdfs://name:8020/data/state", None, {}, False),
         ("s3a://bucket/state", None, {}, False),
@@ -71,7 +71,7 @@ def managers(query: StreamingQuery) -> set[str]:
     """The classes that write a running query's logs and, by the setting of its own session, its state."""
     execution = query._jsq.streamingQuery()
     session = execution.sparkSessionForStream()
-    state = session.sessionState().newHadoopConf().get(jvm.FILE_MANAGER)
+    state = session.sessionState().newHadoopConf().get(FILE_MANAGER)
     return {manager(execution.offsetLog()), manager(execution.commitLog()), state or DEFAULT}
 
 
@@ -95,8 +95,8 @@ def test_an_epoch_of_a_query_takes_a_fifth_of_the_processes(plain: SparkSession,
             until((tmp_path / name / "commits" / str(last)).exists, f"epoch {last} of {name}")
             query.stop()
     used = {name: managers(query) for name, query in queries.items()}
-    assert used == {name: {DEFAULT if name.startswith("other") else jvm.LOCAL_FILES} for name in queries}
-    assert plain.conf.get(jvm.FILE_MANAGER, None) is None
+    assert used == {name: {DEFAULT if name.startswith("other") else LOCAL_FILES} for name in queries}
+    assert plain.conf.get(FILE_MANAGER, None) is None
     count = Counter(query for query, epoch in map(_epoch, commands) if epoch == EPOCH)
     assert 0 < count["rows"] <= 4, count
     assert 0 < count["windows"] < 30, count
@@ -116,14 +116,14 @@ def _epoch(command: str) -> tuple[str, int]:
 def test_a_manager_that_was_chosen_for_hadoop_is_kept(plain: SparkSession, tmp_path: Path) -> None:
     """As `spark.hadoop.spark.sql...` of spark-defaults.conf sets it."""
     hadoop = plain._jsparkSession.sparkContext().hadoopConfiguration()
-    hadoop.set(jvm.FILE_MANAGER, DEFAULT)
+    hadoop.set(FILE_MANAGER, DEFAULT)
     try:
         writer = plain.readStream.format("rate-micro-batch").option("rowsPerBatch", 8).load().writeStream.format("noop")
         with cheap_files(plain, str(tmp_path)):
             query = writer.option("checkpointLocation", str(tmp_path)).start()
         assert managers(query) == {DEFAULT}
     finally:
-        hadoop.unset(jvm.FILE_MANAGER)
+        hadoop.unset(FILE_MANAGER)
 
 
 def test_a_job_keeps_a_manager_that_was_chosen_and_its_state_continues_under_either(
@@ -134,18 +134,18 @@ def test_a_job_keeps_a_manager_that_was_chosen_and_its_state_continues_under_eit
     windows = rows.groupBy(F.window("ts", "10 seconds")).count().select("window.start", "count")
     for given in (None, DEFAULT):
         if given is not None:
-            plain.conf.set(jvm.FILE_MANAGER, given)
+            plain.conf.set(FILE_MANAGER, given)
         following = lab.checkpoint() / "commits" / str(_newest(lab) + 1)
         job = lab.job(windows, interval="200 ms").start()
         until(following.exists, "a further epoch")
-        assert [managers(query) for query in plain.streams.active] == [{given or jvm.LOCAL_FILES}]
-        assert plain.conf.get(jvm.FILE_MANAGER, None) == given
+        assert [managers(query) for query in plain.streams.active] == [{given or LOCAL_FILES}]
+        assert plain.conf.get(FILE_MANAGER, None) == given
         job.stop()
         for folder in ("offsets", "commits"):
             name = f".{_newest(lab) + 1}.9f2b4c1e-5a53-4b3a-8f5e-2a3b4c5d6e7f.tmp"
             (lab.checkpoint() / folder / name).write_text("v1\n")
             (lab.checkpoint() / folder / f".{name}.crc").write_bytes(b"crc\0")
-    plain.conf.unset(jvm.FILE_MANAGER)
+    plain.conf.unset(FILE_MANAGER)
     assert lab.run(windows).query("q").finished
     assert [row["count"] for row in lab.rows()] == [20] * 6
 
@@ -155,7 +155,7 @@ def _newest(lab: JobHarness) -> int:
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-@pytest.mark.parametrize("name", [jvm.LOCAL_FILES, DEFAULT])
+@pytest.mark.parametrize("name", [LOCAL_FILES, DEFAULT])
 def test_neither_manager_replaces_an_epoch_that_is_there(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Of two drivers on one state the second to write an epoch fails, as long as it does so visibly later."""
     java = spark._jvm

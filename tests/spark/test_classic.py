@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark.classic import refuse_connect_requests, require_classic
+from spark_ext.spark.backend.kinds import refuse_connect_requests, require_classic
 from tests.support import cheap_jvm
 
 

@@ -44,7 +44,7 @@ def test_java_17_and_newer_pass() -> None:
 def test_no_java_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match="no Java on this machine's PATH") as refused:
+    with pytest.raises(EnvironmentProblem, match="Java is not on this machine's PATH") as refused:
         environment.require_java()
     assert "JAVA_HOME" in refused.value.do
 
@@ -83,7 +83,7 @@ def test_this_interpreter_is_right_for_workers() -> None:
 
 
 def test_a_workers_python_that_is_not_there() -> None:
-    with pytest.raises(EnvironmentProblem, match="there is no '/no/such/python'") as refused:
+    with pytest.raises(EnvironmentProblem, match="'/no/such/python' was not found") as refused:
         environment.require_python("/no/such/python")
     assert f"PYSPARK_PYTHON to {sys.executable}" in refused.value.do
 

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Owner
 from spark_ext.failures.labels import FailureType
-from spark_ext.spark.watching.failure_chain import evidence_of
+from spark_ext.spark.backend.failures import evidence_of
 
 
 def test_of_a_jvm_that_has_gone_there_is_what_python_has() -> None:

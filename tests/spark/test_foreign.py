@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from spark_ext.spark import jvm
-from spark_ext.spark.watching import foreign_queries as foreign
-from tests.support.waiting import until
+from spark_ext.observing.foreign_query import failure_of
+from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.backend.listeners import listening, wrapped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 class Lending:
-    """Lends a property to each query that is started."""
+    """Gives a property to the tasks of each query that is started."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self.lent: list[bool] = []
 
     def started(self, query_id: str, run_id: str) -> None:
-        found = foreign.query_of(self.spark.streams, query_id)
+        found = CLASSIC.query(self.spark.streams, query_id)
         assert found is not None and str(found.runId) == run_id
-        self.lent.append(foreign.lend(self.spark, query_id, {"tests.lent": query_id}))
+        self.lent.append(CLASSIC.set_task_properties(self.spark, query_id, {"tests.lent": query_id}))
 
     def progressed(self, report: str) -> None:
         pass
@@ -48,27 +48,24 @@ def test_a_property_that_is_lent_at_the_start_reaches_the_tasks_and_not_the_call
     (tmp_path / "in" / "a.txt").write_text("1\n")
     rows = spark.readStream.text(str(tmp_path / "in")).select(lent(F.length("value")).alias("lent"))
     lending = Lending(spark)
-    with jvm.listening(spark, lending):
+    with listening(spark, lending):
         query = rows.writeStream.format("memory").queryName("lent").trigger(availableNow=True).start()
-        assert foreign.ends_by_itself(query)
+        assert CLASSIC.ends_by_itself(query)
         query.awaitTermination()
     assert lending.lent == [True]
     assert [row.lent for row in spark.table("lent").collect()] == [str(query.id)]
     assert spark.sparkContext.getLocalProperty("tests.lent") is None
-    assert not foreign.lend(spark, str(query.id), {}), "from another thread than the query's"
-    assert foreign.failure_of(query) is None and foreign.query_of(spark.streams, str(query.id)) is None
+    assert not CLASSIC.set_task_properties(spark, str(query.id), {}), "from another thread than the query's"
+    assert failure_of(query) is None and CLASSIC.query(spark.streams, str(query.id)) is None
 
 
-def test_the_parts_of_a_query_and_whether_a_listener_is_there(spark: SparkSession) -> None:
-    listener = jvm.wrapped(jvm.QueryListener(Lending(spark)))
-    assert not foreign.is_added(spark.streams, listener) and not foreign.is_stopping(spark)
+def test_whether_a_listener_is_there_and_a_query_ends_by_itself(spark: SparkSession) -> None:
+    listener = wrapped(Lending(spark))
+    assert not CLASSIC.has_listener(spark.streams, listener) and not CLASSIC.is_stopping(spark)
     spark.streams._jsqm.addListener(listener)
-    assert foreign.is_added(spark.streams, listener)
+    assert CLASSIC.has_listener(spark.streams, listener)
     spark.streams._jsqm.removeListener(listener)
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     query = rows.writeStream.format("noop").queryName("made").start()
-    assert not foreign.ends_by_itself(query)
-    until(lambda: query.recentProgress, "an epoch", 60)
-    made = foreign.made_of(foreign.recent(query, -1)[0])
+    assert not CLASSIC.ends_by_itself(query)
     query.stop()
-    assert made.name == "made" and len(made.sources) == 1 and "noop" in made.sink.lower()

@@ -75,7 +75,7 @@ def test_a_users_setting_of_hadoop_stays(session: SparkSession, monkeypatch: pyt
 
 
 def test_bad_storage_is_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigurationError, match="there is no storage 'minio'"):
+    with pytest.raises(ConfigurationError, match="unknown storage 'minio'"):
         sx.session("x", storage="minio")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="'aws_allow_http' is not set"):
         sx.session("x", storage_options={"aws_endpoint_url": "http://127.0.0.1:9"})

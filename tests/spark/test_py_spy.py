@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.spark.watching import py_spy
-from spark_ext.spark.watching.py_spy import PySpy, ptrace_refused
+from spark_ext.spark.watching import local_workers
+from spark_ext.spark.watching.local_workers import PySpy, ptrace_refused
 
 HELD = """
 import ctypes
@@ -69,7 +69,7 @@ def test_one_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path, monkeypat
     slow = tmp_path / "py-spy"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(py_spy, "WITHIN", 0.2)
+    monkeypatch.setattr(local_workers, "PY_SPY_WITHIN", 0.2)
     assert PySpy(str(slow)).threads(1) == ((), "py-spy has failed for process 1: it has not answered within 0.2 s")
     slow.write_text("#!/bin/sh\necho '[1]'\n")
     assert "no stacks of py-spy" in PySpy(str(slow)).threads(1)[1]
@@ -78,9 +78,9 @@ def test_one_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path, monkeypat
 
 
 def test_without_it_the_reason_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_ext.spark.watching.py_spy.sysconfig.get_path", lambda name: str(tmp_path))
-    assert PySpy.here() == PySpy("", py_spy.NOT_INSTALLED)
-    assert PySpy.here().threads(1) == ((), py_spy.NOT_INSTALLED)
+    monkeypatch.setattr("spark_ext.spark.watching.local_workers.sysconfig.get_path", lambda name: str(tmp_path))
+    assert PySpy.here() == PySpy("", local_workers.NOT_INSTALLED)
+    assert PySpy.here().threads(1) == ((), local_workers.NOT_INSTALLED)
 
 
 @pytest.mark.parametrize(

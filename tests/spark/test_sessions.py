@@ -159,7 +159,7 @@ def test_a_source_that_was_given_to_spark_itself_is_refused_with_what_to_do(spar
 
 def test_register_refuses_workers_with_another_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python")
-    with pytest.raises(EnvironmentProblem, match="there is no '/no/such/python'"):
+    with pytest.raises(EnvironmentProblem, match="'/no/such/python' was not found"):
         sx.register(spark)
 
 
@@ -198,7 +198,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_session_without_java_says_how_to_install_it(tmp_path: Path) -> None:
     done = run("import spark_ext as sx; sx.session('x')", PATH=str(tmp_path), JAVA_HOME="")
     assert done.returncode == 1
-    assert "[ENVIRONMENT] there is no Java on this machine's PATH" in done.stderr
+    assert "[ENVIRONMENT] Java is not on this machine's PATH" in done.stderr
     assert "apt-get install openjdk-17-jre-headless" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Facts about Spark's state stores that `spark_ext.spark.logs.state_files` relies on."""
+"""Facts about Spark's state stores that are relied on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from spark_ext.spark.logs import state_files
+from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.backend.failures import first_line
+from spark_ext.spark.backend.state import StateVersion
 from spark_ext.spark.logs.spark_log import SparkLog
-from spark_ext.spark.logs.state_files import StateFiles, StateVersion
 from tests.support.stateful import KINDS, add_files, run
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ def test_a_changelog_has_its_lineage_and_a_snapshot_its_files(spark: SparkSessio
     add_files(tmp_path / "in", range(2))
     kind, checkpoint = KINDS["aggregation"], tmp_path / "checkpoint"
     run(spark, kind.build(spark, tmp_path / "in"), kind.mode, checkpoint)
-    state_files.repartition(spark, str(checkpoint), 3)
+    CLASSIC.repartition_state(spark, str(checkpoint), 3)
     epoch = SparkLog(str(checkpoint)).newest_commit()
     assert epoch is not None
-    files, log, folder = StateFiles(spark, "lz4"), SparkLog(str(checkpoint)), str(checkpoint / "state/0/0")
+    files, log, folder = CLASSIC.state_files(spark, "lz4"), SparkLog(str(checkpoint)), str(checkpoint / "state/0/0")
     first, second, repartitioned = (
         StateVersion(number + 1, (log.commit(number) or {})["stateUniqueIds"]["0"][0][0]) for number in (0, 1, epoch)
     )
@@ -40,6 +41,6 @@ def test_a_changelog_has_its_lineage_and_a_snapshot_its_files(spark: SparkSessio
     with pytest.raises(FileNotFoundError, match=r"9_x\.zip"):
         files.referred(folder, StateVersion(9, "x"))
     with pytest.raises(Py4JJavaError) as refusal:
-        state_files.repartition(spark, str(checkpoint), 3)
-    assert "SHUFFLE_PARTITIONS_ALREADY_MATCH" in state_files.message(refusal.value)
-    assert "\n" not in state_files.message(refusal.value)
+        CLASSIC.repartition_state(spark, str(checkpoint), 3)
+    assert "SHUFFLE_PARTITIONS_ALREADY_MATCH" in first_line(refusal.value)
+    assert "\n" not in first_line(refusal.value)

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
+from spark_ext.spark.backend.plans import inlined
 from tests.support.stateful import KINDS
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ Build = Callable[["DataFrame"], "DataFrame"]
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_each_kind_of_operator(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    assert list(jvm.stateful_operators(KINDS[name].build(spark, tmp_path))) == TEXTS[name]
+    assert list(CLASSIC.stateful_operators(KINDS[name].build(spark, tmp_path))) == TEXTS[name]
 
 
 def rows(spark: SparkSession) -> DataFrame:
@@ -63,7 +64,7 @@ def grouped(frame: DataFrame) -> DataFrame:
 
 
 def found(spark: SparkSession, build: Build) -> tuple[str, ...]:
-    return jvm.stateful_operators(build(rows(spark)))
+    return CLASSIC.stateful_operators(build(rows(spark)))
 
 
 def joined(on: str, how: str = "inner") -> Build:
@@ -273,10 +274,10 @@ def test_what_does_not_change_the_state(spark: SparkSession, before: Build, afte
 
 
 def test_a_column_stands_for_what_it_is_made_of() -> None:
-    assert jvm.inlined("sum((a.v + v))", [("a.v", "v", "(x * 2)"), ("v", "v", "y")]) == "sum(((x * 2) + y))"
-    assert jvm.inlined("max(a)", [("a", "a", "b")]) == "max(b)", "not the letter in the function's name"
-    assert jvm.inlined("named_struct('k', k)", [("k", "k", "lower(c)")]) == "named_struct('k', lower(c))"
-    assert jvm.inlined("secret()", [("k", "k", "lower(c)")]) == "secret() of lower(c)"
-    assert jvm.inlined("(rand(-17L) * k)", [("k", "k", "k")]) == "(rand() * k)"
-    texts = {jvm.inlined(f"concat('{'x' * 500}{n}')", []) for n in range(3)}
+    assert inlined("sum((a.v + v))", [("a.v", "v", "(x * 2)"), ("v", "v", "y")]) == "sum(((x * 2) + y))"
+    assert inlined("max(a)", [("a", "a", "b")]) == "max(b)", "not the letter in the function's name"
+    assert inlined("named_struct('k', k)", [("k", "k", "lower(c)")]) == "named_struct('k', lower(c))"
+    assert inlined("secret()", [("k", "k", "lower(c)")]) == "secret() of lower(c)"
+    assert inlined("(rand(-17L) * k)", [("k", "k", "k")]) == "(rand() * k)"
+    texts = {inlined(f"concat('{'x' * 500}{n}')", []) for n in range(3)}
     assert len(texts) == 3 and max(map(len, texts)) < 250

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ext.spark.session.submitted import master_of, submitted_settings
+from spark_ext.spark.backend.process import master_of, submitted_settings
 
 CLUSTER = "spark://master:7077"
 

@@ -32,6 +32,7 @@ def without_spark(code: str) -> subprocess.CompletedProcess[str]:
 def test_each_name_is_there_or_says_that_pyspark_is_missing() -> None:
     done = without_spark("""
 import spark_ext as sx
+import spark_ext.worker_internals
 from spark_ext.errors import EnvironmentProblem
 for name in sx.__all__:
     try:
@@ -48,7 +49,7 @@ except EnvironmentProblem as problem:
     assert done.returncode == 0, done.stderr
     assert "missing: Job" in done.stdout and "missing: with_watermark" in done.stdout
     assert "missing: errors" not in done.stdout
-    assert "there is no pyspark, which jobs need: No module named 'pyspark'" in done.stdout
+    assert "pyspark, which jobs need, is missing: No module named 'pyspark'" in done.stdout
 
 
 @pytest.mark.process
@@ -57,7 +58,7 @@ def test_the_command_line_reads_without_spark_and_says_what_a_run_needs(tmp_path
     command = "sys.argv[1:] = {!r}\nfrom spark_ext.cli import main\nmain()"
     run = without_spark(command.format(["run", str(tmp_path / "job.py")]))
     assert run.returncode == 2
-    assert "there is no pyspark" in run.stderr and "Traceback" not in run.stderr
+    assert "pyspark, which jobs need, is missing" in run.stderr and "Traceback" not in run.stderr
     status = without_spark(command.format(["status", str(tmp_path / "state")]))
     assert "pyspark" not in status.stderr + status.stdout
 

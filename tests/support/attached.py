@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TypeAlias
 
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +40,6 @@ def session(gateway: Gateway) -> SparkSession:
         connected.jvm.org.apache.spark.SparkContext.getOrCreate()
     )
     context = SparkContext(gateway=connected, jsc=java, conf=SparkConf(_jconf=java.getConf()))
-    jvm.jvm_pid = lambda spark: os.getpid()
+    setattr(CLASSIC, "jvm_pid", lambda spark: os.getpid())  # noqa: B010
     running = connected.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
     return SparkSession(context, running.newSession())

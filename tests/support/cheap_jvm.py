@@ -20,7 +20,7 @@ from uuid import uuid4
 import pytest
 
 import spark_ext as sx
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
 from spark_ext.spark.session.class_archive import SHORT_LIVED
 from spark_ext.spark.session.class_archive import VARIABLE as VARIABLE
 from spark_ext.spark.session.jars import delta_jars, package_jars
@@ -84,7 +84,7 @@ def forking(*folders: Path) -> dict[str, str]:
 
 def environment() -> dict[str, str]:
     """The environment of a process that starts a driver: it forks planners, and starts no process for each file."""
-    options = f"{os.environ.get(VARIABLE, '')} -D{jvm.FILE_MANAGER}={jvm.LOCAL_FILES}"
+    options = f"{os.environ.get(VARIABLE, '')} -D{FILE_MANAGER}={LOCAL_FILES}"
     return {**os.environ, **forking(_ROOT), VARIABLE: options}
 
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 import pandas  # noqa: F401
 import pyarrow  # noqa: F401
 import pyspark.worker  # noqa: F401
-from pyspark.daemon import manager
 
 import spark_ext.sinks.runtime.adapter
 import spark_ext.sources.runtime.adapter
 import spark_ext.sources.runtime.reader  # noqa: F401
-from spark_ext.failures.in_worker import install
-from spark_ext.spark.watching import worker_times
-from spark_ext.spark.watching.attendance import attend_all
+from spark_ext.spark.watching.worker_daemon import prepare
+from spark_ext.worker_internals import run_daemon
 
 if __name__ == "__main__":
-    install()
-    attend_all()
-    worker_times.install()
-    manager()
+    prepare()
+    run_daemon()

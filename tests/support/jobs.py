@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.ledger import Ledger
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.session import formats
 from tests.support import operators
 from tests.support.history import History
@@ -47,7 +47,7 @@ def register(spark: SparkSession, *kinds: type[ChannelSource] | type[TwoPhaseCom
     environment = spark.sparkContext.environment
     present = ({**environment, **failpoints.for_workers()}, {**formats.known(), **{one.name(): one for one in kinds}})
     if _registered.get(spark) == present:
-        jvm.activate_if_none(spark)
+        CLASSIC.activate_if_none(spark)
         return
     cloudpickle.register_pickle_by_value(operators)
     sx.register(spark, *kinds)

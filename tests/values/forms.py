@@ -19,7 +19,7 @@ from pyarrow import types as kinds
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
 
-from spark_ext.testing.sink_driver import arrow_schema
+from spark_ext.worker_internals import to_arrow_schema
 
 DAY: Final = 86_400_000_000
 YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
@@ -120,7 +120,7 @@ def batch_of(kind: T.DataType, values: list[Any]) -> tuple[T.StructType, pa.Reco
     """Rows with an `id` and such a `v`; without columns if the type has no form in Arrow."""
     schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("v", kind)])
     try:
-        wanted = arrow_schema(schema)
+        wanted = to_arrow_schema(schema)
     except PySparkTypeError:
         return schema, pa.record_batch([], pa.schema([]))
     return schema, pa.RecordBatch.from_arrays(

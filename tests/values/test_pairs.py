@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 import spark_ext as sx
 from spark_ext.sinks.files_2pc.sink import committed_files
-from spark_ext.testing.sink_driver import arrow_schema
+from spark_ext.worker_internals import to_arrow_schema
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc import test_values as pg
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
@@ -59,7 +59,7 @@ VALUES: Final = {name: [*values, FAR.get(name)] for name, (_, values) in COLUMNS
 
 
 def given() -> pa.Table:
-    schema = arrow_schema(SCHEMA)
+    schema = to_arrow_schema(SCHEMA)
     return pa.Table.from_arrays([array(VALUES[field.name], field.type) for field in schema], schema=schema)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from spark_ext import with_watermark
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.end_of_input import FORMAT
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 from tests.support.watermarks import Given, Shape, Streams, sorted_rows
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def test_a_column_of_the_flags_name_is_left_alone(streams: Streams) -> None:
 
 def test_the_marker_watches_all_sources_below(streams: Streams) -> None:
     df = with_watermark(streams.read("b").union(streams.read("a")), "ts", "1 hour")
-    (end,) = [leaf for leaf in jvm.plan_sources(df) if leaf.format == FORMAT]
+    (end,) = [leaf for leaf in CLASSIC.sources(df) if leaf.format == FORMAT]
     assert (end.uid, end.options["watches"]) == ("a~end", "b,a")
 
 
@@ -193,8 +193,8 @@ def test_a_source_without_a_uid_gives_sparks_own_watermark(streams: Streams) -> 
     rate = streams.spark.readStream.format("rate").load().selectExpr("timestamp as ts", "'x' as k", "value as n")
     for df in (rate, rate.union(streams.read("a"))):
         marked = with_watermark(df, "ts", "1 hour")
-        assert [mark.column for mark in jvm.watermarks(marked)] == ["ts"]
-        assert FORMAT not in [leaf.format for leaf in jvm.plan_sources(marked)]
+        assert [mark.column for mark in CLASSIC.watermarks(marked)] == ["ts"]
+        assert FORMAT not in [leaf.format for leaf in CLASSIC.sources(marked)]
 
 
 @pytest.mark.parametrize("column", ["no_such", "k", "day", "wall", "hour"])

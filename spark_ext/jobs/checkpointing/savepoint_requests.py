@@ -23,7 +23,7 @@ from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import CheckpointRow, ExchangeRow, Row
 from spark_ext.masking import logger
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.storage import Location, local_path
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ class Savepoints:
                     verdict.complete()
                 else:
                     what = describe(cutting, self._ledger)
-                    spark = jvm.writer_frame(members[0].spec.writer).sparkSession
+                    writer = members[0].spec.writer
+                    spark = backend_of(writer).frame(writer).sparkSession
                     kept, metadata = pin(spark, place, what, verdict.complete), what.metadata
                 self._record(cutting, metadata, triggered_at or taken.at, place)
             except Exception as problem:

@@ -12,7 +12,7 @@ from spark_ext.queries.builder import refuse_change
 from spark_ext.queries.context import checkpoint_of
 from spark_ext.queries.definition import definition_of
 from spark_ext.queries.operator_hooks import OperatorHooks
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.epoch_files import unrecorded_settings
 from spark_ext.spark.logs.spark_log import SparkLog
 
@@ -77,7 +77,7 @@ def prepared(run: QueryRun, after: QuerySpec | None, context: JobContext) -> Cal
     before = run.spec
     if after is None:
         return None
-    schemas = [jvm.writer_frame(spec.writer).schema for spec in (before, after)]
+    schemas = [backend_of(spec.writer).frame(spec.writer).schema for spec in (before, after)]
     claims = before.sink != after.sink or schemas[0] != schemas[1]
     opens = claims or before.sources != after.sources
     hooks = OperatorHooks(after, context, run.lineage, run.checkpoint)

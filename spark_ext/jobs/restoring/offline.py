@@ -18,7 +18,7 @@ from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.checkpoint_plan import NotNow
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +54,10 @@ def savepoint_of_stopped(spark: SparkSession, composition: Composition, ledger: 
             do="start it first",
         )
     incarnation = start_incarnation(
-        ledger, composition.job, jvm_pid=jvm.jvm_pid(spark), application_id=spark.sparkContext.applicationId
+        ledger,
+        composition.job,
+        jvm_pid=backend_of(spark).jvm_pid(spark),
+        application_id=spark.sparkContext.applicationId,
     )
     writer = LedgerWriter(ledger, incarnation)
     try:

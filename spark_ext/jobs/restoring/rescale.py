@@ -27,13 +27,12 @@ from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.queries.context import JobContext, checkpoint_of
 from spark_ext.queries.operator_hooks import OperatorHooks
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.epoch_files import files_of_epoch
 from spark_ext.spark.logs.rescaled import BUILDING, complete, replace
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_operators import relocate
 from spark_ext.spark.logs.state_partitions import repartition, require_state
-from spark_ext.spark.logs.state_stores import settle
 from spark_ext.spark.session import registry
 from spark_ext.storage import link, local_path
 
@@ -109,12 +108,15 @@ def rescale(
         complete_epochs(spark, composition, ledger, settings, query, limit)
         _refuse_finished(JobMemory.read(ledger), query, who)
     incarnation = start_incarnation(
-        ledger, composition.job, jvm_pid=jvm.jvm_pid(spark), application_id=spark.sparkContext.applicationId
+        ledger,
+        composition.job,
+        jvm_pid=backend_of(spark).jvm_pid(spark),
+        application_id=spark.sparkContext.applicationId,
     )
     writer = LedgerWriter(ledger, incarnation)
     building = local.with_name(BUILDING)
     try:
-        settle(spark, place)
+        backend_of(spark).settle_state(spark, place)
         complete(place)
         memory = JobMemory.read(ledger)
         specs, gated = opened(composition, memory, incarnation.number)

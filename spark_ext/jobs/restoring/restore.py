@@ -39,9 +39,8 @@ from spark_ext.model.commits import FenceMark
 from spark_ext.queries.context import checkpoint_of
 from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime.retry import attempts
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.rescaled import take
-from spark_ext.spark.logs.state_stores import settle
 from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class Restore:
         incarnation = start_incarnation(
             self._ledger,
             self._job,
-            jvm_pid=jvm.jvm_pid(self._spark),
+            jvm_pid=backend_of(self._spark).jvm_pid(self._spark),
             application_id=self._spark.sparkContext.applicationId,
             for_restore=True,
         )
@@ -289,7 +288,7 @@ class Restore:
         put_back_bad_rows(comparison, self._ledger, incarnation.job_id, self._specs, lineage, sinks, rolled_back)
         self._taken(Step.ROLLED_BACK, writer, lineage, saved)
         reach(FailPoint.RESTORE_ROLLED_BACK)
-        settle(self._spark, self._state)
+        backend_of(self._spark).settle_state(self._spark, self._state)
         clear_away(self._state, lineage, again=bool(interrupted - {lineage}))
         reach(FailPoint.RESTORE_MOVED_ASIDE)
         self._put_exchanges(comparison, last, lineage, incarnation.job_id)

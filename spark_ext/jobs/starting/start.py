@@ -55,7 +55,7 @@ from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import diagnosed
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.vitals import vitals
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session import registry
 from spark_ext.storage import local_path
 
@@ -128,7 +128,7 @@ def start_job(
         ledger,
         name,
         takeover=takeover,
-        jvm_pid=jvm.jvm_pid(spark),
+        jvm_pid=backend_of(spark).jvm_pid(spark),
         application_id=spark.sparkContext.applicationId,
         other_hosts=other_hosts,
     )
@@ -328,7 +328,7 @@ def _of(query: str, coordinator: Coordinator | None) -> QueryRun:
 def _older(spark: SparkSession, state: str) -> dict[str, Callable[[], object]]:
     """The stops of what an incarnation that was taken over runs in this session, where Spark runs a query only once."""
     prefix = f"{_as_uri(state)}/queries/"
-    places = [(jvm.checkpoint_location(query), query.stop) for query in spark.streams.active]
+    places = [(backend_of(spark).checkpoint(query), query.stop) for query in spark.streams.active]
     return {place.removeprefix(prefix).partition("/")[0]: stop for place, stop in places if place.startswith(prefix)}
 
 

@@ -18,21 +18,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.masking import logger
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.contract import FILE_MANAGER
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-log = logger("spark_ext.job")
 
 _DATABRICKS: Final = "DATABRICKS_RUNTIME_VERSION"
 """A variable in the environment of every driver there."""
 
 
 def is_improved(root: str, given: str | None, environment: Mapping[str, str]) -> bool:
-    """Whether a query's files are written by `jvm.LOCAL_FILES`.
+    """Whether a query's files are written by `LOCAL_FILES`.
 
     Args:
         root: its checkpoint directory as Spark resolved it: what has no scheme may be in HDFS.
@@ -45,40 +43,14 @@ def is_improved(root: str, given: str | None, environment: Mapping[str, str]) ->
 
 @contextmanager
 def cheap_files(spark: SparkSession, checkpoint: str) -> Iterator[None]:
-    """Start the query of this checkpoint directory in the block, and its files need few processes where they can.
+    """Start the query of this checkpoint directory, an absolute path or URI, in the block.
 
-    If Spark is not made as this expects, the query runs as it would without.
-
-    Args:
-        spark: the session in which it is started.
-        checkpoint: absolute path or URI.
+    Its files need few processes where they can.
     """
     place = local_path(checkpoint)
-    if place is None or spark.conf.get(jvm.FILE_MANAGER, None) is not None:
+    if place is None or spark.conf.get(FILE_MANAGER, None) is not None:
         yield
     else:
-        with jvm.listening(spark, _Starting(spark, f"file:{place}")):
+        root = f"file:{place}"
+        with backend_of(spark).with_local_files(spark, root, lambda given: is_improved(root, given, os.environ)):
             yield
-
-
-class _Starting:
-    """Spark announces a query while `start()` waits, before the query reads or writes a log."""
-
-    def __init__(self, spark: SparkSession, root: str) -> None:
-        self._spark = spark
-        self._root = root
-
-    def started(self, query_id: str, run_id: str) -> None:
-        """See `jvm.QueryEvents`."""
-        try:
-            query = jvm.StartingQuery(self._spark, query_id)
-            if query.checkpoint == self._root and is_improved(self._root, query.file_manager, os.environ):
-                query.use_local_files()
-        except Exception as problem:
-            log.warning("the files of %s are written in Spark's own way, which is slower: %s", self._root, problem)
-
-    def progressed(self, report: str) -> None:
-        """See `jvm.QueryEvents`."""
-
-    def terminated(self, query_id: str, run_id: str) -> None:
-        """See `jvm.QueryEvents`."""

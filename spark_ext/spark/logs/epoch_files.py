@@ -1,7 +1,7 @@
 """Which files of a checkpoint directory one committed epoch needs: what a copy must hold to continue right after it.
 
 A checkpoint directory is of its newest epoch, and Spark removes what only older ones need, some 100 epochs later. Its
-files are never changed in place, so whoever keeps those of an older epoch (hard links are enough) can start the query
+files are never changed in place, so those of an older epoch, once kept (hard links are enough), can start the query
 from there. These are few: the logs of the epoch, the descriptions of the stateful operators, and of each state store
 the last snapshot and the changelogs since. The unique ids in `commits/N` lead to them; whatever else is in a store's
 folder, such as what an attempt left behind that did not commit, is not the epoch's. Spark's checksum of a state file
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import StateError
 from spark_ext.model.offsets import OffsetKind, kind_of
+from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.spark.backend.state import StateFiles, StateVersion
 from spark_ext.spark.logs import watermarks
 from spark_ext.spark.logs.spark_log import SparkLog
-from spark_ext.spark.logs.state_files import StateFiles, StateVersion
 from spark_ext.spark.logs.state_operators import StateOperator, operators
 
 if TYPE_CHECKING:
@@ -44,12 +45,6 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
     The query may be running; then Spark may remove any of them before it has been copied, if the epoch is an old one.
     `state_operators.relocate` makes a copy of them independent of the directory from which it was made.
 
-    Args:
-        spark: the session.
-        checkpoint: the checkpoint directory: an absolute local path or a URI.
-        epoch: a committed epoch.
-        who: job and query, for messages.
-
     Returns:
         Paths relative to the directory, with `/`, each once; `commits/<epoch>` is the last.
 
@@ -67,7 +62,7 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
     if log.has(watermarks.NAME):
         found[watermarks.NAME] = None
     ids = unique_ids(log, epoch, who)
-    stores = StateFiles(spark, _conf(log, epoch).get(_CODEC, "lz4"))
+    stores = backend_of(spark).state_files(spark, _conf(log, epoch).get(_CODEC, "lz4"))
     for operator in operators(log, epoch, sorted(ids)):
         found.update(dict.fromkeys(_existing(log, *operator.files(log))))
         for folder, version in _versions(operator, ids[operator.number], epoch, who):
@@ -76,12 +71,7 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
 
 
 def is_stateful(checkpoint: str, epoch: int) -> bool:
-    """Whether a query has state after a committed epoch.
-
-    Args:
-        checkpoint: the checkpoint directory.
-        epoch: a committed epoch.
-    """
+    """Whether a query has state after a committed epoch."""
     log = SparkLog(checkpoint)
     # Commits of format 1 do not say so.
     return bool((log.commit(epoch) or {}).get("stateUniqueIds")) or bool(log.numbers("state"))
@@ -89,10 +79,6 @@ def is_stateful(checkpoint: str, epoch: int) -> bool:
 
 def state_partitions(checkpoint: str, epoch: int) -> int:
     """The number of partitions that the state of a query has at an epoch; 0 if it has none and the log does not say.
-
-    Args:
-        checkpoint: the checkpoint directory.
-        epoch: a committed epoch.
 
     Raises:
         FileNotFoundError: the checkpoint does not have this epoch, or not any more.
@@ -154,11 +140,6 @@ def _source_logs(log: SparkLog, epoch: int) -> Iterator[str]:
 
 def unique_ids(log: SparkLog, epoch: int, who: str) -> dict[int, list[list[str]]]:
     """For each stateful operator and partition the unique ids of its stores, in the order of the description.
-
-    Args:
-        log: reader of the checkpoint directory.
-        epoch: a committed epoch.
-        who: job and query, for messages.
 
     Raises:
         FileNotFoundError: Spark has removed the epoch.

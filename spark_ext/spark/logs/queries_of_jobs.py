@@ -10,20 +10,12 @@ _checkpoints: Final[set[str]] = set()
 
 
 def add(checkpoint: str) -> None:
-    """A job is about to start a query on this checkpoint directory.
-
-    Args:
-        checkpoint: path or URI.
-    """
+    """A job is about to start a query on this checkpoint directory."""
     _checkpoints.add(_plain(checkpoint))
 
 
 def has(checkpoint: str) -> bool:
-    """Whether a job of this process has started a query on this checkpoint directory.
-
-    Args:
-        checkpoint: path or URI, also as Spark has resolved it.
-    """
+    """Whether a job of this process has started a query on this checkpoint directory."""
     return _plain(checkpoint) in _checkpoints
 
 

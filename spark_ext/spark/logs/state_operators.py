@@ -64,8 +64,6 @@ def operators(log: SparkLog, epoch: int, numbers: Iterable[int] | None = None) -
     """The stateful operators of a query after an epoch, in the order of their numbers.
 
     Args:
-        log: reader of the checkpoint directory.
-        epoch: a committed epoch.
         numbers: those to read; None: all that there are.
 
     Raises:

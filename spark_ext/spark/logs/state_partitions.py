@@ -1,7 +1,7 @@
 """The number of partitions of a query's state, changed in a copy of its checkpoint directory.
 
 A query keeps the number with which it was started first, because each key's state is in the partition of its hash.
-Spark 4.2 can distribute the state anew while the query is stopped: it adds an epoch without rows, whose offsets are
+Spark 4.2 can redistribute the state while the query is stopped: it adds an epoch without rows, whose offsets are
 those of the epoch before and whose state has the new number of partitions, as snapshots.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError, refused
-from spark_ext.spark.logs import state_files
+from spark_ext.spark.backend.failures import first_line
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.epoch_files import is_stateful, state_partitions, unique_ids
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_operators import operators, relocate
@@ -30,11 +31,8 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
     there.
 
     Args:
-        spark: the session.
         checkpoint: a copy of a checkpoint directory, on which no query runs: an absolute local path or a URI. After an
             error it may hold a part of the new epoch, and is of no use.
-        partitions: the new number, at least 1.
-        who: job and query, for messages.
 
     Returns:
         The newest committed epoch: the one that Spark has added, or the one that was there, if the state has that many
@@ -62,12 +60,11 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
     _require_keys(log, newest, who)
     relocate(checkpoint)
     try:
-        state_files.repartition(spark, checkpoint, partitions)
+        backend_of(spark).repartition_state(spark, checkpoint, partitions)
     except Exception as problem:
         names = ", ".join(operator.name for operator in operators(log, newest))
-        said = state_files.message(problem)
         raise StateError(
-            f"Spark cannot repartition the state of this query (stateful operators: {names}): {said}",
+            f"Spark cannot repartition the state of this query (stateful operators: {names}): {first_line(problem)}",
             operator=who,
             kept="the checkpoint directory from which the copy was made is unchanged",
             do=f"keep the number of partitions, {state_partitions(checkpoint, newest)}",
@@ -77,11 +74,6 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
 
 def require_state(checkpoint: str, epoch: int, who: str) -> None:
     """Refuse a query without state.
-
-    Args:
-        checkpoint: its checkpoint directory.
-        epoch: a committed epoch.
-        who: job and query, for messages.
 
     Raises:
         StateError: it has none.

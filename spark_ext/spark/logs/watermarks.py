@@ -25,7 +25,7 @@ class EventTimes:
 
     def __init__(self) -> None:
         self.epoch = -1
-        """The newest epoch of which there is a report."""
+        """The newest epoch that was reported."""
         self.at: Mapping[str, int] = {}
         """By marker, the greatest event time up to it, microseconds since 1970."""
 
@@ -50,7 +50,6 @@ def record(checkpoint: str, epoch: int, at: Mapping[str, int]) -> None:
     """Write down what is known, while no planner of the query reads it.
 
     Args:
-        checkpoint: path or URI of the checkpoint directory.
         epoch: a committed one; what is there of later ones belongs to a history that was discarded.
         at: by marker, the greatest event time in the epochs up to this one.
 

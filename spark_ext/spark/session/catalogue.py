@@ -31,7 +31,6 @@ def table_path(spark: SparkSession, name: str) -> str:
     """The location of a Delta table that a catalogue of the session knows, for the option `path` of a source.
 
     Args:
-        spark: the session.
         name: as SQL has it: `daily`, `sales.daily`, `main.sales.daily`; unusual names in backticks. What is left out is
             the session's current catalogue and schema.
 
@@ -39,7 +38,7 @@ def table_path(spark: SparkSession, name: str) -> str:
         A local path, or a URI.
 
     Raises:
-        ConfigurationError: there is no such table, it is a view, is not a Delta table, or has no location.
+        ConfigurationError: the table does not exist, is a view, is not a Delta table, or has no location.
     """
     return resolve(spark, name, f"table {name}")
 
@@ -48,9 +47,6 @@ def resolve(spark: SparkSession, name: str, who: str, schema: StructType | None 
     """The location of a Delta table that a catalogue of the session knows.
 
     Args:
-        spark: the session.
-        name: of the table.
-        who: for messages.
         schema: of the rows that are to be written to it, for the statement that would create it.
 
     Raises:
@@ -97,10 +93,10 @@ def _unknown(problem: Any, name: str, who: str, schema: StructType | None) -> Co
         said = str(problem).partition("\n")[0]
         return refused(f"the table '{name}' cannot be looked up: {said}", who, "correct its name", kept=_KEPT)
     if schema is None:
-        return refused(f"there is no table '{name}' in the session's catalogues", who, "correct its name", kept=_KEPT)
+        return refused(f"table '{name}' is not in the session's catalogues", who, "correct its name", kept=_KEPT)
     columns = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in schema.fields)
     return refused(
-        f"there is no table '{name}' in the session's catalogues, and a job does not create one by name",
+        f"table '{name}' is not in the session's catalogues, and a job does not create one by name",
         who,
         f'create it first: spark.sql("CREATE TABLE {name} ({columns}) USING delta"), in a session with {_CATALOGUE}; '
         "or give its location as the option 'path', at which it is then created",
@@ -113,11 +109,7 @@ def _quoted(column: str) -> str:
 
 
 def details(rows: Iterable[Any]) -> dict[str, str]:
-    """What `DESCRIBE TABLE EXTENDED` says about a table itself, by name; its columns are left out.
-
-    Args:
-        rows: of three texts each: name, value, comment.
-    """
+    """What `DESCRIBE TABLE EXTENDED` says about a table itself, by name; its columns are left out."""
     found: dict[str, str] = {}
     begun = False
     for name, value, _ in rows:

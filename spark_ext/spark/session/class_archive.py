@@ -36,8 +36,6 @@ def place(home: Path, jars: Sequence[Path], folder: Path | None = None) -> Path:
     """Path of the archive for a class path and this machine's Java, whether or not it is there.
 
     Args:
-        home: Spark's.
-        jars: what the session adds to the class path, in order.
         folder: where; default: in the user's cache.
     """
     java = (find_java() or Path("java")).resolve()
@@ -49,13 +47,7 @@ def place(home: Path, jars: Sequence[Path], folder: Path | None = None) -> Path:
 
 
 def options(archive: Path, given: str = "", environment: Mapping[str, str] = os.environ) -> str:
-    """Options of a JVM that is to use an archive; empty if it is not there, or if other options name one.
-
-    Args:
-        archive: its path.
-        given: the user's options for the JVM.
-        environment: in whose variables Java and Spark's launcher find options.
-    """
+    """Options of a JVM that is to use an archive; empty if it is not there, or if other options name one."""
     said = " ".join([given, *(environment.get(name, "") for name in _VARIABLES)])
     if any(option in said for option in _OPTIONS) or not archive.is_file():
         return ""
@@ -67,8 +59,6 @@ def make(archive: Path, program: Sequence[str], options: str = "") -> str:
 
     Args:
         archive: its path. Nobody sees an incomplete one.
-        program: the command of the program.
-        options: further ones for its JVM.
 
     Returns:
         Why it is not there, or an empty text. Without it everything works, only slower.

@@ -62,7 +62,7 @@ def require_pyspark() -> None:
     """Raise an error unless this Python has a pyspark that jobs can use. Imports pyspark.
 
     Raises:
-        EnvironmentProblem: there is none, or it has a version that is not supported.
+        EnvironmentProblem: it is missing, or has a version that is not supported.
     """
     try:
         import pyspark
@@ -79,7 +79,7 @@ def require_pyspark() -> None:
 
 def _no_pyspark(missing: ImportError) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"there is no pyspark, which jobs need: {missing}",
+        f"pyspark, which jobs need, is missing: {missing}",
         operator=f"this Python, {sys.executable}",
         kept="nothing was started",
         do=_INSTALL_SPARK.format(spark=_dotted(SUPPORTED_SPARK)),
@@ -101,9 +101,6 @@ def explained(problem: ImportError) -> Exception:
 def require_delta_version(version: str) -> None:
     """Raise an error if the installed delta-spark, whose jar a session loads, is not for the supported Spark.
 
-    Args:
-        version: of the package, such as `4.4.0`.
-
     Raises:
         EnvironmentProblem: it is for another Spark.
     """
@@ -119,10 +116,6 @@ def require_delta_version(version: str) -> None:
 def require_java_version(version: str, where: str) -> None:
     """Raise an error if a Java is too old.
 
-    Args:
-        version: as the JVM reports it, such as `17.0.15`.
-        where: where that Java runs, for the message.
-
     Raises:
         EnvironmentProblem: it is older than what Spark requires.
     """
@@ -136,7 +129,7 @@ def require_java_version(version: str, where: str) -> None:
 
 
 def find_java() -> Path | None:
-    """The `java` that Spark's own scripts run; None if there is none."""
+    """The `java` that Spark's own scripts run; None if it is not found."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     return None if found is None else Path(found)
@@ -146,13 +139,13 @@ def require_java() -> None:
     """Raise an error unless there is a Java that Spark can run on.
 
     Raises:
-        EnvironmentProblem: there is none, it is too old, or it does not run.
+        EnvironmentProblem: it is not found, is too old, or it does not run.
     """
     found = find_java()
     if found is None:
         home = os.environ.get("JAVA_HOME")
         raise EnvironmentProblem(
-            f"JAVA_HOME is '{home}', which has no bin/java" if home else "there is no Java on this machine's PATH",
+            f"JAVA_HOME is '{home}', which has no bin/java" if home else "Java is not on this machine's PATH",
             operator="the driver",
             kept="nothing was started",
             do=_INSTALL_JAVA,
@@ -197,7 +190,7 @@ def require_python(executable: str) -> None:
     found = shutil.which(executable)
     if found is not None and Path(found).absolute() == Path(sys.executable).absolute():
         return
-    wrong = f"there is no '{executable}'" if found is None else _what_is_wrong_with(found)
+    wrong = f"'{executable}' was not found" if found is None else _what_is_wrong_with(found)
     if wrong:
         raise EnvironmentProblem(
             f"the workers' Python is not the driver's: {wrong}",

@@ -22,6 +22,7 @@ from typing import Final
 from urllib.parse import unquote, urlparse
 
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.spark.backend.process import PRINT_JARS, installed_home
 from spark_ext.spark.session import environment
 from spark_ext.spark.session.spark_home import user_cache
 from spark_ext.storage import LocalFolder
@@ -41,10 +42,6 @@ _LONGEST_NAME: Final = 120
 """Characters of coordinates in the name of a file, which most file systems allow 255."""
 
 # Runs under spark-submit, which has resolved the packages by then and holds the result in a system property.
-_PRINT_JARS: Final = """
-from pyspark.java_gateway import launch_gateway
-print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jars")))
-"""
 
 
 def delta_coordinate(default: str = "") -> str:
@@ -80,9 +77,6 @@ def delta_coordinate(default: str = "") -> str:
 def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
     """Delta's jars and their dependencies, without Spark's own jars, as local files.
 
-    Args:
-        conf: the session's settings, of which those in `RESOLVER_KEYS` are used.
-
     Raises:
         EnvironmentProblem: they are not on this machine and could not be downloaded.
     """
@@ -94,7 +88,6 @@ def session_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
 
     Args:
         coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
-        conf: the session's settings, of which those in `RESOLVER_KEYS` are used.
 
     Raises:
         EnvironmentProblem: they are not on this machine and could not be downloaded.
@@ -107,7 +100,6 @@ def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
 
     Args:
         coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
-        conf: settings, of which those in `RESOLVER_KEYS` are used.
 
     Raises:
         EnvironmentProblem: they are not on this machine and could not be downloaded.
@@ -142,13 +134,6 @@ def jar_version(artifact: str) -> str:
     return found[-1].stem.removeprefix(f"{artifact}-")
 
 
-def installed_home() -> Path:
-    """The directory of the installed pyspark's Spark, or SPARK_HOME."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    return Path(_find_spark_home())
-
-
 def _note(coordinates: str, home: Path, settings: Mapping[str, str]) -> Path:
     key = hashlib.sha256(repr((str(home), sorted(settings.items()))).encode()).hexdigest()[:12]
     name = coordinates.replace(":", "_")
@@ -158,7 +143,7 @@ def _note(coordinates: str, home: Path, settings: Mapping[str, str]) -> Path:
 
 
 def _noted(note: Path) -> tuple[Path, ...]:
-    """The jars resolved earlier; empty if there is no such record, or one of its files no longer exists."""
+    """The jars resolved earlier; empty without such a record, or if one of its files no longer exists."""
     try:
         paths = tuple(Path(line) for line in note.read_text().splitlines())
     except OSError:
@@ -172,7 +157,7 @@ def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple
     print(f"spark-ext: downloading {coordinates} (once)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="spark-ext-jars-") as folder:
         script = Path(folder) / "print_jars.py"
-        script.write_text(_PRINT_JARS)
+        script.write_text(PRINT_JARS)
         command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--packages", coordinates]
         for key, value in settings.items():
             command += ["--conf", f"{key}={value}"]

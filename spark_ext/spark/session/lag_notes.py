@@ -27,9 +27,6 @@ def write(place: Path, uid: str, lag: int, at: float) -> bool:
     """Note a lag; returns whether the source is still registered.
 
     Args:
-        place: the registry's folder.
-        uid: of the source.
-        lag: rows that exist and are in no epoch.
         at: when it was so, s since 1970 UTC.
 
     Raises:
@@ -42,12 +39,7 @@ def write(place: Path, uid: str, lag: int, at: float) -> bool:
 
 
 def read(place: Path, uid: str) -> SourceReport | None:
-    """What a source has noted last; None if there is no note, or it is not one of this user's.
-
-    Args:
-        place: the registry's folder.
-        uid: of the source.
-    """
+    """What a source has noted last; None without a note, or if it is another user's."""
     try:
         with (place / lag_note(uid)).open() as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
@@ -59,13 +51,7 @@ def read(place: Path, uid: str) -> SourceReport | None:
 
 
 class LagNotes:
-    """The notes of a query's sources, read once a second at most, and only if somebody asks. Safe for several threads.
-
-    Args:
-        place: the registry's folder.
-        uids: of the sources.
-        clock: s; never goes back.
-    """
+    """The notes of a query's sources, read once a second at most, and only if somebody asks; safe for threads."""
 
     def __init__(self, place: Path, uids: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._place, self._uids, self._clock = place, tuple(uids), clock

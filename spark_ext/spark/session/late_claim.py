@@ -72,13 +72,7 @@ def before_planning(mine: Registration | None, place: Path | None = None) -> Non
 
 
 def is_asked(uids: Iterable[str], start: int, place: Path) -> bool:
-    """Whether a planner of this start waits for the claim.
-
-    Args:
-        uids: of the query's operators.
-        start: random number of the job's start.
-        place: the registry's folder.
-    """
+    """Whether a planner of this start waits for the claim."""
     for uid in uids:
         try:
             if json.loads((place / claim_note(uid)).read_text()) == start:

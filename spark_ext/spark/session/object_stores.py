@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import EnvironmentProblem, refused
 from spark_ext.masking import logger
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session.jars import jar_version, session_jars
 from spark_ext.storage import StoreOptions, is_s3
 from spark_ext.storage.options import S3A
@@ -48,9 +48,6 @@ def s3_coordinates() -> str:
 def s3_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
     """The jars of S3A, as local files.
 
-    Args:
-        conf: the session's settings, for the resolver.
-
     Raises:
         EnvironmentProblem: they are not on this machine and could not be downloaded.
     """
@@ -59,15 +56,9 @@ def s3_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def use(spark: SparkSession, options: StoreOptions, who: str, *, s3: bool = False) -> bool:
-    """Let all processes of a session find the options.
+    """Let all processes of a session find the options, or those of the environment for what is not in them.
 
-    What the user has set for Hadoop in the session stays.
-
-    Args:
-        spark: the session.
-        options: may be empty; what is not in them is looked for in the environment.
-        who: for messages.
-        s3: whether S3 is used though no option is given.
+    What the user has set for Hadoop in the session stays. `s3` says that S3 is used though no option is given.
 
     Returns:
         Whether the workers' environment has changed: sources and sinks have to be registered again.
@@ -97,29 +88,23 @@ def use(spark: SparkSession, options: StoreOptions, who: str, *, s3: bool = Fals
 
 
 def _configure_hadoop(spark: SparkSession, options: StoreOptions) -> None:
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    given = spark.sparkContext.getConf()
-    if hadoop.get(_S3) is None and jvm.has_class(spark, S3A):
+    backend, given = backend_of(spark), spark.sparkContext.getConf()
+    if backend.hadoop_option(spark, _S3) is None and backend.has_class(spark, S3A):
         # One URI for Spark, delta-rs and Arrow. A platform's own file system stays.
-        hadoop.set(_S3, S3A)
+        backend.set_hadoop_option(spark, _S3, S3A)
     for key, value in {**_ALWAYS, **options.hadoop()}.items():
         if not given.contains(f"spark.hadoop.{key}"):
-            hadoop.set(key, value)
+            backend.set_hadoop_option(spark, key, value)
 
 
 def check_store(spark: SparkSession, uri: str, who: str) -> None:
     """Refuse a state directory in a store that this session's Hadoop cannot open.
 
-    Args:
-        spark: the session.
-        uri: of the state directory.
-        who: for messages.
-
     Raises:
         EnvironmentProblem: the jar of the file system is missing; the message says how to get it.
     """
     scheme, found, _ = uri.partition("://")
-    if not found or jvm.has_file_system(spark, scheme):
+    if not found or backend_of(spark).has_file_system(spark, scheme):
         return
     raise EnvironmentProblem(
         f"Spark has no file system for {scheme}://, where its checkpoints are to be"

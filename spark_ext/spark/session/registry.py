@@ -251,9 +251,7 @@ def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = N
     """Remove registrations, and the directory after the last one; missing ones are ignored.
 
     Args:
-        uids: uids of the operators.
-        place: the registry's directory.
-        owner: job id and incarnation; registrations of others are kept. None: remove them whoever owns them.
+        owner: job id and incarnation; registrations of others are kept. None: those of all owners.
     """
     with _changing:
         for uid in uids:

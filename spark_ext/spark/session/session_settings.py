@@ -65,9 +65,7 @@ def with_settings(spark: SparkSession, settings: Mapping[str, str], who: str) ->
     """Build or start one query in the block, with settings of its own. Waits while others do so with theirs.
 
     Args:
-        spark: the session.
         settings: by full name; none: several threads may be in such blocks.
-        who: for messages.
 
     Raises:
         ConfigurationError: Spark does not know a setting, it is not one of a session, or it does not take the value.

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final, Literal
 from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.masking import logger
-from spark_ext.spark import jvm
-from spark_ext.spark.classic import is_connect, refuse_connect_requests, require_classic
+from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
+from spark_ext.spark.backend.kinds import backend_of, is_connect, refuse_connect_requests, require_classic
+from spark_ext.spark.backend.process import has_jvm, installed_home, master_of, submitted_settings
 from spark_ext.spark.session import class_archive, environment, formats, object_stores, registry, short_errors
-from spark_ext.spark.session.jars import delta_jars, installed_home
+from spark_ext.spark.session.jars import delta_jars
 from spark_ext.spark.session.spark_home import home_without_zip
-from spark_ext.spark.session.submitted import master_of, submitted_settings
 from spark_ext.storage import StoreOptions
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def session(
     options = _storage(storage, storage_options)
     s3 = storage == "s3" or options.for_s3
     # Under spark-submit, or after an earlier session, the JVM is already running and only `register` can check it.
-    if not _has_jvm():
+    if not has_jvm():
         environment.require_java()
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -130,7 +130,7 @@ _STORAGE: Final = "session, storage_options"
 def _storage(storage: str | None, given: Mapping[str, str] | None) -> StoreOptions:
     if storage not in (None, "s3"):
         raise errors.refused(
-            f"there is no storage '{storage}'",
+            f"unknown storage '{storage}'",
             "session, storage",
             "use 's3', or leave it out and give the jar of another store's Hadoop file system in conf",
             kept="nothing was started",
@@ -144,10 +144,6 @@ _UNQUOTED: Final = re.compile(r"[^\s\"'\\$`;&|<>(){}*?!#]+")
 
 def _with_heap_dumps(given: Mapping[str, str], folder: str | Path) -> dict[str, str]:
     """Settings with which a JVM that runs out of its heap writes it into a folder, once.
-
-    Args:
-        given: further settings, whose options for JVMs are kept.
-        folder: of the files.
 
     Raises:
         ConfigurationError: the path cannot be passed to a JVM, or the folder cannot be made.
@@ -240,7 +236,7 @@ def register(
     for kind, wrapped in connectors:
         formats.add(kind)
         spark.dataSource.register(wrapped)
-    jvm.activate_if_none(spark)
+    backend_of(spark).activate_if_none(spark)
     _advise(spark)
 
 
@@ -297,9 +293,9 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
         otherwise="; or register(spark, connect=True), for the sources and sinks alone, without jobs",
     )
     environment.require_spark_version(spark.version)
-    environment.require_java_version(jvm.java_version(spark), "the driver's JVM")
+    environment.require_java_version(backend_of(spark).java_version(spark), "the driver's JVM")
     environment.require_python(spark.sparkContext.pythonExec)
-    if require_delta and not jvm.has_class(spark, _DELTA_CLASS):
+    if require_delta and not backend_of(spark).has_class(spark, _DELTA_CLASS):
         from spark_ext.spark.session.jars import delta_coordinate
 
         raise EnvironmentProblem(
@@ -314,7 +310,7 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
 
 def _faster_workers(master: str, python: str) -> dict[str, str]:
     """A Spark home for a local session whose workers run this interpreter; see `spark_home`."""
-    if _LOCAL.fullmatch(master) is None or python != sys.executable or _has_jvm():
+    if _LOCAL.fullmatch(master) is None or python != sys.executable or has_jvm():
         return {}
     home = home_without_zip()
     return {} if home is None else {"SPARK_HOME": home}
@@ -334,12 +330,12 @@ def _settings(
     settings["spark.pyspark.python"] = settings["spark.pyspark.driver.python"] = python
     if s3:
         # `FileContext`, with which Spark begins, has no class for s3://; each look would end in a warning.
-        settings[jvm.FILE_MANAGER] = jvm.LOCAL_FILES
+        settings[FILE_MANAGER] = LOCAL_FILES
     settings.update(given)
     log4j = f"-Dlog4j2.configurationFile={_resource('log4j2.properties').as_uri()}"
     wanted = f"{given.get('spark.jars.packages', '')},{given.get('spark.jars', '')}"
-    jars = [] if _has_jvm() or "delta-spark" in wanted else [str(path) for path in delta_jars(settings)]
-    if s3 and not _has_jvm() and "hadoop-aws" not in wanted:
+    jars = [] if has_jvm() or "delta-spark" in wanted else [str(path) for path in delta_jars(settings)]
+    if s3 and not has_jvm() and "hadoop-aws" not in wanted:
         jars += map(str, object_stores.s3_jars(settings))
     if jars:
         # A single process gets them on its class path, which saves the copy that spark.jars makes for executors.
@@ -347,7 +343,7 @@ def _settings(
         settings[key] = separator.join(filter(None, [given.get(key, ""), *jars]))
     java = given.get("spark.driver.extraJavaOptions", "")
     shared = ""
-    if local and not _has_jvm():
+    if local and not has_jvm():
         archive = class_archive.place(installed_home(), [Path(jar) for jar in jars])
         shared = class_archive.options(archive, java)
     settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, [log4j, shared, java]))
@@ -371,14 +367,6 @@ def _cores(master: str) -> int:
     if match:
         return int(match[1])
     return 1 if master == "local" else len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-def _has_jvm() -> bool:
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return True
-    # A JVM can exist only if pyspark has been imported. Importing it here would take longer than everything else.
-    core = sys.modules.get("pyspark.core.context")
-    return core is not None and core.SparkContext._gateway is not None
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from spark_ext.spark.session import formats
 VARIABLE: Final = "SPARK_EXT_TRACEBACK"
 
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/pyspark/", "pyspark.zip/", "/py4j/", "<frozen ")
-_PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
+_PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 
 
 def install() -> None:
@@ -63,7 +63,7 @@ def short(problem: SparkExtError, trace: TracebackType | None) -> str:
 
 
 def users_line(trace: TracebackType | None) -> str:
-    """The innermost line of a traceback that is in no library: `flights.py, line 12, in main`; "" if there is none."""
+    """The innermost line of a traceback that is in no library: `flights.py, line 12, in main`; "" without one."""
     for frame in reversed(traceback.extract_tb(trace)):
         if not is_library(frame.filename):
             return f"{frame.filename}, line {frame.lineno}, in {frame.name}"

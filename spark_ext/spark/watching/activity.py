@@ -1,18 +1,18 @@
 """What a Spark application is busy with at one moment: the jobs, stages and executors that Spark's status store has.
 
-One look costs three calls of the JVM, 2 to 5 ms in all, however many queries there are. The third module beside `jvm`
-that uses py4j; `tests/spark/test_activity.py` pins what it relies on.
+One look costs three calls of the JVM, 2 to 5 ms in all, however many queries there are.
+`tests/spark/test_activity.py` pins what is relied on.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.model.execution import Cluster, Look, Phase, Tasks
+from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,35 +44,19 @@ class Stage:
     """Tasks."""
     done: int
     total: int
-    cpu_ns: int
-    """CPU time of those of its tasks that have ended, in the JVM, ns."""
     records: int
     """Records read and written, also of shuffles; in local mode of tasks that have ended."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A Spark job that is being run."""
+    """A Spark job."""
 
     id: int
     group: str
     """Of a streaming query: its run id."""
-    running: int
     done: int
-    failed: int
-    """Attempts of tasks."""
-    total: int
-    stages: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class FailedTasks:
-    """A Spark job of which tasks have failed."""
-
-    job: int
-    """Its id."""
-    group: str
-    """Of a streaming query: its run id."""
+    """Tasks."""
     failed: int
     """Attempts of tasks."""
     stages: tuple[int, ...]
@@ -106,11 +90,7 @@ class Activity:
         return tuple(stage for stage in found if stage is not None)
 
     def tasks(self, group: str) -> Tasks | None:
-        """The tasks of a streaming query; None if it runs no job.
-
-        Args:
-            group: its run id.
-        """
+        """The tasks of a streaming query, by its run id; None if it runs no job."""
         jobs = [job for job in self.jobs if job.group == group]
         if not jobs:
             return None
@@ -126,78 +106,41 @@ class Activity:
 
 
 class ActivityReader:
-    """Reads what a Spark application is busy with.
-
-    Args:
-        spark: any session of the application.
-    """
+    """Reads what a Spark application is busy with; its methods raise what Spark raises if it does not answer."""
 
     def __init__(self, spark: SparkSession) -> None:
-        context: Any = spark.sparkContext
-        self._jvm = context._jvm
-        self._store = context._jsc.sc().statusStore()
-        self._mapper = getattr(self._jvm, "org.apache.spark.status.api.v1.JacksonMessageWriter")().mapper()
-        running = self._jvm.java.util.ArrayList()
-        running.add(getattr(self._jvm, "org.apache.spark.JobExecutionStatus").RUNNING)
-        self._running = running
+        self._spark = backend_of(spark).diagnosis(spark)
 
     def read(self) -> Activity:
-        """Look once.
-
-        Raises:
-            Exception: Spark does not answer, or has been stopped.
-        """
+        """Look once."""
         at = datetime.now(timezone.utc)
-        jobs = tuple(_job(one) for one in self._json(self._store.jobsList(self._running)))
-        stages = [_stage(one) for one in self._json(self._store.activeStages())] if jobs else []
+        jobs = tuple(_job(one) for one in self._spark.jobs(running=True))
+        stages = [_stage(one) for one in self._spark.stages()] if jobs else []
         return Activity(at, jobs, {stage.id: stage for stage in stages}, self.executors())
 
     def executors(self) -> tuple[Executor, ...]:
-        """All executors that there have been, also those that were lost.
+        """All executors that there have been, also those that were lost."""
+        return tuple(map(_executor, self._spark.executors()))
 
-        Raises:
-            Exception: Spark does not answer, or has been stopped.
-        """
-        return tuple(_executor(one) for one in self._json(self._store.executorList(False)))
-
-    def survived(self) -> tuple[FailedTasks, ...]:
+    def survived(self) -> tuple[Job, ...]:
         """The jobs of streaming queries that had failed tasks, and have succeeded nevertheless, oldest first.
 
         Costs more than a look: Spark keeps the last thousand jobs. To be asked only when tasks have failed.
-
-        Raises:
-            Exception: Spark does not answer, or has been stopped.
         """
-        found = []
-        for job in self._json(self._store.jobsList(None)):
-            if job["numFailedTasks"] and job["status"] == "SUCCEEDED" and job.get("jobGroup"):
-                found.append(FailedTasks(job["jobId"], job["jobGroup"], job["numFailedTasks"], tuple(job["stageIds"])))
-        return tuple(sorted(found, key=lambda one: one.job))
+        jobs = (one for one in self._spark.jobs(running=False) if one["numFailedTasks"] and one.get("jobGroup"))
+        return tuple(sorted((_job(one) for one in jobs if one["status"] == "SUCCEEDED"), key=lambda job: job.id))
 
     def reason(self, stages: Iterable[int]) -> str:
-        """Why a task of some stages has failed, as Spark reports it; "" if it is not known any more.
-
-        Args:
-            stages: their ids.
-        """
+        """Why a task of some stages has failed, as Spark reports it; "" if it is no longer known."""
         for stage in stages:
-            for task in self._json(self._store.taskList(stage, 0, MOST_TASKS)):
+            for task in self._spark.tasks(stage, MOST_TASKS):
                 if task["status"] == "FAILED" and task.get("errorMessage"):
                     return str(task["errorMessage"])
         return ""
 
-    def _json(self, given: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self._mapper.writeValueAsString(given))
-        return found
-
 
 def look_at(query: StreamingQuery, activity: Activity) -> Look:
-    """What Spark says of one query.
-
-    Args:
-        query: in Spark.
-        activity: of the application, read just before.
-    """
+    """What Spark says of one query; the activity of its application was read just before."""
     phase = Phase.of(str(query.status["message"]))
     return Look(activity.at, phase, activity.tasks(str(query.runId)), activity.cluster)
 
@@ -206,10 +149,8 @@ def _job(given: Mapping[str, Any]) -> Job:
     return Job(
         given["jobId"],
         given.get("jobGroup") or "",
-        given["numActiveTasks"],
         given["numCompletedTasks"],
         given["numFailedTasks"],
-        given["numTasks"],
         tuple(given["stageIds"]),
     )
 
@@ -223,7 +164,6 @@ def _stage(given: Mapping[str, Any]) -> Stage:
         given["numActiveTasks"],
         given["numCompleteTasks"],
         given["numTasks"],
-        given["executorCpuTime"],
         sum(given[name] for name in _RECORDS),
     )
 

@@ -5,7 +5,7 @@ a job with a monitor leaves a note beside those of its machine, `<pid>.json`, an
 stacks to `<pid>.stack` whenever it gets SIGUSR2, also while it is in a C extension. A watcher, one process per machine
 and state directory, looks for requests in the state directory and answers them there; see `watch_workers`.
 
-A note costs a small file per process and query, not per task. Without a monitor there is no file and no process.
+A note costs a small file per process and query, not per task. Without a monitor no file is written and no process runs.
 """
 
 from __future__ import annotations
@@ -57,20 +57,12 @@ _present: _Present | None = None
 
 
 def attended(state: str) -> bool:
-    """Whether processes of this machine can be asked.
-
-    Args:
-        state: path or URI of the job's state directory.
-    """
+    """Whether processes of this machine can be asked."""
     return any(_folder(state).glob("*.json"))
 
 
 def attending(state: str) -> frozenset[int]:
-    """The processes of this machine that can be asked, for any query.
-
-    Args:
-        state: path or URI of the job's state directory.
-    """
+    """The processes of this machine that can be asked, for any query."""
     return frozenset(int(path.stem) for path in _folder(state).glob("*.json") if path.stem.isdigit())
 
 
@@ -81,9 +73,6 @@ def _folder(state: str) -> Path:
 
 def folder_of(state: str) -> Path:
     """Where the processes of this machine leave their notes for a job, private to the user.
-
-    Args:
-        state: path or URI of the job's state directory.
 
     Raises:
         OSError: it cannot be made, or belongs to somebody else.
@@ -106,26 +95,11 @@ def attend_task() -> None:
         attend("task", state, task.getLocalProperty(QUERY) or "")
 
 
-def attend_all() -> None:
-    """Have each task of this process, and of those that it forks, call `attend_task` before its function."""
-    from pyspark import worker
-
-    as_shipped = worker.setup_broadcasts
-
-    def setup_broadcasts(infile: IO[bytes]) -> None:
-        as_shipped(infile)
-        attend_task()
-
-    worker.setup_broadcasts = setup_broadcasts
-
-
 def attend(role: str, state: str, query: str, uid: str = "") -> None:
     """Let this process be asked for its stack. What goes wrong is ignored: only the stack will be missing.
 
     Args:
         role: `task`, `planner` or `committer`.
-        state: path or URI of the job's state directory.
-        query: the query's uid.
         uid: of the source or sink, if it is one's planner or committer.
     """
     global _present
@@ -153,12 +127,7 @@ def _listening(place: Path) -> IO[bytes]:
 
 
 def watch(state: str, place: Path) -> None:
-    """Start the watcher of this machine, unless it runs.
-
-    Args:
-        state: path or URI of the job's state directory.
-        place: the folder of the notes.
-    """
+    """Start the watcher of this machine, unless it runs."""
     with (place / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,13 +1,12 @@
 """What Spark has measured of an epoch: its jobs and stages, and the operators of its plan, from the status stores.
 
-A look costs a few calls of the JVM for all queries, and four for each epoch that is looked at; up to 50 ms, most of
-which is waiting. One of the modules beside `jvm` that use py4j; `tests/spark/test_epoch_times.py` pins what it relies
-on. What Spark shows of times are texts, such as `1.3 s`, which is exact enough for proportions.
+A look costs a few calls of the JVM for all queries, and four for each epoch that is looked at; up to 50 ms, mostly
+waiting. What Spark shows of times are texts, such as `1.3 s`, which is exact enough for proportions.
+`tests/spark/test_epoch_times.py` pins what is relied on.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.model.epoch_parts import PlanTime, StageTime
+from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,48 +68,21 @@ class EpochTime:
 
 
 class EpochTimes:
-    """Reads what Spark has measured of the newest epochs of queries.
-
-    Args:
-        spark: any session of the application.
-    """
+    """Reads what Spark has measured of the newest epochs of queries; its methods raise what Spark raises."""
 
     def __init__(self, spark: SparkSession) -> None:
-        context: Any = spark.sparkContext
-        jvm = context._jvm
-        self._store = context._jsc.sc().statusStore()
-        self._sql = spark._jsparkSession.sharedState().statusStore()
-        self._mapper = getattr(jvm, "org.apache.spark.status.api.v1.JacksonMessageWriter")().mapper()
-        self._kind = jvm.java.lang.Class.forName("org.apache.spark.status.JobDataWrapper")
+        self._spark = backend_of(spark).diagnosis(spark)
 
     def jobs(self, queries: int) -> tuple[JobTime, ...]:
-        """The newest jobs of epochs that have succeeded, the newest first.
-
-        Args:
-            queries: how many there are to be looked at.
-
-        Raises:
-            Exception: Spark does not answer, or has been stopped.
-        """
-        most = min(MOST_JOBS, 8 + 8 * queries)
-        view = self._store.store().view(self._kind).index("completionTime").reverse().max(most)
-        return tuple(job for one in self._json(view) if (job := job_of(one)) is not None)
+        """The newest jobs of epochs that have succeeded, the newest first, for a number of queries."""
+        ended = self._spark.ended_jobs(min(MOST_JOBS, 8 + 8 * queries))
+        return tuple(job for one in ended if (job := job_of(one)) is not None)
 
     def read(self, jobs: Sequence[JobTime]) -> EpochTime:
-        """What was measured of an epoch.
-
-        Args:
-            jobs: all of its.
-
-        Raises:
-            Exception: Spark does not answer, or does not have it any more.
-        """
-        found = [stage_of(self._json(self._store.lastStageAttempt(one))) for job in jobs for one in job.stages]
+        """What was measured of an epoch, given all of its jobs."""
+        found = [stage_of(self._spark.stage(one)) for job in jobs for one in job.stages]
         executions = sorted({job.execution for job in jobs if job.execution is not None})[:MOST_PLANS]
-        plans = [
-            plan_of(self._json(self._sql.planGraph(one)), self._json(self._sql.executionMetrics(one)))
-            for one in executions
-        ]
+        plans = [plan_of(*self._spark.plan(one)) for one in executions]
         return EpochTime(
             jobs[0].epoch,
             tuple((job.began, job.ended) for job in jobs),
@@ -117,16 +90,11 @@ class EpochTimes:
             together(plans),
         )
 
-    def _json(self, given: Any) -> Any:
-        return json.loads(self._mapper.writeValueAsString(given))
-
 
 def newest_epochs(jobs: Sequence[JobTime], committed: Mapping[str, int]) -> dict[str, list[JobTime]]:
-    """By run id, all jobs of the newest committed epoch of which there are any.
+    """By run id, all jobs of the newest committed epoch that has any; `committed` is by run id, too.
 
-    Args:
-        jobs: the newest ones.
-        committed: by run id, the newest epoch that has been committed. A later one may have further jobs.
+    A later epoch may have further jobs.
     """
     newest: dict[str, int] = {}
     for job in jobs:
@@ -174,8 +142,7 @@ def plan_of(graph: Mapping[str, Any], values: Mapping[str, str]) -> PlanTime:
     """What the operators of a plan have measured.
 
     Args:
-        graph: of the plan, as Spark's page shows it: nodes, some of which contain others, and edges to their parents.
-        values: by the number of a metric, as Spark shows them.
+        graph: of the plan, as Spark's page shows it: nodes, which may contain others, and edges to their parents.
     """
     plan = _Plan(graph, values)
     reading_user = later_user = state = 0

@@ -3,24 +3,32 @@
 They are there in any session, also in one whose workers leave no notes (see `attendance`). Whether a process belongs to
 this application is decided by its ancestors alone: it is below the JVM, and the JVM is an ancestor or a descendant of
 this process. In local mode those are all Python workers, on a cluster the planners and committers.
+
+Their stacks are read by py-spy from outside, so that they need not have been prepared for it; also those of a process
+whose interpreter is held by a function in C. py-spy is optional (`spark-ext[stacks]`), and the kernel has to allow it.
+The processes are not stopped meanwhile.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import subprocess
+import sys
+import sysconfig
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import PurePath
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from spark_ext.model.stacks import Thread, WorkerSample, module_of, role_of
-from spark_ext.spark.jvm import jvm_pid
-from spark_ext.spark.watching.py_spy import PySpy
+from spark_ext.masking import mask
+from spark_ext.model.stacks import Thread, WorkerSample, module_of, role_of, threads_of_py_spy
+from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,18 +37,28 @@ WITHIN: Final = 5.0
 """How long the stacks of all processes may take, s."""
 
 MOST: Final = 32
-"""So many processes are looked at."""
+"""Processes that are looked at."""
+
+
+PY_SPY_WITHIN: Final = 3.0
+"""How long py-spy may take for one process, s."""
+
+_LONGEST: Final = 200
+
+NICE: Final = "10"
+
+NOT_INSTALLED: Final = "py-spy is not installed (spark-ext[stacks])"
+
+_SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+_STATUS: Final = Path("/proc/self/status")
+_CAP_SYS_PTRACE: Final = 1 << 19
 
 
 class LocalWorkers:
-    """Finds and samples them; for one thread at a time.
-
-    Args:
-        spark: any session of the application.
-    """
+    """Finds and samples them; for one thread at a time."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._jvm = _own_jvm(jvm_pid(spark))
+        self._jvm = _own_jvm(backend_of(spark).jvm_pid(spark))
         self._host = socket.gethostname()
         self._py_spy = PySpy.here()
 
@@ -53,7 +71,6 @@ class LocalWorkers:
         """What those do that leave no notes.
 
         Args:
-            besides: processes that do, of any query.
             alone: roles of those that cannot work for another query.
         """
         found, by = [], time.monotonic() + WITHIN
@@ -68,11 +85,7 @@ class LocalWorkers:
         return tuple(found)
 
     def completed(self, workers: Collection[WorkerSample]) -> tuple[WorkerSample, ...]:
-        """Workers that leave notes, with the stacks of those that were asked and have not answered.
-
-        Args:
-            workers: as they have answered.
-        """
+        """Workers that leave notes, with the stacks of those that were asked and have not answered."""
         if self.refused or all(one.threads for one in workers):
             return tuple(workers)
         below = {process.pid: process for process, _ in self._below()}
@@ -98,9 +111,6 @@ def started_by(jvm: int) -> Iterator[tuple[psutil.Process, str]]:
 
     Not what these have started in turn, and not the daemons: they and the watcher (see `watch_workers`) wake up each
     second. Not this process either, which `spark-submit` has the JVM start.
-
-    Args:
-        jvm: its process.
     """
     for process in _children(jvm):
         with suppress(psutil.Error):
@@ -131,3 +141,75 @@ def _own_jvm(pid: int) -> int | None:
         if pid in {process.pid for process in [*mine.parents(), *mine.children(recursive=True)]}:
             return pid
     return None
+
+
+@dataclass(frozen=True)
+class PySpy:
+    """py-spy, if this machine has it and allows it."""
+
+    program: str
+    """Its path; "" if it is not to be used."""
+    refused: str = ""
+    """Why it is not."""
+
+    @classmethod
+    def here(cls) -> PySpy:
+        """What this interpreter's environment has, and what the kernel allows; reads three small files."""
+        program = shutil.which("py-spy", path=sysconfig.get_path("scripts"))
+        if program is None:
+            return cls("", NOT_INSTALLED)
+        if not sys.platform.startswith("linux"):
+            return cls("", f"py-spy needs privileges on {sys.platform}")
+        refused = ptrace_refused(_text(_SCOPE), _text(_STATUS))
+        return cls("" if refused else program, refused)
+
+    def threads(self, pid: int) -> tuple[tuple[Thread, ...], str]:
+        """The stacks of a process, and "" or why they are missing.
+
+        Args:
+            pid: its number; whose it is has to be known.
+        """
+        if not self.program:
+            return (), self.refused
+        nice = shutil.which("nice")
+        command = [*([nice, "-n", NICE] if nice else []), self.program, "dump", "--pid", str(pid)]
+        try:
+            done = subprocess.run(
+                [*command, "--json", "--nonblocking"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PY_SPY_WITHIN,
+                check=False,
+                text=True,
+                errors="replace",
+            )
+            if done.returncode == 0:
+                return threads_of_py_spy(mask(done.stdout)), ""
+            words = " ".join(done.stderr.split())
+        except subprocess.TimeoutExpired:
+            words = f"it has not answered within {PY_SPY_WITHIN:g} s"
+        except (OSError, ValueError) as problem:
+            words = f"{type(problem).__name__}: {problem}"
+        return (), f"py-spy has failed for process {pid}: {mask(words)[:_LONGEST]}"
+
+
+def ptrace_refused(scope: str, status: str) -> str:
+    """Why this process may not read the memory of others of its user; "" if it may. Pure.
+
+    Args:
+        scope: the setting of Linux's security module Yama; "" without it.
+        status: `/proc/self/status`, which has the capabilities of this process.
+    """
+    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    # Its children may only be read by their parents, which py-spy is not.
+    level = int(scope.strip() or 0)
+    if level == 0 or (level < 3 and int(effective, 16) & _CAP_SYS_PTRACE):
+        return ""
+    return f"ptrace is not allowed: kernel.yama.ptrace_scope is {level}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

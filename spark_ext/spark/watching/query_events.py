@@ -55,7 +55,7 @@ and Spark writes its own log."""
 
 
 def event_time(text: str) -> datetime | None:
-    """An event time as Spark reports it; None if there is none.
+    """An event time as Spark reports it; None without one.
 
     Args:
         text: ISO 8601. Before the first row a watermark is 1970-01-01; the end of input moves it to the end of time,

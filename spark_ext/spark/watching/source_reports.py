@@ -45,9 +45,6 @@ def source_reports(progress: Mapping[str, Any]) -> dict[str, SourceReport]:
     """What the sources have said, by uid. One of Spark's own has its class, and a number if there are several.
 
     Sources that mark the end of input are left out.
-
-    Args:
-        progress: Spark's report on an epoch.
     """
     begun = _moment(progress.get("timestamp"))
     return dict(_numbered([_of(source, begun) for source in progress["sources"] if not _marks_an_end(source)]))
@@ -57,7 +54,6 @@ def newest(reports: Mapping[str, SourceReport], noted: Mapping[str, SourceReport
     """What was said with the newest epoch, with the lag of those that have said another one since.
 
     Args:
-        reports: of the newest epoch, by uid.
         noted: what sources have said between epochs.
     """
     found = dict(reports)
@@ -88,7 +84,7 @@ def total_at(reports: Mapping[str, SourceReport]) -> float | None:
 
 
 def total_lag(reports: Mapping[str, SourceReport]) -> int | None:
-    """The lag of all sources of a query together; None if it is not known of each of them, or there are none."""
+    """The lag of all sources of a query together; None if it is not known of each of them, or without sources."""
     lags = [report.lag_rows for report in reports.values()]
     known = [lag for lag in lags if lag is not None]
     return sum(known) if lags and len(known) == len(lags) else None

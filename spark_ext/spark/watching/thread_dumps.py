@@ -1,12 +1,11 @@
 """Stacks of the JVMs of a Spark application and of this Python process; asked of Spark, which needs no free slot.
 
-The fourth module beside `jvm` that uses py4j; `tests/spark/test_activity.py` pins what it relies on.
+`tests/spark/test_activity.py` pins what is relied on.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import re
 import sys
 import threading
@@ -15,65 +14,51 @@ import traceback
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from spark_ext.failures.evidence import Frame
 from spark_ext.failures.owners import owner_of_file
 from spark_ext.model.stacks import Thread, java_thread
+from spark_ext.spark.backend.diagnosis import Json
+from spark_ext.spark.backend.kinds import backend_of
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from pyspark.sql import SparkSession
 
-DRIVER: Final = "driver"
-"""The executor id of the driver."""
+WITHIN: Final = 3.0
+"""How long executors may take to answer, s; one that is frozen does not."""
 
 _TASK: Final = re.compile(r"Executor task launch worker for task .* in stage (?P<stage>\d+)\.")
 
 
 class ThreadDumps:
-    """Takes stacks.
+    """Takes stacks."""
 
-    Args:
-        spark: any session of the application.
-        within: how long an executor may take to answer, s; one that is frozen does not.
-    """
-
-    def __init__(self, spark: SparkSession, within: float = 3.0) -> None:
-        context: Any = spark.sparkContext
-        self._context = context._jsc.sc()
-        self._mapper = getattr(context._jvm, "org.apache.spark.status.api.v1.JacksonMessageWriter")().mapper()
-        self._within = within
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = backend_of(spark).diagnosis(spark)
 
     def of(self, executors: Iterable[str]) -> dict[str, tuple[Thread, ...] | None]:
-        """The threads of executors, asked at the same time; None for one that does not answer.
-
-        Args:
-            executors: their ids.
-        """
+        """The threads of executors, asked at the same time; None for one that does not answer."""
         return {
             executor: None if threads is None else tuple(_thread(one) for one in threads)
             for executor, threads in self._all(executors).items()
         }
 
     def texts(self, executors: Iterable[str]) -> dict[str, str | None]:
-        """The same as text, with the state of each thread, and the locks that it holds and waits for.
-
-        Args:
-            executors: their ids.
-        """
+        """The same as text, with the state of each thread, and the locks that it holds and waits for."""
         return {
             executor: None if threads is None else "\n".join(map(_text, threads))
             for executor, threads in self._all(executors).items()
         }
 
-    def _all(self, executors: Iterable[str]) -> dict[str, list[dict[str, Any]] | None]:
+    def _all(self, executors: Iterable[str]) -> dict[str, list[Json] | None]:
         asked = {executor: self._asked(executor) for executor in executors}
-        found: dict[str, list[dict[str, Any]] | None] = {}
-        by = time.monotonic() + self._within
+        found: dict[str, list[Json] | None] = {}
+        by = time.monotonic() + WITHIN
         for executor, answer in asked.items():
             try:
                 found[executor] = answer.result(max(0.0, by - time.monotonic()))
@@ -81,12 +66,12 @@ class ThreadDumps:
                 found[executor] = None
         return found
 
-    def _asked(self, executor: str) -> Future[list[dict[str, Any]] | None]:
-        answer: Future[list[dict[str, Any]] | None] = Future()
+    def _asked(self, executor: str) -> Future[list[Json] | None]:
+        answer: Future[list[Json] | None] = Future()
 
         def ask() -> None:
             try:
-                answer.set_result(self._read(executor))
+                answer.set_result(self._spark.threads(executor))
             except BaseException as problem:
                 answer.set_exception(problem)
 
@@ -94,19 +79,12 @@ class ThreadDumps:
         threading.Thread(target=ask, name=f"spark-ext-stacks-{executor}", daemon=True).start()
         return answer
 
-    def _read(self, executor: str) -> list[dict[str, Any]] | None:
-        given = self._context.getExecutorThreadDump(executor)
-        if not given.isDefined():
-            return None
-        threads: list[dict[str, Any]] = json.loads(self._mapper.writeValueAsString(given.get()))
-        return threads
 
-
-def _thread(given: dict[str, Any]) -> Thread:
+def _thread(given: Json) -> Thread:
     return java_thread(given["threadName"], given["threadState"], _lines(given))
 
 
-def _text(given: dict[str, Any]) -> str:
+def _text(given: Json) -> str:
     blocked = given.get("blockedByThreadId")
     by = "" if blocked is None else f", blocked by thread {blocked}"
     lines = [part for line in _lines(given) for part in line.rstrip().split("\n")]
@@ -114,19 +92,14 @@ def _text(given: dict[str, Any]) -> str:
     return f'"{given["threadName"]}" {given["threadId"]} {given["threadState"]}{by}\n{stack}'
 
 
-def _lines(given: dict[str, Any]) -> list[str]:
+def _lines(given: Json) -> list[str]:
     stack = given["stackTrace"]
     lines: list[str] = stack["elems"] if isinstance(stack, dict) else stack
     return lines
 
 
 def tasks_of(threads: Iterable[Thread], stages: Iterable[int]) -> tuple[Thread, ...]:
-    """The threads that run tasks of some stages.
-
-    Args:
-        threads: of an executor.
-        stages: their ids.
-    """
+    """The threads of an executor that run tasks of some stages."""
     wanted = set(stages)
     return tuple(
         thread
@@ -136,12 +109,7 @@ def tasks_of(threads: Iterable[Thread], stages: Iterable[int]) -> tuple[Thread, 
 
 
 def query_thread(threads: Iterable[Thread], run_id: str) -> tuple[Thread, ...]:
-    """The thread that runs a streaming query.
-
-    Args:
-        threads: of the driver.
-        run_id: of the query.
-    """
+    """The thread of the driver that runs a streaming query."""
     begin = "stream execution thread for "
     return tuple(one for one in threads if one.name.startswith(begin) and run_id in one.name)
 

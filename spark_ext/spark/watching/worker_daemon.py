@@ -5,14 +5,30 @@ Spark runs it instead of `pyspark.daemon` where `spark.python.daemon.module` nam
 
 from __future__ import annotations
 
-from spark_ext.failures.in_worker import install
-from spark_ext.spark.watching import worker_times
-from spark_ext.spark.watching.attendance import attend_all
+from typing import Final
+
+from spark_ext import worker_internals
+from spark_ext.failures import record
+from spark_ext.spark.watching.attendance import attend_task
+
+TIMES: Final = "spark_ext.parts"
+"""Local property of tasks that report how long the user's code ran without its waiting: those of divided epochs."""
+
+
+def prepare() -> None:
+    """Change this process, before it forks workers."""
+    record.install()
+    worker_internals.before_each_task(attend_task)
+    worker_internals.report_without_waiting(_is_timed)
+
+
+def _is_timed() -> bool:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return task is not None and task.getLocalProperty(TIMES) is not None
+
 
 if __name__ == "__main__":
-    from pyspark.daemon import manager
-
-    install()
-    attend_all()
-    worker_times.install()
-    manager()
+    prepare()
+    worker_internals.run_daemon()

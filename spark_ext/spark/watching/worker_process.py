@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from spark_ext.failures import in_worker
+from spark_ext.failures import record
 from spark_ext.spark.watching.attendance import attend_task
 
 _REUSED: Final = "SPARK_REUSE_WORKER"
@@ -30,7 +30,7 @@ def begin_task() -> None:
 
     Does nothing in a process that is not one of Spark's workers. Failures of this one then carry a record.
     """
-    in_worker.install()
+    record.install()
     attend_task()
     if _REUSED in os.environ and hasattr(socket, "TCP_QUICKACK"):
         _set(socket.TCP_QUICKACK)  # the kernel does not keep it: it has to be set for each task

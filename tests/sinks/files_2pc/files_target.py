@@ -22,7 +22,8 @@ from spark_ext.sinks.files_2pc.folder import Folder
 from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit, committed_files
 from spark_ext.storage import Location
 from spark_ext.testing.every_type import EVERY_TYPE, without
-from spark_ext.testing.sink_driver import Row, SinkTarget, arrow_schema
+from spark_ext.testing.sink_driver import Row, SinkTarget
+from spark_ext.worker_internals import to_arrow_schema
 from tests.support.folders import folder_snapshot
 
 
@@ -100,7 +101,7 @@ def read_file(file: Path, kind: str, schema: T.StructType) -> list[dict[str, Any
         found = pq.ParquetFile(file).read().to_pylist()
         return found
     if kind == "csv":
-        found = csv_table(file, arrow_schema(schema)).to_pylist() if file.stat().st_size else []
+        found = csv_table(file, to_arrow_schema(schema)).to_pylist() if file.stat().st_size else []
         return found
     lines_of = file.read_text(encoding="utf-8").splitlines()
     return [_from_json(json.loads(line), schema) for line in lines_of]

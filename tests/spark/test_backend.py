@@ -1,4 +1,4 @@
-"""Facts about Spark's internals that `spark_ext.spark.jvm` relies on."""
+"""Facts about Spark's internals that the classic backend relies on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
-from spark_ext.spark import jvm
+from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.session.environment import java_major
+from tests.support import jobs
 from tests.support.jobs import JobHarness
 
 if TYPE_CHECKING:
@@ -49,23 +50,23 @@ def counting(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def test_java_version_is_one_that_spark_runs_on(spark: SparkSession) -> None:
-    assert java_major(jvm.java_version(spark)) >= 17
+    assert java_major(CLASSIC.java_version(spark)) >= 17
 
 
 def test_jvm_pid_is_a_java_process_that_this_one_started(spark: SparkSession) -> None:
-    process = psutil.Process(jvm.jvm_pid(spark))
+    process = psutil.Process(CLASSIC.jvm_pid(spark))
     assert "java" in process.name()
     assert os.getpid() in [parent.pid for parent in process.parents()]
 
 
 def test_has_class_tells_present_from_absent(spark: SparkSession) -> None:
-    assert jvm.has_class(spark, "io.delta.tables.DeltaTable")
-    assert not jvm.has_class(spark, "io.delta.tables.NoSuchTable")
+    assert CLASSIC.has_class(spark, "io.delta.tables.DeltaTable")
+    assert not CLASSIC.has_class(spark, "io.delta.tables.NoSuchTable")
 
 
 def test_plan_sources_shows_a_python_sources_options_with_keys_in_lower_case(spark: SparkSession) -> None:
-    (found,) = jvm.plan_sources(counting(spark, uid="a", rowLimit="5"))
-    assert (found.kind, found.format, found.uid) == ("v2", "counting", "a")
+    (found,) = CLASSIC.sources(counting(spark, uid="a", rowLimit="5"))
+    assert (found.format, found.uid) == ("counting", "a")
     assert found.options == {"uid": "a", "rowlimit": "5"}
 
 
@@ -74,43 +75,45 @@ def test_plan_sources_keeps_plan_order_through_operators(spark: SparkSession) ->
     right = counting(spark, uid="right").withColumn("t", F.timestamp_seconds("n"))
     joined = left.withWatermark("t", "1 minute").join(right.withWatermark("t", "1 minute"), ["n", "t"])
     windows = joined.groupBy(F.window("t", "1 day")).count()
-    assert [source.uid for source in jvm.plan_sources(windows)] == ["left", "right"]
+    assert [source.uid for source in CLASSIC.sources(windows)] == ["left", "right"]
 
 
 def test_plan_sources_shows_a_self_join_twice(spark: SparkSession) -> None:
     df = counting(spark, uid="a")
-    assert [source.uid for source in jvm.plan_sources(df.join(df, "n"))] == ["a", "a"]
-    assert [source.uid for source in jvm.plan_sources(df.union(df))] == ["a", "a"]
+    assert [source.uid for source in CLASSIC.sources(df.join(df, "n"))] == ["a", "a"]
+    assert [source.uid for source in CLASSIC.sources(df.union(df))] == ["a", "a"]
 
 
 def test_plan_sources_leaves_out_static_tables(spark: SparkSession) -> None:
     joined = counting(spark, uid="a").join(spark.range(3).withColumnRenamed("id", "n"), "n")
-    assert [source.uid for source in jvm.plan_sources(joined)] == ["a"]
-    assert jvm.plan_sources(spark.range(3)) == ()
+    assert [source.uid for source in CLASSIC.sources(joined)] == ["a"]
+    assert CLASSIC.sources(spark.range(3)) == ()
 
 
 def test_plan_sources_has_no_uid_for_a_source_that_was_given_none(spark: SparkSession) -> None:
-    (found,) = jvm.plan_sources(counting(spark))
+    (found,) = CLASSIC.sources(counting(spark))
     assert found.uid is None
 
 
 def test_plan_sources_sees_through_views_and_python_functions(spark: SparkSession) -> None:
     counting(spark, uid="a").createOrReplaceTempView("numbers")
     mapped = spark.sql("select * from numbers").mapInPandas(lambda frames: frames, "n int")
-    assert [source.uid for source in jvm.plan_sources(mapped)] == ["a"]
+    assert [source.uid for source in CLASSIC.sources(mapped)] == ["a"]
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_plan_sources_shows_sparks_file_and_delta_streams_as_v1(spark: SparkSession, tmp_path: Path, form: str) -> None:
+def test_plan_sources_shows_sparks_file_and_delta_streams_as_its_own(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
     spark.range(2).write.format(form).save(str(tmp_path / "t"))
     df = spark.readStream.format(form).schema("id long") if form == "parquet" else spark.readStream.format(form)
-    (found,) = jvm.plan_sources(df.option("uid", "unseen").load(str(tmp_path / "t")))
-    assert (found.kind, found.uid, dict(found.options)) == ("v1", None, {})
+    (found,) = CLASSIC.sources(df.option("uid", "unseen").load(str(tmp_path / "t")))
+    assert found.description.startswith("Spark's own source ") and (found.uid, dict(found.options)) == (None, {})
 
 
-def test_plan_sources_shows_the_rate_source_as_v2(spark: SparkSession) -> None:
-    (found,) = jvm.plan_sources(spark.readStream.format("rate").option("uid", "r").load())
-    assert (found.kind, found.format, found.uid) == ("v2", "rate", "r")
+def test_plan_sources_shows_the_rate_source(spark: SparkSession) -> None:
+    (found,) = CLASSIC.sources(spark.readStream.format("rate").option("uid", "r").load())
+    assert (found.format, found.uid) == ("rate", "r")
 
 
 def test_writer_target_of_a_writer_with_every_setting(spark: SparkSession) -> None:
@@ -125,8 +128,8 @@ def test_writer_target_of_a_writer_with_every_setting(spark: SparkSession) -> No
         .partitionBy("n")
         .trigger(availableNow=True)
     )
-    target = jvm.writer_target(writer)
-    assert (target.format, target.path, target.query_name) == ("parquet", "/somewhere", "q")
+    target = CLASSIC.target(writer)
+    assert (target.format, target.path) == ("parquet", "/somewhere")
     assert target.options["uid"] == "sink"
     assert target.options["checkpointlocation"] == "/checkpoint"
     assert (target.output_mode, target.partitioning) == ("Append", ("n",))
@@ -134,8 +137,8 @@ def test_writer_target_of_a_writer_with_every_setting(spark: SparkSession) -> No
 
 
 def test_writer_target_of_a_writer_without_settings(spark: SparkSession) -> None:
-    target = jvm.writer_target(counting(spark, uid="a").writeStream.format("noop"))
-    assert (target.path, target.query_name, target.partitioning) == (None, None, ())
+    target = CLASSIC.target(counting(spark, uid="a").writeStream.format("noop"))
+    assert (target.path, target.partitioning) == (None, ())
     assert target.output_mode == "Append"
     assert target.trigger.startswith("ProcessingTimeTrigger(0")
 
@@ -149,12 +152,12 @@ def test_writer_target_of_a_writer_without_settings(spark: SparkSession) -> None
 )
 def test_writer_target_shows_the_trigger(spark: SparkSession, trigger: dict[str, object], shown: str) -> None:
     writer = counting(spark, uid="a").writeStream.format("noop").trigger(**trigger)  # type: ignore[call-overload]
-    assert jvm.writer_target(writer).trigger == shown
+    assert CLASSIC.target(writer).trigger == shown
 
 
 def test_writer_frame_is_the_frame_that_is_written(spark: SparkSession) -> None:
     df = counting(spark, uid="a")
-    assert jvm.writer_frame(df.writeStream) is df
+    assert CLASSIC.frame(df.writeStream) is df
 
 
 def test_checkpoint_location_is_resolved(spark: SparkSession, tmp_path: Path) -> None:
@@ -164,13 +167,16 @@ def test_checkpoint_location_is_resolved(spark: SparkSession, tmp_path: Path) ->
         .option("checkpointLocation", str(tmp_path / "with space"))
         .start()
     )
-    place = jvm.checkpoint_location(query)
+    place = CLASSIC.checkpoint(query)
     query.stop()
     assert place.startswith("file:")
     assert (tmp_path / "with space" / "metadata").exists()
 
 
 def test_planners_add_nothing_to_the_map_that_all_queries_share(lab: JobHarness) -> None:
+    """Otherwise two queries that are started at one time could break it, and with it each further task."""
+    jobs._registered.pop(lab.spark, None)  # a map that no planner has seen
+    jobs.register(lab.spark)
     sources = lab.spark._jsparkSession.sessionState().dataSourceManager()
     shared = sources.lookupDataSource("numbers").dataSourceCls().envVars()
     before = dict(shared)

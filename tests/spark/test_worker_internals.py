@@ -1,4 +1,4 @@
-"""How long the user's code ran: what pyspark's worker reports, without its waiting."""
+"""What pyspark's worker is relied on for: where it takes its serializers from, and what it reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO, Any
 import pytest
 from pyspark import worker
 
-from spark_ext.spark.watching import worker_times
+from spark_ext.worker_internals import report_without_waiting
 
 
 def test_the_worker_takes_its_serializers_and_reports_its_times_as_expected() -> None:
@@ -58,8 +58,7 @@ def test_waiting_for_rows_and_for_room_is_not_the_users_time(monkeypatch: pytest
     monkeypatch.setattr(worker, "read_udfs", lambda *_: given)
     monkeypatch.setattr(worker, "read_udtf", lambda *_: given)
     monkeypatch.setattr(worker, "report_times", lambda *times: reported.append(times[-1]))
-    monkeypatch.setattr(worker_times, "_wanted", lambda: wanted)
-    worker_times.install()
+    report_without_waiting(lambda: wanted)
     for processing in (5_000, 10):
         given_out: Any = worker.read_udfs  # of pyspark's own, or of its replacement
         _, _, load, dump = given_out(None, None)
@@ -70,5 +69,5 @@ def test_waiting_for_rows_and_for_room_is_not_the_users_time(monkeypatch: pytest
     if not wanted:
         assert reported == [5_000, 10]
     else:
-        # Four reads and three writes; what is reported is never negative, and begins anew with each task.
+        # Four reads and three writes; what is reported is never negative, and each task begins at 0.
         assert reported[0] <= 4_650 and reported[1] == 0

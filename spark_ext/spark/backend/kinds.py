@@ -1,4 +1,4 @@
-"""Spark's classic sessions, as opposed to those of Spark Connect, whose client has no JVM.
+"""Kinds of Spark sessions: classic ones, and those of Spark Connect, whose client has no JVM.
 
 This module imports nothing of Spark: the module of a class tells, and a client of Connect may lack what pyspark needs.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from spark_ext.spark.backend.contract import Backend
 
 _REQUESTS: Final = {
     "SPARK_REMOTE": "",
@@ -23,10 +26,7 @@ _REQUESTS: Final = {
 
 
 def refuse_connect_requests(conf: Mapping[str, str]) -> None:
-    """Raise an error if pyspark would make a session of Spark Connect.
-
-    Args:
-        conf: the settings of the session.
+    """Raise an error if pyspark would make a session of Spark Connect from these settings.
 
     Raises:
         EnvironmentProblem: names the variable or the setting.
@@ -43,6 +43,14 @@ def refuse_connect_requests(conf: Mapping[str, str]) -> None:
             )
 
 
+def backend_of(given: object) -> Backend:
+    """The backend of a session, DataFrame, writer or query."""
+    from spark_ext.spark.backend.classic import CLASSIC
+
+    require_classic(given, "the Spark session", kept="nothing was changed")
+    return CLASSIC
+
+
 def is_connect(spark: object) -> bool:
     """Whether a session, a DataFrame or a writer is one of a client of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
@@ -51,11 +59,7 @@ def is_connect(spark: object) -> bool:
 def require_classic(spark: object, who: str, *, kept: str, otherwise: str = "") -> None:
     """Raise an error if a session, or something that was made with one, is of Spark Connect.
 
-    Args:
-        spark: a session, a DataFrame or a writer; what is none of Spark's passes.
-        who: the operator, for the message.
-        kept: what was not affected.
-        otherwise: a further way to proceed.
+    What is not Spark's passes. `otherwise` is a further way to proceed.
 
     Raises:
         EnvironmentProblem: it belongs to a client, which has no JVM of its own.

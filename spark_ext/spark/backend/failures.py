@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from spark_ext.errors import refused
 from spark_ext.failures import java_text, python_error, record
+from spark_ext.failures.classifier import load
 from spark_ext.failures.evidence import MOST_EXCEPTIONS, Evidence, Frame, Link, Owner, Raised
+from spark_ext.failures.labels import Response
 from spark_ext.failures.owners import owner_of_class
+from spark_ext.failures.text import evidence_of_text
+from spark_ext.failures.verdict import Verdict
 
 _MOST_FRAMES_OF_JAVA: Final = 40
 
@@ -21,17 +26,30 @@ _MOST_FRAMES_OF_JAVA: Final = 40
 def evidence_of(failure: BaseException, user_packages: Collection[str] = ()) -> Evidence:
     """What an exception of this process tells, with the exceptions of the JVM that it stands for.
 
-    Of a JVM that does not answer any more, there is only what Python has of it.
-
-    Args:
-        failure: as pyspark, py4j or Python raised it.
-        user_packages: see `owners.owner_of_file`.
+    If the JVM no longer answers, it is what Python has. For `user_packages` see `owners.owner_of_file`.
     """
     try:
         chain = _chain(failure, user_packages)
     except Exception:  # the JVM has gone, or is going
         chain = python_error.exceptions(failure, user_packages)
     return Evidence(tuple(chain[:MOST_EXCEPTIONS]), text=_text(failure))
+
+
+def is_lost_connection(failure: BaseException) -> bool:
+    """Whether a call failed because the JVM did not answer, rather than with a failure in it."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    return isinstance(failure, (OSError, EOFError, Py4JError)) and not isinstance(failure, Py4JJavaError)
+
+
+def first_line(problem: Exception) -> str:
+    """What a failure of Spark says, without its stack traces."""
+    from py4j.protocol import Py4JJavaError
+
+    if not isinstance(problem, Py4JJavaError):
+        return str(problem).partition("\n")[0]
+    cause = problem.java_exception
+    return str(cause.getMessage() or cause.getClass().getName()).partition("\n")[0]
 
 
 def _chain(failure: BaseException, user_packages: Collection[str]) -> list[Raised]:
@@ -178,3 +196,44 @@ class _Reader:
             jars = context._jsc.sc().listJars()
             return frozenset(str(jars.apply(at)).rpartition("/")[2] for at in range(jars.size()))
         return frozenset()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is said of a failure."""
+
+    verdict: Verdict
+    """Its type, whose it is, the guilty line."""
+    decision: Response
+    """What a job does about it."""
+    evidence: Evidence
+    """The exceptions that led to it."""
+
+
+def classify(failure: BaseException | str, *, rules: str | None = None) -> Explanation:
+    """Say of a failure what kind it is, whose it is, and what a job would do about it.
+
+    An exception that pyspark has raised is read from the JVM, which has to be there. Text is the weakest evidence: a
+    message can imitate anything.
+
+    Args:
+        failure: an exception; or a stack trace as text, of Java or Python, perhaps among other lines.
+        rules: path of a file of rules that come before those of `conf/failures.yaml`.
+
+    Raises:
+        ConfigurationError: the text has no exception, or the file of rules is invalid.
+    """
+    classifier = load(rules)
+    if isinstance(failure, str):
+        evidence = evidence_of_text(failure, classifier.user_packages, marked=False)
+        if evidence is None:
+            raise refused(
+                "the text has no exception",
+                "classify",
+                "give it a stack trace of Java or Python, with the line that names the exception",
+                kept="nothing was changed",
+            )
+    else:
+        evidence = getattr(failure, "evidence", None) or evidence_of(failure, classifier.user_packages)
+    verdict = classifier.classify(evidence)
+    return Explanation(verdict, classifier.decision(verdict.labels).do, evidence)

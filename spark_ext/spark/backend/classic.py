@@ -1,0 +1,278 @@
+"""What the driver asks of a classic session: through py4j, of its JVM, and of pyspark's private fields.
+
+`tests/spark/test_backend.py` pins what this relies on, so that a new Spark version fails there first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JJavaError
+
+from spark_ext.masking import logger
+from spark_ext.spark.backend import plans, state
+from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES, OwnEnd, WriterTarget
+from spark_ext.spark.backend.diagnosis import Diagnosis
+from spark_ext.spark.backend.listeners import listening
+from spark_ext.spark.backend.state import accessible, field
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+    from spark_ext.spark.backend.contract import Backend
+
+log = logger("spark_ext.job")
+
+_STATIC, _FINAL = 0x0008, 0x0010
+"""Of `java.lang.reflect.Modifier`."""
+
+_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enable{}Evolution"
+"""Settings of Spark's: each source, or sink, of a query must have a name, under which the offset log knows it."""
+
+_CHECKPOINTING: Final = "org.apache.spark.sql.execution.streaming.checkpointing"
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""Local property that Spark sets on the thread of each query."""
+
+_ENDING: Final = ("AvailableNowTrigger", "OneTimeTrigger")
+"""Triggers with which a query ends by itself."""
+
+
+class _Classic:
+    """See `Backend`."""
+
+    # -- frames and writers
+
+    sources = staticmethod(plans.sources)
+    watermarks = staticmethod(plans.watermarks)
+    stateful_operators = staticmethod(plans.stateful_operators)
+
+    def target(self, writer: DataStreamWriter) -> WriterTarget:
+        jwriter = writer._jwrite
+        options = _scala_map(field(jwriter, "extraOptions"))
+        return WriterTarget(
+            format=str(field(jwriter, "source")),
+            options=options,
+            path=options.get("path"),
+            output_mode=str(field(jwriter, "outputMode").toString()),
+            trigger=str(field(jwriter, "trigger").toString()),
+            partitioning=_scala_option_seq(field(jwriter, "partitioningColumns")),
+            clustering=_scala_option_seq(field(jwriter, "clusteringColumns")),
+        )
+
+    def frame(self, writer: DataStreamWriter) -> DataFrame:
+        frame: DataFrame = writer._df
+        return frame
+
+    def copy(self, writer: DataStreamWriter) -> DataStreamWriter:
+        copy = self.frame(writer).writeStream
+        for declared in writer._jwrite.getClass().getDeclaredFields():
+            if not declared.getModifiers() & (_STATIC | _FINAL):
+                declared.setAccessible(True)
+                declared.set(copy._jwrite, declared.get(writer._jwrite))
+        return copy
+
+    def remove_option(self, writer: DataStreamWriter, name: str) -> None:
+        declared = accessible(writer._jwrite.getClass(), "extraOptions")
+        declared.set(writer._jwrite, getattr(declared.get(writer._jwrite), "$minus")(name))
+
+    def name_source(self, reader: DataStreamReader, spark: SparkSession, uid: str) -> DataStreamReader:
+        return reader.name(_evolution_name(uid)) if _evolves(spark, "Source") else reader
+
+    def name_sink(self, writer: DataStreamWriter, uid: str) -> None:
+        # pyspark has no method for it.
+        if _evolves(self.frame(writer).sparkSession, "Sink") and field(writer._jwrite, "sinkName").isEmpty():
+            writer._jwrite = writer._jwrite.name(_evolution_name(uid))
+
+    # -- sessions
+
+    def java_version(self, spark: SparkSession) -> str:
+        return str(_jvm(spark).java.lang.System.getProperty("java.version"))
+
+    def jvm_pid(self, spark: SparkSession) -> int:
+        return int(_jvm(spark).java.lang.ProcessHandle.current().pid())
+
+    def has_class(self, spark: SparkSession, name: str) -> bool:
+        java = _jvm(spark).java.lang
+        try:
+            java.Class.forName(name, False, java.Thread.currentThread().getContextClassLoader())
+        except Py4JJavaError as failure:
+            # Any other error (such as that of a broken jar) does not answer the question, and must not count as "no".
+            kind = failure.java_exception.getClass().getSimpleName()
+            if kind not in ("ClassNotFoundException", "NoClassDefFoundError"):
+                raise
+            return False
+        return True
+
+    def has_file_system(self, spark: SparkSession, scheme: str) -> bool:
+        try:
+            _jvm(spark).org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, _hadoop(spark))
+        except Py4JJavaError:
+            return False
+        return True
+
+    def hadoop_option(self, spark: SparkSession, name: str) -> str | None:
+        found: str | None = _hadoop(spark).get(name)
+        return found
+
+    def set_hadoop_option(self, spark: SparkSession, name: str, value: str) -> None:
+        _hadoop(spark).set(name, value)
+
+    def is_stopped(self, spark: SparkSession) -> bool:
+        return spark.sparkContext._jsc is None
+
+    def is_stopping(self, spark: SparkSession) -> bool:
+        context: Any = spark.sparkContext._jsc
+        with contextlib.suppress(Exception):
+            return context is None or bool(context.sc().isStopped())
+        return False
+
+    def local_properties(self, spark: SparkSession) -> Any:
+        return spark._jsparkSession.sparkContext().getLocalProperties().clone()
+
+    def activate(self, spark: SparkSession, properties: Any = None) -> None:
+        _jvm(spark).org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+        if properties is not None:
+            spark._jsparkSession.sparkContext().setLocalProperties(properties)
+
+    def activate_if_none(self, spark: SparkSession) -> None:
+        if _jvm(spark).org.apache.spark.sql.SparkSession.getActiveSession().isEmpty():
+            self.activate(spark)
+
+    # -- queries
+
+    @contextlib.contextmanager
+    def with_local_files(self, spark: SparkSession, root: str, allowed: Callable[[str | None], bool]) -> Iterator[None]:
+        with listening(spark, _LocalFiles(spark, root, allowed)):
+            yield
+
+    def checkpoint(self, query: StreamingQuery) -> str:
+        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
+
+    def recent_progress(self, query: StreamingQuery, after: int) -> list[str]:
+        reports = query._jsq.recentProgress()
+        found: list[str] = []
+        for index in range(len(reports) - 1, -1, -1):
+            if reports[index].batchId() <= after:
+                break
+            found.append(str(reports[index].json()))
+        return found[::-1]
+
+    def own_end(self, query: StreamingQuery) -> OwnEnd:
+        execution = query._jsq.streamingQuery()
+        executor = str(execution.triggerExecutor().getClass().getSimpleName())
+        return OwnEnd(bool(execution.noNewData()), executor == "SingleBatchExecutor")
+
+    def ends_by_itself(self, query: StreamingQuery) -> bool:
+        return str(query._jsq.streamingQuery().trigger().toString()).startswith(_ENDING)
+
+    def query(self, streams: StreamingQueryManager, query_id: str) -> StreamingQuery | None:
+        from pyspark.sql.streaming.query import StreamingQuery
+
+        found = streams._jsqm.get(query_id)
+        return None if found is None else StreamingQuery(found)
+
+    def set_task_properties(self, spark: SparkSession, query_id: str, properties: Mapping[str, str]) -> bool:
+        # Spark announces a start on the query's thread, and py4j lets Python call back on the same one.
+        context = spark._jsparkSession.sparkContext()
+        if context.getLocalProperty(_QUERY_ID) != query_id:
+            return False
+        for name, value in properties.items():
+            context.setLocalProperty(name, value)
+        return True
+
+    def has_listener(self, streams: StreamingQueryManager, listener: Any) -> bool:
+        return any(one.equals(listener) for one in streams._jsqm.listListeners())
+
+    # -- state
+
+    state_files = staticmethod(state.StateFiles)
+    settle_state = staticmethod(state.settle)
+
+    def repartition_state(self, spark: SparkSession, checkpoint: str, partitions: int) -> None:
+        # With the first access the driver begins to coordinate state stores, without which Spark cannot load any.
+        spark.streams  # noqa: B018
+        spark._streamingCheckpointManager.repartition(checkpoint, partitions, enforce_exactly_once_sink=True)
+
+    def diagnosis(self, spark: SparkSession) -> Diagnosis:
+        return Diagnosis(spark)
+
+
+CLASSIC: Final[Backend] = _Classic()
+
+
+class _LocalFiles:
+    """Sets `LOCAL_FILES` in the clone of the session in which a query runs its epochs, before it reads or writes a log.
+
+    See `QueryEvents`.
+    """
+
+    def __init__(self, spark: SparkSession, root: str, allowed: Callable[[str | None], bool]) -> None:
+        self._spark = spark
+        self._root = root
+        self._allowed = allowed
+
+    def started(self, query_id: str, run_id: str) -> None:
+        try:
+            execution = self._spark._jsparkSession.streams().get(query_id).streamingQuery()
+            if str(execution.resolvedCheckpointRoot()) == self._root:
+                clone = execution.sparkSessionForStream()
+                if self._allowed(clone.sessionState().newHadoopConf().get(FILE_MANAGER)):
+                    clone.conf().set(FILE_MANAGER, LOCAL_FILES)
+                    self._replace_logs(execution, clone)
+        except Exception as problem:
+            log.warning("the files of %s are written in Spark's own way, which is slower: %s", self._root, problem)
+
+    def _replace_logs(self, execution: Any, clone: Any) -> None:
+        # Spark has made its two logs before anybody could reach the clone; those of asynchronous progress are left.
+        package = getattr(_jvm(self._spark), _CHECKPOINTING)
+        for name, old, kind in (
+            ("offsetLog", execution.offsetLog(), "OffsetSeqLog"),
+            ("commitLog", execution.commitLog(), "CommitLog"),
+        ):
+            if old.getClass().getName() == f"{_CHECKPOINTING}.{kind}":
+                field = accessible(execution.getClass().getSuperclass(), name)
+                field.set(execution, getattr(package, kind)(clone, old.metadataPath().toString(), False))
+
+    def progressed(self, report: str) -> None: ...
+
+    def terminated(self, query_id: str, run_id: str) -> None: ...
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
+
+
+def _hadoop(spark: SparkSession) -> Any:
+    return spark.sparkContext._jsc.hadoopConfiguration()
+
+
+def _evolves(spark: SparkSession, kind: str) -> bool:
+    return str(spark.conf.get(_EVOLUTION.format(kind), "false")).strip().lower() == "true"
+
+
+def _evolution_name(uid: str) -> str:
+    """A uid as a name that Spark accepts for a source or sink: letters, digits and underscores."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", uid)
+    # Two uids that differ only in what was replaced must not get one name.
+    return plain if plain == uid else f"{plain}_{hashlib.sha256(uid.encode()).hexdigest()[:8]}"
+
+
+def _scala_map(options: Any) -> dict[str, str]:
+    """A Scala map as a dict, keys in lower case: Spark ignores their case."""
+    found = {}
+    entries = options.iterator()
+    while entries.hasNext():
+        entry = entries.next()
+        found[str(entry._1()).lower()] = str(entry._2())
+    return found
+
+
+def _scala_option_seq(option: Any) -> tuple[str, ...]:
+    return () if option.isEmpty() else tuple(str(option.get().apply(at)) for at in range(option.get().size()))

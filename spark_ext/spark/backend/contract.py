@@ -1,0 +1,230 @@
+"""What the driver asks of Spark beyond pyspark's documented interface, and the plain values in which it is answered.
+
+A `Backend` does it for one kind of session; `kinds.backend_of` finds that of a session, frame, writer or query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+    from spark_ext.spark.backend.diagnosis import Diagnosis
+    from spark_ext.spark.backend.state import StateFiles
+
+FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+"""A setting of Spark's: the class that reads and writes the files of a checkpoint directory."""
+
+LOCAL_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""The class that does so without starting a process for each file."""
+
+
+@dataclass(frozen=True)
+class PlanSource:
+    """One streaming leaf of a query's plan."""
+
+    format: str
+    """The name passed to `format()`; of an unknown kind of relation its class."""
+    options: Mapping[str, str]
+    """The options set on a Python source, Kafka or rate, keys in lower case; empty for Spark's file streams and Delta.
+
+    May hold secrets: never show or store.
+    """
+    uid: str | None
+    """The option `uid`; None if it is not set or cannot be read."""
+    description: str
+    """The leaf as Spark names it, for messages; without options."""
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """A watermark operator of a plan."""
+
+    column: str
+    """The event-time column."""
+    sources: tuple[PlanSource, ...]
+    """The streaming leaves directly below: those that no other watermark operator separates from it."""
+
+
+@dataclass(frozen=True)
+class WriterTarget:
+    """What has been set on a `DataStreamWriter` so far."""
+
+    format: str
+    options: Mapping[str, str]
+    """Options, keys in lower case, with `path` and `queryname`. May hold secrets: never show or store."""
+    path: str | None
+    output_mode: str
+    """`Append`, `Complete` or `Update`."""
+    trigger: str
+    """As Spark prints it: `ProcessingTimeTrigger(<ms>)`, `AvailableNowTrigger`, `OneTimeTrigger`."""
+    partitioning: tuple[str, ...]
+    """Columns passed to `partitionBy`."""
+    clustering: tuple[str, ...] = ()
+    """Columns passed to `clusterBy`."""
+
+
+@dataclass(frozen=True)
+class OwnEnd:
+    """How a query with the trigger `availableNow` has ended: Spark reports a stop and its own end alike."""
+
+    found_nothing: bool
+    """When it last looked at its sources there was nothing to plan."""
+    one_epoch: bool
+    """It was to run one epoch only, because one of its sources cannot say what is available now."""
+
+
+class QueryEvents(Protocol):
+    """Receives the events of a session's queries."""
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """A query has started. Spark waits on the query's own thread until this returns."""
+
+    def progressed(self, report: str) -> None:
+        """An epoch has completed; the report is Spark's JSON."""
+
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """A query has ended."""
+
+
+class Backend(Protocol):
+    """One kind of Spark session."""
+
+    # -- frames and writers
+
+    def sources(self, df: DataFrame) -> tuple[PlanSource, ...]:
+        """The streaming leaves of a DataFrame's analyzed plan, in plan order, each as often as it occurs.
+
+        Static tables, such as the static side of a join, are not included. Leaves inside subquery expressions are not
+        visited: Spark does not allow streaming ones there.
+        """
+
+    def watermarks(self, df: DataFrame) -> tuple[Watermark, ...]:
+        """The watermark operators of a DataFrame's analyzed plan, outermost first."""
+
+    def stateful_operators(self, df: DataFrame) -> tuple[str, ...]:
+        """The operators of a DataFrame's analyzed plan that keep state, each with what its state depends on.
+
+        That is keys, aggregates, windows and conditions, down to the columns of the sources: what a projection below
+        computes stands in place of its column's name. Filters, and what is done with the results, are not part of it.
+        Spark draws ids and seeds for each plan, so they are left out; its optimizer has no part in the analyzed plan.
+
+        In the order in which Spark numbers their state, or its reverse: for comparison with another plan.
+        """
+
+    def target(self, writer: DataStreamWriter) -> WriterTarget:
+        """What has been set on a writer."""
+
+    def frame(self, writer: DataStreamWriter) -> DataFrame:
+        """The DataFrame that a writer writes."""
+
+    def copy(self, writer: DataStreamWriter) -> DataStreamWriter:
+        """A writer with the same settings: what is set on it is not set on the user's, which Spark changes in place."""
+
+    def remove_option(self, writer: DataStreamWriter, name: str) -> None:
+        """Take an option off a writer, which Spark's own interface can only set."""
+
+    def name_source(self, reader: DataStreamReader, spark: SparkSession, uid: str) -> DataStreamReader:
+        """Name a source that the user never sees, if source evolution is on: each source needs a name then."""
+
+    def name_sink(self, writer: DataStreamWriter, uid: str) -> None:
+        """Give a writer's sink a name, if sink evolution is on and it has none."""
+
+    # -- sessions
+
+    def java_version(self, spark: SparkSession) -> str:
+        """Version of the driver's JVM, such as `17.0.15`."""
+
+    def jvm_pid(self, spark: SparkSession) -> int:
+        """Process id of the driver's JVM, which outlives a killed driver's Python process for a moment."""
+
+    def has_class(self, spark: SparkSession, name: str) -> bool:
+        """Whether the driver can load a Java class, jars of the session included. Does not initialize the class."""
+
+    def has_file_system(self, spark: SparkSession, scheme: str) -> bool:
+        """Whether Hadoop in the driver has a file system for the URIs of a scheme."""
+
+    def hadoop_option(self, spark: SparkSession, name: str) -> str | None:
+        """An option of Hadoop in the driver."""
+
+    def set_hadoop_option(self, spark: SparkSession, name: str, value: str) -> None:
+        """Set an option of Hadoop for the application."""
+
+    def is_stopped(self, spark: SparkSession) -> bool:
+        """Whether this process has stopped the session's context. Does not ask Spark, which may not answer."""
+
+    def is_stopping(self, spark: SparkSession) -> bool:
+        """Whether Spark is being stopped or was, which ends its queries with failures that are none of theirs."""
+
+    def local_properties(self, spark: SparkSession) -> Any:
+        """The calling thread's local properties, such as its scheduler pool, to be passed to `activate`."""
+
+    def activate(self, spark: SparkSession, properties: Any = None) -> None:
+        """Make a session the active one of the calling thread, in which Spark looks up Python data sources.
+
+        A thread that did not create a session has none; a query started there fails with DATA_SOURCE_NOT_FOUND. The
+        thread takes over `properties`, another thread's `local_properties`; None: it keeps its own.
+        """
+
+    def activate_if_none(self, spark: SparkSession) -> None:
+        """Make a session the active one of the calling thread, unless that has one."""
+
+    # -- queries
+
+    def with_local_files(
+        self, spark: SparkSession, root: str, allowed: Callable[[str | None], bool]
+    ) -> AbstractContextManager[None]:
+        """Let a query that is started in the block use `LOCAL_FILES`, and no other query.
+
+        If Spark is not made as this expects, the query runs as it would without, and a warning says why. The query is
+        known by its checkpoint directory, `root`, as Spark resolves it. `allowed` is asked with the class that somebody
+        has set for Spark anywhere; None: Spark chooses.
+        """
+
+    def checkpoint(self, query: StreamingQuery) -> str:
+        """The checkpoint directory of a started query, as Spark resolved it: a URI such as `file:/…`."""
+
+    def recent_progress(self, query: StreamingQuery, after: int) -> list[str]:
+        """A query's progress reports of the epochs after the given one, as JSON, oldest first."""
+
+    def own_end(self, query: StreamingQuery) -> OwnEnd:
+        """What Spark says about the end of a query; Spark has to run still."""
+
+    def ends_by_itself(self, query: StreamingQuery) -> bool:
+        """Whether the trigger of a query lets it end once it has read what was there."""
+
+    def query(self, streams: StreamingQueryManager, query_id: str) -> StreamingQuery | None:
+        """An active query; also from within `QueryEvents.started`."""
+
+    def set_task_properties(self, spark: SparkSession, query_id: str, properties: Mapping[str, str]) -> bool:
+        """Give the tasks of a query that is being started local properties: from within `QueryEvents.started`.
+
+        All tasks of the query inherit its properties; the thread that has started the query keeps its own. False if
+        that could not be done: the caller is on another thread, as with PYSPARK_PIN_THREAD=false.
+        """
+
+    def has_listener(self, streams: StreamingQueryManager, listener: Any) -> bool:
+        """Whether a listener that `listeners.InJvm` has added is still one of a session's."""
+
+    # -- state
+
+    def state_files(self, spark: SparkSession, codec: str) -> StateFiles:
+        """The files of state stores; `codec` is `spark.sql.streaming.stateStore.compression.codec`."""
+
+    def repartition_state(self, spark: SparkSession, checkpoint: str, partitions: int) -> None:
+        """Let Spark distribute the state of a checkpoint directory over another number of partitions."""
+
+    def settle_state(self, spark: SparkSession, folder: str) -> bool:
+        """Wait until the state stores below a folder whose queries have ended are uploaded and closed in the driver.
+
+        False if some are left after half a minute, or Spark does not say; a warning says why.
+        """
+
+    def diagnosis(self, spark: SparkSession) -> Diagnosis:
+        """Of the session's application."""

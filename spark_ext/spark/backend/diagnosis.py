@@ -1,0 +1,138 @@
+"""What a Spark application is doing, from the JVM's status stores and management beans, and its log levels."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Json: TypeAlias = dict[str, Any]
+"""An object as Spark's REST interface gives it."""
+
+DRIVER: Final = "driver"
+"""The executor id of the driver."""
+
+_DEFAULT_LEVEL: Final = "WARN"
+"""Level of the root logger when nobody has set one, as in the shipped `log4j2.properties`."""
+
+_HEAP_BEAN: Final = "com.sun.management.HotSpotDiagnosticMXBean"
+"""Only HotSpot has it: OpenJDK and what is built from it."""
+
+
+class Diagnosis:
+    """Each method raises what Spark raises, or what a dead JVM leads to."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._jvm: Any = spark.sparkContext._jvm
+        self._context: Any = spark.sparkContext._jsc.sc()
+
+    @cached_property
+    def _store(self) -> Any:
+        return self._context.statusStore()
+
+    @cached_property
+    def _mapper(self) -> Any:
+        return getattr(self._jvm, "org.apache.spark.status.api.v1.JacksonMessageWriter")().mapper()
+
+    @cached_property
+    def _running(self) -> Any:
+        running = self._jvm.java.util.ArrayList()
+        running.add(getattr(self._jvm, "org.apache.spark.JobExecutionStatus").RUNNING)
+        return running
+
+    def _json(self, given: Any) -> Any:
+        return json.loads(self._mapper.writeValueAsString(given))
+
+    def _list(self, given: Any) -> list[Json]:
+        found: list[Json] = self._json(given)
+        return found
+
+    def jobs(self, *, running: bool) -> list[Json]:
+        """The jobs that are being run, or those and the last thousand that have ended."""
+        return self._list(self._store.jobsList(self._running if running else None))
+
+    def stages(self) -> list[Json]:
+        """The stages that are being run."""
+        return self._list(self._store.activeStages())
+
+    def executors(self) -> list[Json]:
+        """All executors that there have been, also those that were lost."""
+        return self._list(self._store.executorList(False))
+
+    def tasks(self, stage: int, most: int) -> list[Json]:
+        """Tasks of a stage's first attempt."""
+        return self._list(self._store.taskList(stage, 0, most))
+
+    def ended_jobs(self, most: int) -> list[Json]:
+        """The jobs that have ended last, the newest first: `info` and `sqlExecutionId`."""
+        kind = self._jvm.java.lang.Class.forName("org.apache.spark.status.JobDataWrapper")
+        return self._list(self._store.store().view(kind).index("completionTime").reverse().max(most))
+
+    def stage(self, number: int) -> Json:
+        """The last attempt of a stage."""
+        found: Json = self._json(self._store.lastStageAttempt(number))
+        return found
+
+    def plan(self, execution: int) -> tuple[Json, dict[str, str]]:
+        """The graph of a plan that was run, and its metrics as Spark's page shows them, by their numbers."""
+        store = self._spark._jsparkSession.sharedState().statusStore()
+        return self._json(store.planGraph(execution)), self._json(store.executionMetrics(execution))
+
+    def threads(self, executor: str) -> list[Json] | None:
+        """The threads of an executor; None if it does not answer. Waits up to two minutes."""
+        given = self._context.getExecutorThreadDump(executor)
+        return self._list(given.get()) if given.isDefined() else None
+
+    def driver_threads(self) -> str:
+        """The stacks of all threads of the driver's JVM, as text."""
+        threads = self._beans.getThreadMXBean().dumpAllThreads(True, True)
+        return "".join(_thread(thread) for thread in threads)
+
+    def heap_used(self) -> int:
+        """How much of the heap of the driver's JVM is in use, bytes; with objects that nothing refers to any more."""
+        return int(self._beans.getMemoryMXBean().getHeapMemoryUsage().getUsed())
+
+    def write_heap(self, path: Path) -> None:
+        """Write the objects of the heap that are in use to a new file, whose name ends with `.hprof`.
+
+        The JVM collects garbage first, and stands still meanwhile. Only its owner can read the file.
+        """
+        kind = self._jvm.java.lang.Class.forName(_HEAP_BEAN)
+        self._beans.getPlatformMXBean(kind).dumpHeap(str(path), True)
+
+    def set_log_level(self, logger: str, level: str | None) -> None:
+        """Set the level of a logger in the driver's JVM, and that of the root logger, "", in executors too.
+
+        Executors that come later get it if `spark.executor.syncLogLevel.enabled` is set, as `session` does. Spark has
+        no such way for single loggers. None is a level that was never set.
+        """
+        if not logger:
+            self._spark.sparkContext.setLogLevel(level or _DEFAULT_LEVEL)
+        elif level is not None:
+            self._log4j.core.config.Configurator.setLevel(logger, self._log4j.Level.valueOf(level))
+        else:
+            context = self._log4j.LogManager.getContext(False)
+            context.getConfiguration().removeLogger(logger)
+            context.updateLoggers()
+
+    def silence(self) -> None:
+        """Switch off Spark's own logging, for a program that reports failures itself and would show each twice."""
+        self._log4j.core.config.Configurator.setAllLevels("org.apache.spark", self._log4j.Level.OFF)
+
+    @property
+    def _beans(self) -> Any:
+        return self._jvm.java.lang.management.ManagementFactory
+
+    @property
+    def _log4j(self) -> Any:
+        return self._jvm.org.apache.logging.log4j
+
+
+def _thread(thread: Any) -> str:
+    frames = "".join(f"    at {frame}\n" for frame in thread.getStackTrace())
+    return f'"{thread.getThreadName()}" {thread.getThreadState()}\n{frames}\n'

@@ -1,0 +1,174 @@
+"""All names that this package uses and that Spark does not document, by what needs them.
+
+`tests/spark/test_private_names.py` looks for each in the installed Spark. `tools.private_names` lets no module outside
+the two halves use such a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+Names: TypeAlias = Mapping[str, Mapping[str, str]]
+"""By what needs them, and by module or class, the names in it; "" if it is private itself."""
+
+DRIVER: Final[Names] = {
+    "kinds of sessions": {"pyspark.core.context": "SparkContext", "pyspark.sql.connect": ""},
+    "failures, and sx.control in foreachBatch": {"pyspark.core.context.SparkContext": "_active_spark_context"},
+    "settings of spark-submit": {"pyspark.core.context.SparkContext": "_ensure_initialized"},
+    "everything": {
+        "pyspark.core.context.SparkContext": "_gateway _jsc _jvm",
+        "pyspark.sql.session.SparkSession": "_jsparkSession",
+    },
+    "failures": {"pyspark.errors.exceptions.captured.CapturedException": "_origin _stackTrace"},
+    "jars of sessions": {
+        "pyspark.find_spark_home": "_find_spark_home",
+        "pyspark.java_gateway": "launch_gateway",
+    },
+    "events of queries": {"pyspark.java_gateway": "ensure_callback_server_started"},
+    "plans": {"pyspark.sql.classic.dataframe.DataFrame": "_jdf"},
+    "Observer": {
+        "pyspark.sql.session.SparkSession": "_instantiatedSession",
+        "pyspark.sql.streaming.query.StreamingQueryManager": "_jsqm",
+    },
+    "rescale": {"pyspark.sql.session.SparkSession": "_streamingCheckpointManager"},
+    "listeners": {"pyspark.sql.streaming.listener.StreamingQueryListener": "_jlistener _set_spark_session"},
+    "queries": {"pyspark.sql.streaming.query.StreamingQuery": "_jsq"},
+    "writers": {"pyspark.sql.streaming.readwriter.DataStreamWriter": "_df _jwrite"},
+}
+"""Of pyspark, in the driver."""
+
+WORKERS: Final[Names] = {
+    "contract kits": {"pyspark.cloudpickle": "dumps loads"},
+    "spark-ext run": {"pyspark.cloudpickle": "register_pickle_by_value"},
+    "workers": {"pyspark.daemon": "manager"},
+    "async_map": {"pyspark.sql.conversion": "ArrowTableToRowsConversion LocalDataToArrowConversion"},
+    "sources and sinks": {
+        "pyspark.sql.pandas.types": "from_arrow_type to_arrow_schema to_arrow_type",
+    },
+    "failures": {
+        "pyspark.sql.streaming.python_streaming_source_runner": "handle_worker_exception",
+        "pyspark.sql.streaming.transform_with_state_driver_worker": "handle_worker_exception",
+        "pyspark.sql.worker.utils": "handle_worker_exception",
+        "pyspark.util": "handle_worker_exception",
+        "pyspark.worker": "handle_worker_exception",
+    },
+    "parts of epochs": {"pyspark.worker": "read_udfs read_udtf report_times"},
+    "stacks of workers": {"pyspark.worker": "setup_broadcasts"},
+}
+"""Of pyspark, in sources, sinks, schemas and workers."""
+
+_SQL: Final = "org.apache.spark.sql"
+_CATALYST: Final = f"{_SQL}.catalyst"
+_LOGICAL: Final = f"{_CATALYST}.plans.logical"
+_EXPRESSIONS: Final = f"{_CATALYST}.expressions"
+_STREAMING: Final = f"{_SQL}.execution.streaming"
+_STATE: Final = f"{_STREAMING}.state"
+
+JVM: Final[Names] = {
+    "plans": {
+        f"{_SQL}.classic.Dataset": "queryExecution writeStream",
+        f"{_SQL}.execution.QueryExecution": "analyzed",
+        f"{_LOGICAL}.LogicalPlan": "children collectLeaves expressions isStreaming nodeName output",
+        f"{_CATALYST}.streaming.StreamingRelationV2": "extraOptions sourceName",
+        f"{_STREAMING}.runtime.StreamingRelation": "sourceName",
+    },
+    "watermarks": {f"{_LOGICAL}.EventTimeWatermark": "eventTime"},
+    "state's definition": {
+        f"{_LOGICAL}.Aggregate": "aggregateExpressions groupingExpressions",
+        f"{_LOGICAL}.CTERelationDef": "child id",
+        f"{_LOGICAL}.CTERelationRef": "cteId",
+        f"{_LOGICAL}.Deduplicate": "child keys",
+        f"{_LOGICAL}.DeduplicateWithinWatermark": "child keys",
+        f"{_LOGICAL}.Distinct": "child",
+        f"{_LOGICAL}.Expand": "projections",
+        f"{_LOGICAL}.Filter": "condition",
+        f"{_LOGICAL}.FlatMapGroupsInPandasWithState": "groupingAttributes stateType timeout",
+        f"{_LOGICAL}.FlatMapGroupsWithState": "groupingAttributes timeout",
+        f"{_LOGICAL}.Generate": "generator generatorOutput",
+        f"{_LOGICAL}.GlobalLimit": "",
+        f"{_LOGICAL}.Join": "condition joinType",
+        f"{_LOGICAL}.LateralJoin": "right",
+        f"{_LOGICAL}.MapInArrow": "",
+        f"{_LOGICAL}.MapInPandas": "",
+        f"{_LOGICAL}.TransformWithStateInPySpark": "leftAttributes timeMode",
+        f"{_LOGICAL}.Union": "",
+        f"{_EXPRESSIONS}.Expression": "collectLeaves dataType sql",
+        f"{_EXPRESSIONS}.Alias": "child exprId",
+        f"{_EXPRESSIONS}.AttributeReference": "exprId metadata name",
+        f"{_EXPRESSIONS}.OuterReference": "e",
+        f"{_EXPRESSIONS}.PreciseTimestampConversion": "child",
+        f"{_EXPRESSIONS}.aggregate.AggregateExpression": "aggregateFunction",
+        f"{_EXPRESSIONS}.aggregate.AnyValue": "ignoreNulls",
+        f"{_EXPRESSIONS}.aggregate.First": "ignoreNulls",
+        f"{_EXPRESSIONS}.aggregate.HyperLogLogPlusPlus": "relativeSD",
+        f"{_EXPRESSIONS}.aggregate.Last": "ignoreNulls",
+        f"{_EXPRESSIONS}.aggregate.PivotFirst": "pivotColumnValues",
+    },
+    "writers": {
+        f"{_SQL}.classic.DataStreamWriter": (
+            "clusteringColumns extraOptions name outputMode partitioningColumns sinkName source trigger"
+        ),
+    },
+    "sessions": {
+        f"{_SQL}.classic.SparkSession": (
+            "conf getActiveSession sessionState setActiveSession sharedState sparkContext streams"
+        ),
+        "org.apache.spark.SparkContext": (
+            "getExecutorThreadDump getLocalProperties getLocalProperty isStopped listJars "
+            "setLocalProperties setLocalProperty statusStore"
+        ),
+        "org.apache.spark.api.java.JavaSparkContext": "hadoopConfiguration sc",
+    },
+    "files of checkpoints": {
+        f"{_SQL}.internal.SessionState": "newHadoopConf",
+        f"{_STREAMING}.runtime.StreamExecution": "commitLog offsetLog",
+        f"{_STREAMING}.checkpointing.CommitLog": "metadataPath",
+        f"{_STREAMING}.checkpointing.OffsetSeqLog": "metadataPath",
+        f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager": "",
+    },
+    "queries": {
+        f"{_SQL}.classic.StreamingQueryManager": "addListener get listListeners removeListener stateStoreCoordinator",
+        f"{_STREAMING}.runtime.StreamingQueryWrapper": "recentProgress streamingQuery",
+        f"{_STREAMING}.runtime.StreamExecution": "resolvedCheckpointRoot runId sparkSessionForStream trigger",
+    },
+    "ends of queries": {
+        f"{_STREAMING}.runtime.MicroBatchExecution": "noNewData triggerExecutor",
+        f"{_STREAMING}.runtime.SingleBatchExecutor": "",
+    },
+    "events of queries": {
+        f"{_SQL}.streaming.PythonStreamingQueryListener": "",
+        f"{_SQL}.streaming.PythonStreamingQueryListenerWrapper": "",
+    },
+    "diagnosis": {
+        "org.apache.spark.status.AppStatusStore": (
+            "activeStages executorList jobsList lastStageAttempt store taskList"
+        ),
+        "org.apache.spark.status.JobDataWrapper": "completionTime info sqlExecutionId",
+        "org.apache.spark.status.api.v1.JacksonMessageWriter": "mapper",
+        f"{_SQL}.internal.SharedState": "statusStore",
+        f"{_SQL}.execution.ui.SQLAppStatusStore": "executionMetrics planGraph",
+    },
+    "failures": {
+        "org.apache.spark.api.python.PythonErrorUtils": "getCondition getSqlState",
+        "org.apache.spark.SparkThrowable": "getQueryContext",
+    },
+    "state that is loaded": {
+        f"{_SQL}.internal.SharedState": "activeStreamingQueries",
+        f"{_STATE}.StateStore$": "doMaintenance loadedProviders maintenanceThreadPool unloadedProvidersToClose",
+        f"{_STATE}.StateStore$MaintenanceThreadPool": "threadPool",
+        f"{_STATE}.StateStoreCoordinatorRef": "deactivateInstances",
+        f"{_STATE}.StateStoreId": "checkpointRootLocation",
+        f"{_STATE}.StateStoreProviderId": "queryRunId storeId",
+    },
+    "savepoints of state": {
+        "org.apache.spark.util.Utils": "unzipFilesFromFile",
+        f"{_STATE}.LineageItem": "checkpointUniqueId version",
+        f"{_STATE}.RocksDBCheckpointMetadata": "immutableFiles readFromFile",
+        f"{_STATE}.RocksDBFileManager": "getChangelogReader",
+        f"{_STATE}.RocksDBImmutableFile": "LOG_FILES_DFS_SUBDIR SST_FILES_DFS_SUBDIR dfsFileName isSstFile",
+        f"{_STATE}.StateStoreChangelogReader": "lineage",
+        f"{_STATE}.StateStoreConf": "empty",
+    },
+}
+"""Classes of the JVM, with their methods and fields."""

@@ -1,0 +1,95 @@
+"""What the driver asks of pyspark about its own process, before or without a session at hand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit: a JVM runs already."""
+
+LOCAL: Final = "local[*]"
+"""Spark's own default, and that of sessions."""
+
+_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_MASTER: Final = "spark.master"
+
+PRINT_JARS: Final = """
+from pyspark.java_gateway import launch_gateway
+print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jars")))
+"""
+"""A program that spark-submit runs, and that says which jars it was given."""
+
+
+def has_jvm() -> bool:
+    """Whether this process has a JVM, or was started by one. Does not import pyspark, which takes longer than this."""
+    core = sys.modules.get("pyspark.core.context")  # without which there is no JVM
+    return _GATEWAY in os.environ or (core is not None and core.SparkContext._gateway is not None)
+
+
+def installed_home() -> Path:
+    """The directory of the installed pyspark's Spark, or SPARK_HOME."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())
+
+
+def submitted_settings() -> dict[str, str]:
+    """Settings of the JVM that has started this program: those of the command line and of its file of defaults.
+
+    Empty unless spark-submit has started it. Spark takes them as defaults, which what a program sets overrides.
+    """
+    if _GATEWAY not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def master_of(submitted: Mapping[str, str]) -> str:
+    """The master of a session for which the program names none.
+
+    Args:
+        submitted: see `submitted_settings`. Its `local[*]` may be spark-submit's own default.
+    """
+    asked = submitted.get(_MASTER, LOCAL)
+    if asked != LOCAL:
+        return asked
+    return _of_arguments(os.environ.get(_ARGUMENTS, "")) or os.environ.get("SPARK_MASTER") or LOCAL
+
+
+def _of_arguments(arguments: str) -> str | None:
+    """The master in the arguments with which pyspark starts a JVM, as spark-submit takes them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--master")
+    parser.add_argument("--conf", "-c", action="append", default=[])
+    try:
+        found = parser.parse_known_args(shlex.split(arguments))[0]
+    except (ValueError, SystemExit):
+        return None  # Spark says what is wrong with them
+    settings = dict(pair.split("=", 1) for pair in found.conf if "=" in pair)
+    return found.master or settings.get(_MASTER)
+
+
+def session() -> SparkSession | None:
+    """The active session of the calling thread, or else the first of this process; None: it has none."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() or SparkSession._instantiatedSession
+
+
+def local_property(name: str) -> str | None:
+    """A local property of the calling thread; None if it has none, or Spark does not run."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    return None if context is None or context._jsc is None else context.getLocalProperty(name)

@@ -1,0 +1,259 @@
+"""The workers' half of the door to Spark: pyspark's internals that sources, sinks, schemas and Python workers use.
+
+The driver's half is `spark_ext.spark.backend`, whose `private_names` lists the names of both. Each function imports
+what it needs, never py4j, which a client of Spark Connect does not have.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import pyarrow as pa
+    from pyspark.sql import Row
+    from pyspark.sql.types import DataType, StructType
+
+# -- rows and their types ---------------------------------------------------------------------------------------------
+
+
+def to_arrow_type(kind: DataType) -> pa.DataType:
+    """The Arrow type in which Spark passes a type to Python; timestamps are in UTC.
+
+    Raises:
+        PySparkTypeError: Arrow does not have it.
+    """
+    from pyspark.sql.pandas import types
+
+    return types.to_arrow_type(kind, timezone="UTC")
+
+
+def to_arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of the batches that Spark passes to Python and expects from it; timestamps are in UTC."""
+    from pyspark.sql.pandas import types
+
+    return types.to_arrow_schema(schema, timezone="UTC")
+
+
+def from_arrow_type(kind: pa.DataType) -> DataType:
+    """The Spark type of an Arrow type.
+
+    Raises:
+        PySparkTypeError: Spark does not have it.
+    """
+    from pyspark.sql.pandas import types
+
+    return types.from_arrow_type(kind)
+
+
+def rows_of(batch: pa.RecordBatch, schema: StructType) -> list[Row]:
+    """The rows of a batch, as a function of the user's gets them."""
+    import pyarrow as pa
+    from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+    return list(ArrowTableToRowsConversion.convert(pa.Table.from_batches([batch]), schema))
+
+
+def table_of(rows: list[Any], schema: StructType) -> pa.Table:
+    """Rows that a function of the user's has returned, dicts or tuples, as Arrow."""
+    from pyspark.sql.conversion import LocalDataToArrowConversion
+
+    return LocalDataToArrowConversion.convert(rows, schema, False)
+
+
+def pickled(value: object) -> bytes:
+    """A value as Spark sends it to Python workers."""
+    from pyspark import cloudpickle
+
+    return cast("bytes", cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+
+
+def unpickled(content: bytes) -> Any:
+    """A value that was sent by `pickled`."""
+    from pyspark import cloudpickle
+
+    return cloudpickle.loads(content)
+
+
+def pickle_by_value(module: ModuleType) -> None:
+    """Send what a module defines to workers whole, as they cannot import it."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+# -- functions of a worker that are replaced --------------------------------------------------------------------------
+
+_HANDLER: Final = "handle_worker_exception"
+"""Passes a failure on to the JVM as text."""
+
+_IMPORTERS: Final = (
+    "pyspark.util",
+    "pyspark.worker",
+    "pyspark.sql.worker.utils",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.streaming.transform_with_state_driver_worker",
+    "__main__",
+)
+"""Modules that have the handler under its name, once they are imported."""
+
+_handler: Callable[..., None] | None = None
+"""pyspark's own, once it was replaced."""
+
+
+def extend_failures(text_of: Callable[[BaseException], str]) -> None:
+    """Let the failures of this process, and of those that it forks, end with a further text.
+
+    May be called again at any time. What `text_of` raises is ignored: the failure itself matters more.
+    """
+    global _handler
+    from pyspark import util
+
+    _handler = as_shipped = _handler or util.handle_worker_exception
+
+    def handle_worker_exception(e: BaseException, outfile: IO[bytes], hide_traceback: bool | None = None) -> None:
+        try:
+            text = text_of(e)
+        except Exception:
+            text = ""
+        as_shipped(e, cast("IO[Any]", _Extended(outfile, text)) if text else outfile, hide_traceback)
+
+    for name in _IMPORTERS:
+        module = sys.modules.get(name)
+        if getattr(module, _HANDLER, None) is as_shipped:
+            setattr(module, _HANDLER, handle_worker_exception)
+
+
+class _Extended:
+    """The stream to the JVM, into which a failure is written: a number that says so, the text's length, the text."""
+
+    def __init__(self, stream: IO[bytes], text: str) -> None:
+        self._stream = stream
+        self._text = text.encode()
+        self._writes = 0
+
+    def write(self, given: bytes) -> int:
+        self._writes += 1
+        if self._writes == 2:
+            length = int.from_bytes(given, "big", signed=True) + len(self._text)
+            return self._stream.write(length.to_bytes(4, "big", signed=True))
+        return self._stream.write(given + self._text if self._writes == 3 else given)
+
+
+def before_each_task(action: Callable[[], None]) -> None:
+    """Have each task of this process, and of those that it forks, call an action before its function."""
+    from pyspark import worker
+
+    as_shipped = worker.setup_broadcasts
+
+    def setup_broadcasts(infile: IO[bytes]) -> None:
+        as_shipped(infile)
+        action()
+
+    worker.setup_broadcasts = setup_broadcasts
+
+
+_GIVERS: Final = ("read_udfs", "read_udtf")
+"""Functions of `pyspark.worker` that return function, profiler, deserializer and serializer of a task."""
+
+_waited = 0.0
+"""In this task so far, s."""
+
+
+def report_without_waiting(wanted: Callable[[], bool]) -> None:
+    """Let tasks report how long the user's code ran, without the time in which it waited for rows or for room.
+
+    pyspark's worker reports how long it took from its first look for a row to its last answer, which Spark shows as
+    `pythonProcessingTime`. Most of that may be waiting: for a slow source, or for a JVM that is busy with its rows.
+
+    To be called once, before the worker's `main` runs.
+
+    Args:
+        wanted: says in a task whether it should.
+    """
+    from pyspark import worker
+
+    for name in _GIVERS:
+        setattr(worker, name, _with_timed_streams(getattr(worker, name), wanted))
+    as_shipped: Callable[..., None] = worker.report_times
+
+    def report_times(outfile: IO[bytes], boot: float, init: float, finish: float, processing_ms: int) -> None:
+        global _waited
+        waited, _waited = _waited, 0.0
+        as_shipped(outfile, boot, init, finish, max(0, processing_ms - round(waited * 1000)))
+
+    worker.report_times = report_times
+
+
+def _with_timed_streams(giver: Callable[..., Any], wanted: Callable[[], bool]) -> Callable[..., Any]:
+    def given(*args: Any, **named: Any) -> tuple[Any, Any, Any, Any]:
+        global _waited
+        _waited = 0.0
+        function, profiler, deserializer, serializer = giver(*args, **named)
+        if not wanted():
+            return function, profiler, deserializer, serializer
+        return function, profiler, _TimedSerializer(deserializer), _TimedSerializer(serializer)
+
+    return given
+
+
+class _TimedSerializer:
+    """A serializer of pyspark's, on streams that are timed."""
+
+    def __init__(self, serializer: Any) -> None:
+        self._serializer = serializer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._serializer, name)
+
+    def load_stream(self, stream: IO[bytes]) -> Any:
+        return self._serializer.load_stream(_TimedStream(stream))
+
+    def dump_stream(self, rows: Iterable[Any], stream: IO[bytes]) -> Any:
+        return self._serializer.dump_stream(rows, _TimedStream(stream))
+
+
+class _TimedStream:
+    """A stream to or from the JVM; the time of each call is time spent waiting."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed  # pyarrow asks the class for it
+
+    def read(self, size: int = -1) -> Any:
+        return _timed(self._stream.read, size)
+
+    def readinto(self, buffer: Any) -> Any:
+        return _timed(self._stream.readinto, buffer)  # type: ignore[attr-defined]
+
+    def write(self, data: Any) -> Any:
+        return _timed(self._stream.write, data)
+
+    def flush(self) -> None:
+        _timed(self._stream.flush)
+
+
+def _timed(call: Callable[..., Any], *args: Any) -> Any:
+    global _waited
+    began = time.perf_counter()
+    try:
+        return call(*args)
+    finally:
+        _waited += time.perf_counter() - began
+
+
+def run_daemon() -> None:
+    """Fork Python workers until Spark ends this process: what `pyspark.daemon` does."""
+    from pyspark.daemon import manager
+
+    manager()
