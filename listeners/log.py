@@ -7,8 +7,14 @@ from typing import Final
 
 from pydantic import Field
 
-from spark_ext.listeners.contract import IncidentChange, IncidentListener, IncidentState, MetricsContext, Severity
-from spark_ext.listeners.options import ListenerOptions
+from spark_ext.listeners.contract import (
+    IncidentChange,
+    IncidentListener,
+    IncidentState,
+    ListenerOptions,
+    MetricsContext,
+    Severity,
+)
 from spark_ext.masking import logger
 
 _LEVELS: Final = {

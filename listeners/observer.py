@@ -1,4 +1,4 @@
-"""An Observer: watches the streaming queries of a session that others have started.
+"""An Observer: watches all streaming queries of a session.
 
     spark.streams.addListener(sx.listeners.Observer(state="./state/observed", name="nightly"))
 

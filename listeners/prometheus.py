@@ -11,8 +11,13 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from spark_ext.clients.library import load
-from spark_ext.listeners.contract import IncidentChange, IncidentListener, IncidentState, MetricsContext
-from spark_ext.listeners.options import ListenerOptions
+from spark_ext.listeners.contract import (
+    IncidentChange,
+    IncidentListener,
+    IncidentState,
+    ListenerOptions,
+    MetricsContext,
+)
 
 COUNTER: Final = "spark_ext_incident_changes"
 GAUGE: Final = "spark_ext_incidents_open"
@@ -23,7 +28,7 @@ _made: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 class PrometheusOptions(ListenerOptions):
-    """Options of the listener `prometheus`: there are none."""
+    """The listener `prometheus` has no options."""
 
 
 class PrometheusListener(IncidentListener):

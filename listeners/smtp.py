@@ -13,9 +13,15 @@ from typing import Annotated, ClassVar, Final
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from spark_ext import masking
-from spark_ext.listeners.contract import IncidentChange, IncidentListener, IncidentState, MetricsContext, Severity
+from spark_ext.listeners.contract import (
+    IncidentChange,
+    IncidentListener,
+    IncidentState,
+    ListenerOptions,
+    MetricsContext,
+    Severity,
+)
 from spark_ext.listeners.log import line
-from spark_ext.listeners.options import ListenerOptions
 from spark_ext.options import Milliseconds
 
 MOST_SHOWN: Final = 50
@@ -47,7 +53,7 @@ class SmtpOptions(ListenerOptions):
     to: Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
     """Addresses to which they go."""
     user: str = ""
-    """For the login; "": there is none."""
+    """For the login; "" means no login."""
     password: SecretStr | None = None
     encryption: Encryption = Encryption.STARTTLS
     ca_file: str | None = None

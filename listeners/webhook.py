@@ -26,10 +26,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 
 from spark_ext import masking
 from spark_ext.clients.library import load
-from spark_ext.listeners.contract import IncidentChange, IncidentListener, MetricsContext
-from spark_ext.listeners.options import ListenerOptions
+from spark_ext.listeners.contract import IncidentChange, IncidentListener, ListenerOptions, MetricsContext
 from spark_ext.options import Milliseconds
-from spark_ext.sinks.http_2pc.proxy import proxy_for
+from spark_ext.sinks.http_2pc.exchange import proxy_for
 
 if TYPE_CHECKING:
     import httpcore

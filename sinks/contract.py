@@ -68,7 +68,7 @@ Guaranteed:
   `claim`.
 - That an epoch is committed once: `commit` may be called again for an epoch that is already committed, after a crash
   between your commit and Spark's, and after a `commit` that raised although it took effect. It must find the epoch's
-  identity in the target and return `ALREADY_COMMITTED`. The rows of a repeated epoch may have been prepared anew.
+  identity in the target and return `ALREADY_COMMITTED`. The rows of a repeated epoch may have been prepared again.
 - That anything is undone: Spark's `abort` may follow a commit that took effect, so it is ignored.
 - That an older incarnation has ended when a newer one starts: it may try to commit at any later moment. After
   `claim(newer)` the target itself has to refuse it (`FencedError`); looking first and committing afterwards is not
@@ -354,7 +354,7 @@ class TwoPhaseCommitSink(Connector):
         committed since, also in newer lineages, and do not count.
 
         Returns:
-            A value that JSON can express; None when there is no target yet, or the sink does not roll back.
+            A value that JSON can express; None if the target does not exist yet, or the sink does not roll back.
 
         Raises:
             StateError: the target does not remember it any more.

@@ -22,7 +22,7 @@ from spark_ext.datafiles.writer import LONGEST_NAME, DataFile, DataFileWriter, L
 from spark_ext.errors import DataError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Names, Pairs
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sinks.delta_options import OptimizeOptions, UpsertOptions
 from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.storage import Location, check_for_delta
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from spark_ext.delta.upsert import Upsert
 
 
-class DeltaOptions(UpsertOptions, OptimizeOptions):
+class DeltaOptions(UpsertOptions, OptimizeOptions, SinkOptions):
     """Options of `delta_2pc`."""
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"storage_options"})
@@ -186,7 +186,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     def _row_rules(self) -> RowRules:
         from spark_ext.delta.row_rules import row_rules
-        from spark_ext.delta.target_errors import TargetErrors
+        from spark_ext.delta.sink_table import TargetErrors
 
         return row_rules(self.location, TargetErrors(self._target.who))
 
@@ -285,7 +285,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
             discard(self.location, files)
         if outcome is CommitOutcome.COMMITTED:
-            from spark_ext.delta.log_checkpoints import checkpoint_if_due
+            from spark_ext.delta.upkeep import checkpoint_if_due
 
             checkpoint_if_due(self.location, version, self.options.log_checkpoint_interval)
             if self._optimize is not None:
@@ -296,7 +296,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     def check(self, epoch: Epoch) -> None:
         """Look at the table's fence, on a local path by one `stat` if nothing was committed since the last look."""
-        self._target.look(epoch)
+        self._target.check_epoch(epoch)
 
     def claim(self, claim: Claim) -> None:
         """Fence off older incarnations, then delete the files that they left; see `delta.orphans`.
@@ -304,7 +304,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         The fence needs a table, which is created here if `validate` was called with the schema. Otherwise nothing is
         deleted either, because an older incarnation could still create the table with its files.
         """
-        from spark_ext.delta.orphans import clean
+        from spark_ext.delta.upkeep import clean
 
         table = self._target.claim(claim, self._schema)
         reach(FailPoint.DELTA_FENCED)

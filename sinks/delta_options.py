@@ -7,13 +7,12 @@ from typing import Final, Literal
 from pydantic import Field, model_validator
 
 from spark_ext.delta.upsert import Upsert
-from spark_ext.options import Bytes, Milliseconds, Names
-from spark_ext.sinks.contract import SinkOptions
+from spark_ext.options import Bytes, Milliseconds, Names, Options
 
 _HOUR: Final = 3_600_000
 
 
-class UpsertOptions(SinkOptions):
+class UpsertOptions(Options):
     """How rows meet those that are in the table."""
 
     mode: Literal["append", "upsert"] = "append"
@@ -84,7 +83,7 @@ class UpsertOptions(SinkOptions):
         return self
 
 
-class OptimizeOptions(SinkOptions):
+class OptimizeOptions(Options):
     """How files are compacted behind the epochs."""
 
     optimize_interval: Milliseconds | None = Field(default=None, gt=0)

@@ -79,7 +79,7 @@ class _Opened:
 
 
 _opened: dict[str, _Opened] = {}
-"""By path, for the newest start of the job: the committer is built anew for each epoch, and the log keeps its place."""
+"""By path, for the newest start of the job: the committer is built for each epoch, and the log keeps its place."""
 
 
 class ExchangeSink(TwoPhaseCommitSink):
@@ -118,7 +118,7 @@ class ExchangeSink(TwoPhaseCommitSink):
         found = self._parts if known is None else known.parts
         about = found.master.describe()
         if about is None:
-            raise not_the_target("there is no exchange in its folder", self._who)
+            raise not_the_target("its folder contains no exchange", self._who)
         if known is None:
             known = _opened[path] = _Opened(epoch.start, about.id, found)
         if known.id != about.id:
@@ -132,7 +132,7 @@ class ExchangeSink(TwoPhaseCommitSink):
         names = schema.fieldNames()
         for name in (*self.options.key, *((self.options.partition_column,) if self.options.partition_column else ())):
             if name not in names:
-                raise refused(f"there is no column '{name}'", self._who, f"choose from: {', '.join(names)}")
+                raise refused(f"column '{name}' does not exist", self._who, f"choose from: {', '.join(names)}")
         for field in schema.fields:
             try:
                 to_arrow_type(field.dataType)
@@ -247,11 +247,7 @@ class ExchangeSink(TwoPhaseCommitSink):
         reach(FailPoint.EXCHANGE_SEALED)
 
     def descriptor(self, schema: StructType, job_id: str) -> Descriptor:
-        """What this sink would make, with an id that was not used before.
-
-        Args:
-            job_id: its job's; "" outside any.
-        """
+        """What this sink would make, with an id that was not used before; `job_id` is "" outside a job."""
         options = self.options
         stored = nullable(schema)
         columns = [field for field in stored.jsonValue()["fields"] if field["name"] != options.partition_column]

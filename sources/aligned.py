@@ -6,13 +6,13 @@ moves them to the same place; they start together, and end together.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
 from spark_ext.model.offsets import Position
-from spark_ext.sources.contract import Channel, ChannelSource, Limit
+from spark_ext.sources.contract import Channel, Limit
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Together:
     finished: bool = False
     """Whether all of them end there."""
     barrier: int = 0
-    """The barrier of an aligned checkpoint that is there; the epoch ends with it. 0: there is none."""
+    """The barrier of an aligned checkpoint that is there; the epoch ends with it. 0 means no barrier."""
     rows: int = 0
     """How many rows lie between."""
     bytes: int | None = None
     """How many bytes; None: unknown."""
 
 
-class AlignedSource(ChannelSource):
-    """A source whose channels advance together, and end because what feeds them has ended.
+class AlignedSource(ABC):
+    """What a channel source adds, before `ChannelSource` in its bases, if its channels advance together.
 
     A drain of the job ends the sources that feed it, and not this one: it ends by itself, once it has been read to its
     end.

@@ -294,7 +294,7 @@ class ChannelSource(Connector):
         return None
 
     def lag(self, channel: Channel, at: Position) -> int | None:
-        """Rows of a channel that exist and come after a position, as far as that is cheaply known; None: unknown.
+        """Rows of a channel that exist and come after a position; None if that is not cheaply known.
 
         For display, and never for a decision. Asked for each channel whenever an epoch has been planned, so it must not
         wait for anything for long. A channel that has not started is asked for at its `begin`. While an epoch runs for
@@ -333,7 +333,7 @@ class ChannelSource(Connector):
         return False
 
     def written_before(self, channel: Channel, position: Position, at: float) -> bool:
-        """Whether the row at a position was written before a time, as far as that is cheaply known.
+        """Whether the row at a position is known to have been written before a time.
 
         Asked for each channel of each epoch while a limit for old rows is in force.
 

@@ -84,7 +84,7 @@ class ControlEventsOptions(SourceOptions):
         public = {name for name, kind in kinds().items() if kind.public}
         unknown = [name for name in given if name not in public]
         if unknown:
-            raise ValueError(f"there is no kind of event {unknown[0]!r}; use {', '.join(sorted(public))}")
+            raise ValueError(f"unknown kind of event {unknown[0]!r}; use {', '.join(sorted(public))}")
         return given
 
 
@@ -232,26 +232,21 @@ class EventRows:
         self._rows: list[dict[str, Json]] = []
 
     def after(self, sequence: int, most: int | None = None, upto: int | None = None) -> list[dict[str, Json]]:
-        """Rows behind an event, in their order.
-
-        Args:
-            most: as many at most.
-            upto: the last sequence; None: all.
-        """
+        """At most `most` rows behind an event, in their order; `upto` is the last sequence, None means all."""
         if sequence < self._begin:
             # The channel was sent back.
             self._rows, self._seen, self._looked_at, self._version = [], sequence, None, None
         self._begin = sequence
-        self._look()
+        self._refresh()
         self._rows = [row for row in self._rows if row["sequence"] > sequence]
         return [row for row in self._rows if upto is None or row["sequence"] <= upto][:most]
 
     def newest(self) -> int:
-        """The sequence of the newest event of any kind; 0 if there is none."""
-        self._look()
+        """The sequence of the newest event of any kind, or 0."""
+        self._refresh()
         return self._seen
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         now = self._clock()
         if self._looked_at is not None and now - self._looked_at < LOOK_EVERY:
             return

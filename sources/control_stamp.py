@@ -29,7 +29,7 @@ class ControlStamp(ChannelSource):
         return STAMP
 
     def schema(self) -> StructType | str:
-        """There is none of its own."""
+        """Refused: the columns are those of the control stream."""
         raise refused("it has no schema of its own", f"source '{self.options.uid}'", "use spark_ext.with_control")
 
     @property
@@ -43,13 +43,13 @@ class ControlStamp(ChannelSource):
         return True
 
     def discover(self) -> Iterable[Channel]:
-        """There are no channels."""
+        """No channels."""
         return ()
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        """There are no channels."""
+        """No channels."""
         return Advance(start)
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """There are no rows."""
+        """No rows."""
         return iter(())

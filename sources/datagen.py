@@ -36,7 +36,7 @@ from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.sources.positions import number_in
-from spark_ext.sources.splitmix import mix, uniform
+from spark_ext.sources.runtime.sample import mix, uniform
 from spark_ext.sources.staged import Cutover
 
 BATCH_ROWS = 131_072
@@ -175,7 +175,7 @@ class DataGen(ChannelSource):
         if unknown := sorted(cutover.offsets.keys() - known):
             raise refused(
                 f"the stage before it has ended at row {cutover.offsets[unknown[0]]} of channel '{unknown[0]}', which "
-                "there is not",
+                "does not exist",
                 f"source '{self.options.uid}'",
                 "give the stage before it a seam that names the channel and its row number, such as 'channel:seq'",
             )
@@ -203,7 +203,7 @@ class DataGen(ChannelSource):
             index = SCHEMA.get_field_index(field.name)
             if index < 0 or not fits(SCHEMA.field(index).type, field.type):
                 raise refused(
-                    f"there is no column '{field.name}' of type {field.type}",
+                    f"column '{field.name}' of type {field.type} does not exist",
                     f"source '{self.options.uid}'",
                     f"remove .schema(...), or choose from: {self.schema()}",
                 )
@@ -220,7 +220,7 @@ class DataGen(ChannelSource):
         return data
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        """Advance as far as the limits, the pace and the number of rows allow."""
+        """Advance up to the limits, the pace and the number of rows."""
         last = (channel.data or {}).get("rows")
         ends = [end for end in (last, self._due(channel), limit.upto) if end is not None]
         if limit.rows is not None:

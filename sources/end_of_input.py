@@ -87,7 +87,7 @@ class CommittedEpochs:
         self._called = self._looked = float("-inf")
 
     def newest(self, *, at_once: bool) -> LoggedOffsets | None:
-        """The offsets of the newest committed epoch; None if there is none."""
+        """The offsets of the newest committed epoch, or None."""
         now = self._clock()
         idle = now - self._called < IDLE_CALL
         self._called = now

@@ -23,7 +23,7 @@ from spark_ext.exchange.kinds import Kind, opened, parts
 from spark_ext.exchange.positions import Front, advance, pieces, rows_before
 from spark_ext.model.offsets import Position
 from spark_ext.sources.aligned import AlignedSource, Together
-from spark_ext.sources.contract import Channel, Limit, SourceOptions
+from spark_ext.sources.contract import Channel, ChannelSource, Limit, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +52,7 @@ class ExchangeSourceOptions(SourceOptions):
         return {"path": self.path.rstrip("/").rpartition("/")[2]}
 
 
-class ExchangeSource(AlignedSource):
+class ExchangeSource(AlignedSource, ChannelSource):
     """Rows of an exchange. Delivery: exactly once together with a sink that commits an epoch once; order per partition.
 
     Not guaranteed: an order between partitions, or which partition a row is in when the exchange has no key.
@@ -65,9 +65,9 @@ class ExchangeSource(AlignedSource):
         super().__init__(options)
         self._known: frozenset[str] = frozenset()
         self._about: Descriptor | None = None
-        self._looked: LogState | None = None
+        self._known_state: LogState | None = None
         """The log's state at the last look."""
-        self._looked_at = 0.0
+        self._known_at = 0.0
         """When that was, s, monotonic."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class ExchangeSource(AlignedSource):
         return {
             **{name: value for name, value in self.__dict__.items() if name != "_parts"},
             "_about": None,
-            "_looked": None,
+            "_known_state": None,
         }
 
     @classmethod
@@ -96,7 +96,7 @@ class ExchangeSource(AlignedSource):
             self._about = self._parts.master.describe()
         if self._about is None:
             raise refused(
-                "there is no exchange in this folder",
+                "this folder contains no exchange",
                 self._who,
                 "correct the path; in a job, read it with job.exchange(<name>).read(<uid>), which needs no exchange "
                 "to be there yet",
@@ -146,7 +146,7 @@ class ExchangeSource(AlignedSource):
         log = self._parts.master.log
         about = self._described()
         front = Front.of(positions, about.partitions, self._who)
-        state = self._look()
+        state = self._refresh()
         if front.entry > state.last + 1:
             raise OffsetError(
                 f"the exchange ends with entry {state.last}, and this source has read up to entry {front.entry - 1}: "
@@ -171,17 +171,17 @@ class ExchangeSource(AlignedSource):
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
         return Together(ends, step.sealed, step.barrier or 0, step.rows, step.bytes)
 
-    def _look(self) -> LogState:
-        self._looked, self._looked_at = self._parts.master.log.look(), time.monotonic()
-        return self._looked
+    def _refresh(self) -> LogState:
+        self._known_state, self._known_at = self._parts.master.log.look(), time.monotonic()
+        return self._known_state
 
     def lag_together(self, positions: Mapping[str, Position]) -> int | None:
         """Rows that the producer had committed at most a second ago, and that come after these positions."""
-        state = self._looked
+        state = self._known_state
         if state is None:
             return None
-        if time.monotonic() - self._looked_at > KNOWN_S:
-            state = self._look()
+        if time.monotonic() - self._known_at > KNOWN_S:
+            state = self._refresh()
         front = Front.of(positions, self._described().partitions, self._who)
         try:
             return state.total - rows_before(self._parts.master.log.entry, state, front)

@@ -23,11 +23,7 @@ def no_position(position: Json, wanted: str, who: str) -> ConfigurationError:
 
 
 def number_in(position: Json, least: int, most: int | None, what: str, who: str) -> int:
-    """A position that is a whole number.
-
-    Args:
-        most: the largest one; None: there is none.
-    """
+    """A position that is a whole number from `least` to `most`; None means no limit."""
     if isinstance(position, bool) or not isinstance(position, int) or position < least:
         fits = False
     else:

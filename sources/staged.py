@@ -5,18 +5,17 @@ as the next one has to know it. Both are part of the source's offset, so a repla
 
 A source that can begin at a cutover has a method `follow` (`FollowingSource`). If it cannot begin at each, it has
 `check_cutover` (`SelectiveSource`); if what it reads has ids, `ids` and `expect` (`IdentifiedSource`). A source that is
-made of stages derives from `StagedSource`.
+made of stages derives from `StagedSource` as well as from `ChannelSource`.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
 from spark_ext.model.offsets import Json, Range
-from spark_ext.sources.contract import ChannelSource
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,8 @@ class IdentifiedSource(Protocol):
         """Refuse, in `discover`, to begin with anything else under these names. Called before `resume`, in each run."""
 
 
-class StagedSource(ChannelSource):
-    """A source made of stages that are read one after another.
+class StagedSource(ABC):
+    """The stages of a channel source, which are read one after another.
 
     What it has to remember about a stage is a JSON object, stored in the offset of each epoch; None for the first
     stage as long as there is nothing to remember.
@@ -93,9 +92,9 @@ class StagedSource(ChannelSource):
         """Whether no other stage comes once all channels that `discover` gives have finished."""
 
     @property
+    @abstractmethod
     def ends(self) -> bool:
         """Whether the last stage has an end; `bounded` is about the stage that is being read."""
-        return self.bounded
 
     @abstractmethod
     def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
@@ -122,7 +121,7 @@ class StagedSource(ChannelSource):
         """
         return {}
 
-    def end_with(self, here: Mapping[str, Json]) -> None:
+    def end_with(self, here: Mapping[str, Json]) -> None:  # noqa: B027 - optional
         """Begin such a run, or continue it in another planner: read nothing that arrived after `here` was called."""
 
     @abstractmethod

@@ -44,7 +44,7 @@ class LogState:
     incarnation: int = 0
     """The newest incarnation that has claimed the target."""
     start: int = 0
-    """The random number of the start that has claimed it; 0 in entries of older releases."""
+    """The random number of the start that has claimed it; 0: not known."""
     owner: str | None = None
     """The job's id."""
     epochs: Mapping[str, int] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class EpochLog:
                 f"'{piece.name}' of the log is empty or truncated, as a power failure may leave the newest files",
                 operator=f"log {self._folder.uri}",
                 kept="nothing was written; all other entries are unchanged",
-                do=f"restore the file from a backup; if there is none, discard the history with {RESET}",
+                do=f"restore the file from a backup; without one, discard the history with {RESET}",
             )
         return [json.loads(line) for line in lines[1:]]
 

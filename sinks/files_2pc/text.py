@@ -103,11 +103,7 @@ class _TextFile:
 
 
 def refuse_unreadable(batch: pa.RecordBatch, form: str) -> None:
-    """Refuse values that readers of the files would not get back.
-
-    Args:
-        form: `csv` or `json`.
-    """
+    """Refuse values that readers of files of a form, `csv` or `json`, would not get back."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import types as spark
 
 from spark_ext.errors import refused
-from spark_ext.schemas.checks import SIMPLE, check_names, check_partitions
+from spark_ext.schemas.parquet_types import SIMPLE, check_names, check_partitions
 
 _BAD_IN_PARQUET: Final = frozenset(" ,;{}()\n\t=")
 """Characters in column names that older Parquet readers refuse."""
@@ -30,11 +30,7 @@ _WITHOUT_QUOTES: Final[tuple[tuple[type[spark.DataType], frozenset[str]], ...]] 
 
 
 def check(schema: spark.StructType, kind: str, partition_by: Sequence[str], who: str, sep: str = ",") -> None:
-    """Refuse a schema that files of a kind do not support.
-
-    Args:
-        kind: `parquet`, `csv` or `json`.
-    """
+    """Refuse a schema that files of a kind, `parquet`, `csv` or `json`, do not support."""
     check_names(schema, who)
     check_partitions(schema, partition_by, who)
     kept = [field for field in schema.fields if field.name not in partition_by]

@@ -68,7 +68,7 @@ def columns_of(template: str) -> tuple[str, ...]:
     if not names:
         return ()
     if not all(name.strip() for name in names):
-        raise ValueError("there is no column's name between two braces")
+        raise ValueError("two braces without a column's name between them")
     parts = urlsplit(template)
     if "{" in parts.netloc:
         raise ValueError("the host cannot come from a column; use 'url_column' with 'allowed_hosts'")
@@ -180,7 +180,7 @@ class Addresses:
 
     def _given(self, address: Any) -> str:
         if address is None:
-            raise self._bad(f"the column '{self.column}' of a row is null: there is no address to send it to")
+            raise self._bad(f"the column '{self.column}' is null in a row, which thus has no address")
         try:
             self._allowed.check(address)
         except ValueError as problem:

@@ -1,7 +1,7 @@
 """How an epoch's rows are divided into requests. Pure functions.
 
 A task gathers its lines into pieces; the driver joins the pieces of all tasks, in their order, into the requests of the
-epoch. Both use the same `Cut`, which is recorded with the epoch.
+epoch. Both use the same `ChunkRule`, which is recorded with the epoch.
 """
 
 from __future__ import annotations
@@ -10,20 +10,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import repeat
-from typing import Final
 
 from spark_ext.model.commits import Epoch
 
-KEYS: Final = 2
-"""The version of the keys under which requests are sent.
-
-* 1: keys do not name the job. Two jobs that were restored from one savepoint have the same ones.
-* 2: keys name the job.
-"""
-
 
 @dataclass(frozen=True)
-class Cut:
+class ChunkRule:
     """How an epoch is divided into requests. Recorded with it: later changes of the options do not affect it."""
 
     rows: int
@@ -32,17 +24,15 @@ class Cut:
     """Maximum size of its lines, bytes; a longer line is a request of its own."""
     body: str
     """`lines`, `array`, or `object`: one row."""
-    keys: int = KEYS
-    """The version of the keys. A request that may have been sent is repeated under the key that it had."""
 
     def to_json(self, url: str | None = None) -> str:
         """The stored form; with the address, if rows have addresses of their own."""
         return json.dumps(asdict(self) | ({} if url is None else {"url": url}))
 
     @classmethod
-    def from_json(cls, text: str) -> Cut:
+    def from_json(cls, text: str) -> ChunkRule:
         """Parse the stored form."""
-        found = {"keys": 1, **json.loads(text)}
+        found = json.loads(text)
         found.pop("url", None)
         return cls(**found)
 
@@ -54,7 +44,7 @@ def recorded_url(cut: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ChunkPart:
     """Some rows of one task."""
 
     rows: int
@@ -79,7 +69,7 @@ class Chunk:
     body: bytes
     last: bool
     job: str = ""
-    """What its key says of the job; "" if the key does not name one: outside a job, and in version 1."""
+    """What its key says of the job; "" outside a job. Jobs that were restored from one savepoint share all else."""
     content: str = "application/x-ndjson"
     """The type of the body."""
     url: str | None = None
@@ -98,7 +88,9 @@ class Chunk:
         return f"{epoch.sink}{job}:{epoch.lineage}:{epoch.query_id}:{epoch.number}:{self.number}"
 
 
-def pieces(lines: Iterator[str], cut: Cut, addresses: Iterator[str] | Iterator[None] | None = None) -> Iterator[Piece]:
+def pieces(
+    lines: Iterator[str], cut: ChunkRule, addresses: Iterator[str] | Iterator[None] | None = None
+) -> Iterator[ChunkPart]:
     """Gather a task's lines into pieces within the limits of a request.
 
     Args:
@@ -109,18 +101,17 @@ def pieces(lines: Iterator[str], cut: Cut, addresses: Iterator[str] | Iterator[N
     for line, url in zip(lines, repeat(None) if addresses is None else addresses, strict=False):
         length = (len(line) if line.isascii() else len(line.encode())) + 1
         if held and (len(held) >= cut.rows or size + length > cut.bytes or url != at):
-            yield Piece(len(held), "\n".join(held) + "\n", at)
+            yield ChunkPart(len(held), "\n".join(held) + "\n", at)
             held, size = [], 0
         held.append(line)
         size, at = size + length, url
     if held:
-        yield Piece(len(held), "\n".join(held) + "\n", at)
+        yield ChunkPart(len(held), "\n".join(held) + "\n", at)
 
 
-def chunks(found: Iterator[Piece], cut: Cut, job: str = "") -> Iterator[Chunk]:
+def chunks(found: Iterator[ChunkPart], cut: ChunkRule, job: str = "") -> Iterator[Chunk]:
     """Join the pieces of an epoch's tasks into requests: many small tasks do not make many small requests."""
-    job = job if cut.keys > 1 else ""
-    held: list[Piece] = []
+    held: list[ChunkPart] = []
     rows = size = number = 0
     for piece in found:
         if held and (rows + piece.rows > cut.rows or size + piece.size > cut.bytes or piece.url != held[0].url):
@@ -133,7 +124,7 @@ def chunks(found: Iterator[Piece], cut: Cut, job: str = "") -> Iterator[Chunk]:
         yield _chunk(number, held, cut, job, last=True)
 
 
-def _chunk(number: int, held: Sequence[Piece], cut: Cut, job: str, *, last: bool) -> Chunk:
+def _chunk(number: int, held: Sequence[ChunkPart], cut: ChunkRule, job: str, *, last: bool) -> Chunk:
     lines = "".join(piece.lines for piece in held)
     content = "application/x-ndjson" if cut.body == "lines" else "application/json"
     body = {"lines": lines, "object": lines[:-1]}.get(cut.body)

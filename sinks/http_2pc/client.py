@@ -22,17 +22,16 @@ from spark_ext.clients.library import load
 from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.http_2pc import oauth
-from spark_ext.sinks.http_2pc.proxy import proxy_for
+from spark_ext.sinks.http_2pc.exchange import proxy_for
 from spark_ext.sinks.http_2pc.tls import Tls, is_refused_client
 
 if TYPE_CHECKING:
     import httpcore
 
+    from spark_ext.model.token_bucket import TokenBucket
     from spark_ext.sinks.http_2pc.addresses import Allowed
     from spark_ext.sinks.http_2pc.chunks import Chunk
-    from spark_ext.sinks.http_2pc.exchange import Answer
-    from spark_ext.sinks.http_2pc.pace import Pace
-    from spark_ext.sinks.http_2pc.proxy import Proxy
+    from spark_ext.sinks.http_2pc.exchange import Answer, Proxy
 
 SHOWN = 300
 """Maximum number of characters of an answer that an error shows."""
@@ -66,11 +65,7 @@ class Verdict(Enum):
 
 
 def verdict(status: int, conflict: str) -> Verdict:
-    """What a status means.
-
-    Args:
-        conflict: the meaning of 409: `retry`, `done` or `refuse`.
-    """
+    """What a status means; `conflict` says it of 409: `retry`, `done` or `refuse`."""
     if 200 <= status < 300:
         return Verdict.TAKEN
     if status == 409:
@@ -81,7 +76,7 @@ def verdict(status: int, conflict: str) -> Verdict:
 
 
 def retry_after(value: str | None, now: datetime) -> float | None:
-    """A header `Retry-After` as seconds from now, at least 0; None if there is none or it is invalid."""
+    """A header `Retry-After` as seconds from now, at least 0; None if it is absent or invalid."""
     if value is None:
         return None
     if value.strip().isdecimal():
@@ -117,8 +112,8 @@ class Wire:
     """To where requests with addresses of their own may go."""
     grant: oauth.Grant | None = None
     """For tokens; None: the headers have all credentials."""
-    pace: Pace | None = None
-    """How fast they are sent; None: as fast as they are answered."""
+    pace: TokenBucket | None = None
+    """One token per request; None: they are sent as fast as they are answered."""
 
 
 _pools: dict[tuple[Tls, tuple[tuple[str, int], ...], Proxy | None], httpcore.ConnectionPool] = {}
@@ -200,13 +195,17 @@ class Sender:
         return chunk.url
 
     def _keep_pace(self) -> None:
-        if self._wire.pace is not None and (wait := self._wire.pace.take(time.monotonic())) > 0:
+        if (pace := self._wire.pace) is None:
+            return
+        pace.fill(time.monotonic())
+        pace.use(1)
+        if (wait := pace.wait_s) > 0:
             import tenacity
 
             tenacity.nap.sleep(wait)
 
     def _token(self, given_up: float, who: str) -> str | None:
-        """The token for the next request; a new one if there is none, or it ends soon."""
+        """The token for the next request; a new one if it is missing or about to expire."""
         import tenacity
 
         grant = self._wire.grant

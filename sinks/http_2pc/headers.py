@@ -33,11 +33,7 @@ _OWN_PREFIX = "spark-ext-"
 
 
 def checked(given: Mapping[str, str], key_header: str, *, with_token: bool) -> dict[str, str]:
-    """A user's headers.
-
-    Args:
-        with_token: whether the sink sends `Authorization` itself.
-    """
+    """A user's headers; `with_token` if the sink sends `Authorization` itself."""
     key = key_header.lower()
     if _is_own(key) or key == "authorization":
         raise ValueError(f"'{key_header}' cannot be the header of the idempotency key: it has a meaning of its own")
@@ -60,11 +56,7 @@ def checked(given: Mapping[str, str], key_header: str, *, with_token: bool) -> d
 
 
 def check_value(what: str, value: str) -> None:
-    """Check a header's value.
-
-    Args:
-        value: not shown.
-    """
+    """Check a header's value, which is not shown."""
     if not value:
         raise ValueError(f"the {what} is empty")
     if not value.isascii() or not value.isprintable():

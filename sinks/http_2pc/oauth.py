@@ -83,7 +83,7 @@ def token_of(answer: str, now: float) -> Token:
 
 
 def reason_of(answer: str) -> str:
-    """Why the endpoint refuses, as far as it says so: `error` and `error_description`."""
+    """Why the endpoint refuses, from `error` and `error_description` in its answer."""
     found = _object(answer)
     said = [found[name] for name in ("error", "error_description") if isinstance(found.get(name), str)]
     return ": ".join(said)

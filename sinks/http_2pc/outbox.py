@@ -2,11 +2,11 @@
 
 A small Delta table holds the epochs that are decided and not yet acknowledged by the receiver. One fenced commit (see
 `delta.fenced_log`) decides an epoch: from then on the epoch consists of exactly these rows, divided into exactly these
-requests, whoever sends them and however often. A replay that has prepared its rows again, in whatever order, finds the
-decision and sends what was decided. The decision also says which rows were put aside by the tasks whose rows it has:
-those that a replay finds, perhaps with other options, do not count. As the commit is fenced, an older incarnation can
-no longer decide anything. Once the receiver has acknowledged the whole epoch, a second commit removes its rows and
-keeps its number.
+requests, no matter which process sends them and how often. A replay that has prepared its rows again, in whatever
+order, finds the decision and sends what was decided. The decision also says which rows were put aside by the tasks
+whose rows it has: those that a replay finds, perhaps with other options, do not count. As the commit is fenced, an
+older incarnation can no longer decide anything. Once the receiver has acknowledged the whole epoch, a second commit
+removes its rows and keeps its number.
 
 This is the pattern known as the transactional outbox.
 """
@@ -22,9 +22,9 @@ from spark_ext.datafiles.writer import DataFile, owner_of
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch
-from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, recorded_url
-from spark_ext.sinks.http_2pc.outbox_marks import (
-    decided_id,
+from spark_ext.sinks.http_2pc.chunks import Chunk, ChunkPart, ChunkRule, chunks, recorded_url
+from spark_ext.sinks.http_2pc.outbox_pieces import (
+    SCHEMA,
     decided_mark_id,
     decision,
     files_of,
@@ -33,7 +33,6 @@ from spark_ext.sinks.http_2pc.outbox_marks import (
     marked,
     sent_id,
 )
-from spark_ext.sinks.http_2pc.outbox_pieces import SCHEMA
 from spark_ext.storage import Location
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Outbox:
 
         Decided epochs are kept: their replay sends them.
         """
-        from spark_ext.delta.orphans import clean
+        from spark_ext.delta.upkeep import clean
 
         table = self._target.claim(claim, SCHEMA)
         reach(FailPoint.HTTP_FENCED)
@@ -107,9 +106,9 @@ class Outbox:
                 do="check the outbox's storage, and start the job again",
             ) from problem
 
-    def look(self, epoch: Epoch) -> None:
+    def check_epoch(self, epoch: Epoch) -> None:
         """Look whether the outbox is still this start's."""
-        self._target.look(epoch)
+        self._target.check_epoch(epoch)
 
     def decide(
         self,
@@ -145,8 +144,7 @@ class Outbox:
         """Look at what an earlier attempt has decided.
 
         Args:
-            adopt: takes the mark of the rows that were put aside by the tasks whose files were decided on; None: there
-                were none. It is not called where an older release has decided, which did not record them.
+            adopt: takes the mark of the rows that were put aside by the tasks whose files were decided on, or None.
 
         Returns:
             Whether the epoch still has to be sent; False if the receiver is known to have all of it.
@@ -154,12 +152,11 @@ class Outbox:
         table = self._table()
         if is_sent(table, epoch):
             return False
-        if table.transaction_version(decided_id(epoch)) == epoch.number:
-            adopt(table.transaction_version(decided_mark_id(epoch)) or None)
+        adopt(table.transaction_version(decided_mark_id(epoch)) or None)
         return True
 
     def mark(self, epoch: Epoch) -> int | None:
-        """The mark of bad rows that the outbox holds of the epoch's application; None if there is none."""
+        """The mark of bad rows that the outbox holds of the epoch's application, or None."""
         return self._target.mark(epoch)
 
     def decided(self, epoch: Epoch) -> Iterator[Chunk]:
@@ -180,7 +177,7 @@ class Outbox:
         try:
             with self.location.folder.open_input(names[0]) as file:
                 first = next(pq.ParquetFile(file).iter_batches(batch_size=1, columns=["cut"]))
-            cut = Cut.from_json(first.column(0)[0].as_py())
+            cut = ChunkRule.from_json(first.column(0)[0].as_py())
             yield from chunks(self._pieces(names), cut, self._job(table, epoch))
         except OSError as problem:
             raise StorageError(
@@ -193,21 +190,21 @@ class Outbox:
     def _job(self, table: DeltaTable, epoch: Epoch) -> str:
         """What tells the job that has claimed the outbox from all others; "" outside a job.
 
-        It is read from the outbox, which no other job can claim: so whoever sends the epoch finds the same.
+        It is read from the outbox, which no other job can claim: so all who send the epoch find the same.
         """
         from spark_ext.delta.transactions import owner_name
 
         owner = table.transaction_version(owner_name(self._uid)) if epoch.incarnation else None
         return "" if owner is None else f"{owner:016x}"
 
-    def _pieces(self, names: Sequence[str]) -> Iterator[Piece]:
+    def _pieces(self, names: Sequence[str]) -> Iterator[ChunkPart]:
         import pyarrow.parquet as pq
 
         for name in names:
             with self.location.folder.open_input(name) as file:
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines", "cut"]):
                     for row in batch.to_pylist():
-                        yield Piece(row["rows"], row["lines"], recorded_url(row["cut"]))
+                        yield ChunkPart(row["rows"], row["lines"], recorded_url(row["cut"]))
 
     def settle(self, epoch: Epoch, mark: int | None = None) -> bool:
         """Remove an epoch that the receiver has acknowledged completely, and keep its number.
@@ -218,7 +215,7 @@ class Outbox:
         from deltalake import Transaction
 
         from spark_ext.delta.fenced_log import NO_HOOKS, properties
-        from spark_ext.delta.log_checkpoints import checkpoint_if_due
+        from spark_ext.delta.upkeep import checkpoint_if_due
 
         fence = self._target.fence(epoch.mark)
         carried = (

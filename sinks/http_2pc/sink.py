@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,18 +23,18 @@ from spark_ext.bad_rows.row import BadRow
 from spark_ext.errors import ConfigurationError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import logger
+from spark_ext.model.token_bucket import TokenBucket
 from spark_ext.options import is_secret_parameter
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc.addresses import Addresses
-from spark_ext.sinks.http_2pc.chunks import Chunk, Cut
+from spark_ext.sinks.http_2pc.chunks import Chunk, ChunkRule
 from spark_ext.sinks.http_2pc.client import Sender, Wire, library, shown
+from spark_ext.sinks.http_2pc.exchange import proxy_for
 from spark_ext.sinks.http_2pc.headers import check_value, credentials_in_clear
 from spark_ext.sinks.http_2pc.oauth import Grant
 from spark_ext.sinks.http_2pc.options import HttpOptions
 from spark_ext.sinks.http_2pc.outbox import Outbox, placed
 from spark_ext.sinks.http_2pc.outbox_pieces import stage
-from spark_ext.sinks.http_2pc.pace import pace_of
-from spark_ext.sinks.http_2pc.proxy import proxy_for
 from spark_ext.sinks.http_2pc.rows import check_types
 from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.storage import check_for_delta
@@ -45,6 +46,14 @@ if TYPE_CHECKING:
 
 
 log = logger("spark_ext.http")
+
+_paces: dict[tuple[str, float], TokenBucket] = {}
+"""By outbox and rate: sink objects are created again for each epoch."""
+
+
+def _pace(outbox: str, rate: float) -> TokenBucket:
+    """Requests at equal distances: time without requests is not made up for."""
+    return _paces.setdefault((outbox, rate), TokenBucket(rate, time.monotonic(), burst=1, least=0, held=1))
 
 
 class HttpTwoPhaseCommit(TwoPhaseCommitSink):
@@ -116,7 +125,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
         """Write rows as JSON to a file of the outbox that belongs to no epoch yet."""
         options = self.options
-        cut = Cut(1 if options.body == "object" else options.batch_rows, options.batch_bytes, options.body)
+        cut = ChunkRule(1 if options.body == "object" else options.batch_rows, options.batch_bytes, options.body)
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
         addresses = Addresses(options.url, options.url_column, options.allowed(), who)
         bad = Aside(self, task).row if self.collects_bad_rows else None
@@ -128,7 +137,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
 
     def check(self, epoch: Epoch) -> None:
         """Look at the outbox's fence."""
-        self._outbox.look(epoch)
+        self._outbox.check_epoch(epoch)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
         """Decide the epoch, send what was decided, and record that all of it was acknowledged."""
@@ -239,7 +248,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
             redact=options.redact,
             allowed=options.allowed(),
             grant=self._grant(secret),
-            pace=None if (rate := options.max_requests_per_second) is None else pace_of(self._place.uri, rate),
+            pace=None if (rate := options.max_requests_per_second) is None else _pace(self._place.uri, rate),
         )
 
     def _grant(self, secret: str | None) -> Grant | None:

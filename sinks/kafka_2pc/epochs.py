@@ -45,7 +45,7 @@ class EpochRecord:
 
     incarnation: int = 0
     start: int = 0
-    """Random number of the start that has claimed the sink; 0 in records of older releases."""
+    """Random number of the start that has claimed the sink; 0: not known."""
     job: str = ""
     job_id: str = ""
     epochs: Mapping[str, int] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class EpochsTopic:
         self._offset(client, kafka.admin.OffsetSpec.latest())
         return there
 
-    def look(self, *, settled: bool = True) -> EpochRecord:
+    def latest(self, *, settled: bool = True) -> EpochRecord:
         """The sink's last committed record. It remains valid as long as the sink's producer is not fenced.
 
         Args:

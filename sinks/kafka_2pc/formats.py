@@ -81,7 +81,7 @@ class FormatOptions(KafkaOptions, RegistryOptions):
             if self.of(column, "version") is not None and self.of(column, "record") is not None:
                 raise ValueError(f"{column}_record needs a schema that is made from the rows, without {column}_version")
             if column in encoded and self.of(column, "subject") is None and self.topic is None:
-                raise ValueError(f"{column}_subject is needed: there is no option 'topic', whose subject it could be")
+                raise ValueError(f"{column}_subject is needed, because the option 'topic' is not set")
         return self
 
     def of(self, column: str, part: str) -> Any:
@@ -181,7 +181,7 @@ class Formats:
         for column in self._options.encoded:
             if column not in self._kinds:
                 raise refused(
-                    f"there is no column '{column}', and {column}_format=avro", self._who, "select it", NOTHING_DONE
+                    f"column '{column}' does not exist, and {column}_format=avro", self._who, "select it", NOTHING_DONE
                 )
             version = self._options.of(column, "version")
             if version is None:

@@ -89,7 +89,7 @@ class Session:
             raise refused_settings(problem, who) from problem
         try:
             self._take()
-            self.record = epochs.look()
+            self.record = epochs.latest()
         except BaseException:
             # Left open it would keep requesting the id, and fence off its next owner.
             self.close()
@@ -173,14 +173,14 @@ class Session:
             raise refused(
                 f"the topic '{topic}' has {there} partitions, and a row is for partition {wanted[topic]}"
                 if there
-                else f"there is no topic '{topic}'",
+                else f"the topic '{topic}' does not exist",
                 self._who,
                 "create it, or correct the columns 'topic' and 'partition' of the rows",
                 kept=NOTHING_VISIBLE,
             )
 
     def lacking(self, staged: Iterable[Staged]) -> dict[str, int]:
-        """The topics that lack a partition which some row is for, with the number that they have; 0: there is none."""
+        """The topics that lack a partition of some row, with the number that they have; 0 for a missing topic."""
         return self._lacking(_wanted(staged))
 
     def _lacking(self, wanted: Mapping[str, int]) -> dict[str, int]:
@@ -281,7 +281,7 @@ def session(
         return _open[key][1]
     forget(options, epochs)
     epochs.ensure()
-    early(epochs.look(settled=False))
+    early(epochs.latest(settled=False))
     fresh = Session(options, epochs, limits)
     try:
         check(fresh.record)

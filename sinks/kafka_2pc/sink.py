@@ -29,10 +29,9 @@ from spark_ext.sinks.runtime.aside import Aside
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.sinks.kafka_2pc.astray import Astray
     from spark_ext.sinks.kafka_2pc.epochs import EpochRecord, EpochsTopic
     from spark_ext.sinks.kafka_2pc.producer import Limits, Session
-    from spark_ext.sinks.kafka_2pc.staging import Staged, Staging
+    from spark_ext.sinks.kafka_2pc.staging import Astray, Staged, Staging
 
 
 class KafkaSinkOptions(SinkOptions, FormatOptions):
@@ -113,7 +112,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 base = f"{self.options.checkpointlocation.rstrip('/')}/staging"
             if base is None:
                 raise refused(
-                    "there is no folder in which tasks can stage their messages",
+                    "tasks have no folder in which to stage their messages",
                     self._who,
                     "set the option 'staging' to a folder that driver and executors share, or set 'checkpointLocation' "
                     "as an option, or run the query in a job",
@@ -196,20 +195,23 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         return outcome
 
     def _astray(self, held: Session, prepared: Sequence[Staged]) -> Astray | None:
-        """The messages that are put aside as their topic, or partition, does not exist; None: there are none."""
+        """The messages that are put aside because their topic or partition does not exist, or None."""
         if not self.collects_bad_rows:
             held.require(prepared)
             return None
-        from spark_ext.sinks.kafka_2pc.astray import Astray
 
         lacking = held.lacking(prepared)
         if lacking.get(self.options.topic or "") == 0:
             held.require(prepared)  # the option is wrong, not the rows
-        return Astray(lacking, self.options.topic) if lacking else None
+        if not lacking:
+            return None
+        from spark_ext.sinks.kafka_2pc.staging import Astray
+
+        return Astray(lacking, self.options.topic)
 
     def kept_bad_rows(self, epoch: Epoch) -> int | None:
         """The mark in the sink's record."""
-        return self._epochs.look().mark_of(epoch)
+        return self._epochs.latest().mark_of(epoch)
 
     def check(self, epoch: Epoch) -> None:
         """Read the sink's record, and wait for open transactions of other sinks only if it seems to be the wrong one.
@@ -226,7 +228,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             self._check_last(epoch, topics, settled=True)
 
     def _check_last(self, epoch: Epoch, topics: Mapping[str, str], *, settled: bool) -> None:
-        record = self._epochs.look(settled=settled)
+        record = self._epochs.latest(settled=settled)
         self._refuse_newer(record, epoch.mark)
         self._check(record, epoch, topics)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from spark_ext.bad_rows.sift import Bad, behind, sift
+from spark_ext.bad_rows.row import BadRow
+from spark_ext.bad_rows.sift import Bad, behind, sift, text_of
 from spark_ext.errors import NOTHING_VISIBLE, DataError, PreparedLostError, StorageError, refused
 from spark_ext.sinks.contract import Task
 from spark_ext.storage import Folder, LocalFolder, folder_at, local_path
@@ -54,11 +55,7 @@ class Staged:
 
 
 def check_columns(schema: T.StructType, topic: str | None, who: str, encoded: Collection[str] = ()) -> None:
-    """Refuse rows that are not messages.
-
-    Args:
-        topic: of all messages; None: the rows have a column for it.
-    """
+    """Refuse rows that are not messages for `topic`; None: the rows have a column for it."""
     for column in schema:
         types = _COLUMNS.get(column.name, ((), None))[0]
         right = isinstance(column.dataType, types) if types else False
@@ -78,7 +75,8 @@ def check_columns(schema: T.StructType, topic: str | None, who: str, encoded: Co
         missing = missing or "topic"
     if missing is not None:
         raise refused(
-            f"there is no column '{missing}'" + (", and no option 'topic'" if missing == "topic" else ""),
+            f"column '{missing}' does not exist"
+            + (", and the option 'topic' is not set" if missing == "topic" else ""),
             who,
             "select it" + (", or name the topic with the option 'topic'" if missing == "topic" else ""),
         )
@@ -98,11 +96,7 @@ def folder_of(folder: str) -> Folder:
 
 
 class Staging:
-    """The folder of one sink.
-
-    Args:
-        folder: a local path or a URI.
-    """
+    """The folder of one sink, by a local path or a URI."""
 
     def __init__(self, folder: str, who: str) -> None:
         self._folder, self._who = folder.rstrip("/"), who
@@ -116,12 +110,12 @@ class Staging:
         bad: Bad | None = None,
         encode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> Staged | None:
-        """Write a task's messages as a file; None if there are none.
+        """Write a task's messages as a file; None without messages.
 
         Args:
             topic: of all messages; None: the rows have a column for it.
             bad: takes a row that is no message; None: it is an error.
-            encode: makes bytes of the columns that have a format; None: there are none.
+            encode: makes bytes of the columns that have a format; None if no column has one.
         """
         # Attempt numbers start again with each Spark application, and two copies of a state share all the others.
         place = f"{task.query_id}-{task.lineage}-{task.epoch}-{task.partition}-{task.attempt}"
@@ -194,7 +188,7 @@ class Staging:
             )
         if "topic" in messages.schema.names and messages["topic"].null_count:
             raise DataError(
-                "a row has no topic: its column 'topic' is null, and there is no option 'topic'",
+                "a row has no topic: its column 'topic' is null, and the option 'topic' is not set",
                 operator=where,
                 kept=NOTHING_VISIBLE,
                 do="filter such rows, or name the topic with the option 'topic'",
@@ -306,3 +300,50 @@ def _note_topics(messages: pa.RecordBatch, topic: str | None, topics: dict[str, 
     for row in table.group_by("topic").aggregate([("partition", "max")]).to_pylist():
         highest = -1 if row["partition_max"] is None else row["partition_max"]
         topics[row["topic"]] = max(topics.get(row["topic"], -1), highest)
+
+
+class Astray:
+    """The messages of an epoch that go nowhere; without `topic` they have a column for it."""
+
+    def __init__(self, lacking: Mapping[str, int], topic: str | None) -> None:
+        self._lacking, self._topic = lacking, topic
+
+    def without(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """The other messages, in order."""
+        return messages.filter(pc.invert(self._mask(messages)))
+
+    def give(self, messages: pa.RecordBatch, bad: Callable[[BadRow], object]) -> None:
+        """Give away those of a batch."""
+        found = messages.filter(self._mask(messages))
+        for number in range(found.num_rows):
+            row = found.slice(number, 1)
+            topic = self._topic if self._topic is not None else row["topic"][0].as_py()
+            there = self._lacking[topic]
+            reason = f"the topic '{topic}' does not exist"
+            if there:
+                partition = row["partition"][0].as_py()
+                reason = f"the topic '{topic}' has {there} partitions, and the row is for partition {partition}"
+            bad(BadRow(None, reason, text_of(_readable(row))))
+
+    def _mask(self, messages: pa.RecordBatch) -> pa.Array:
+        mask = pa.repeat(False, messages.num_rows)
+        for topic, there in self._lacking.items():
+            if self._topic is None:
+                mine = pc.equal(messages["topic"], topic)
+            else:
+                mine = pa.repeat(topic == self._topic, messages.num_rows)
+            if there:
+                mine = pc.and_(mine, pc.fill_null(pc.greater_equal(messages["partition"], there), False))
+            mask = pc.or_(mask, mine)
+        return mask
+
+
+def _readable(row: pa.RecordBatch) -> pa.RecordBatch:
+    """Key and value as texts, if they are."""
+    columns = []
+    for column in row.columns:
+        if pa.types.is_binary(column.type):
+            with suppress(pa.ArrowInvalid):
+                column = column.cast(pa.string())
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=row.schema.names)

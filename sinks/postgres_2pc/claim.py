@@ -71,7 +71,7 @@ def make_ready(committer: Committer, claim: Claim, schema: StructType | None) ->
     reach(FailPoint.POSTGRES_READY)
 
 
-def _lock(committer: Committer, incarnation: int, mark: str) -> record.Held:
+def _lock(committer: Committer, incarnation: int, mark: str) -> record.SinkRow:
     """Lock the sink's row, even if a committer that is frozen in its transaction holds it."""
     import psycopg
 

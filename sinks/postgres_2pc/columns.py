@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
-from spark_ext.clients.postgres.names import LONGEST
+from spark_ext.clients.postgres.connection import LONGEST
 from spark_ext.errors import refused
 from spark_ext.sinks.postgres_2pc.types import Column, new_type
 
 if TYPE_CHECKING:
     import psycopg
 
-    from spark_ext.clients.postgres.names import Name
+    from spark_ext.clients.postgres.connection import Name
 
 _SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 

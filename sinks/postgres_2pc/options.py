@@ -6,8 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from spark_ext.clients.postgres.connection import ConnectionOptions
-from spark_ext.clients.postgres.names import ColumnName, ColumnNames, Name
+from spark_ext.clients.postgres.connection import ColumnName, ColumnNames, ConnectionOptions, Name
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sinks.contract import SinkOptions
 from spark_ext.sinks.postgres_2pc.columns import mapping

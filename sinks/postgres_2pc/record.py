@@ -28,16 +28,13 @@ SCHEMA = "spark_ext"
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS spark_ext;
 CREATE TABLE IF NOT EXISTS spark_ext.sinks (
-  sink text, target text, job text, job_id text, incarnation bigint NOT NULL DEFAULT 0,
-  claimed_at timestamptz, PRIMARY KEY (sink, target));
-ALTER TABLE spark_ext.sinks ADD COLUMN IF NOT EXISTS start_id bigint;
-ALTER TABLE spark_ext.sinks ADD COLUMN IF NOT EXISTS target_oid bigint;
+  sink text, target text, job text, job_id text, incarnation bigint NOT NULL DEFAULT 0, start_id bigint,
+  target_oid bigint, claimed_at timestamptz, PRIMARY KEY (sink, target));
 COMMENT ON TABLE spark_ext.sinks IS 'spark-ext: who may commit to a target under a sink uid';
 CREATE TABLE IF NOT EXISTS spark_ext.epochs (
   sink text, target text, application text, epoch bigint NOT NULL, incarnation bigint NOT NULL,
-  rows bigint NOT NULL, committed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  rows bigint NOT NULL, bad_rows bigint, committed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (sink, target, application)) WITH (fillfactor = 50);
-ALTER TABLE spark_ext.epochs ADD COLUMN IF NOT EXISTS bad_rows bigint;
 COMMENT ON TABLE spark_ext.epochs IS 'spark-ext: the last epoch committed by each query';
 CREATE TABLE IF NOT EXISTS spark_ext.decided (
   gid text PRIMARY KEY, sink text NOT NULL, target text NOT NULL, epoch bigint NOT NULL,
@@ -62,16 +59,8 @@ class Identity:
         return hashlib.sha256(f"{self.sink}\0{self.target}".encode()).hexdigest()[:12]
 
 
-_COMPLETE = """
-SELECT to_regclass('spark_ext.parts') IS NOT NULL AND EXISTS (SELECT FROM pg_attribute
-  WHERE attrelid = to_regclass('spark_ext.sinks') AND attname = 'target_oid' AND NOT attisdropped)
-  AND EXISTS (SELECT FROM pg_attribute
-  WHERE attrelid = to_regclass('spark_ext.epochs') AND attname = 'bad_rows' AND NOT attisdropped)
-"""
-
-
 @dataclass(frozen=True)
-class Held:
+class SinkRow:
     """The sink's row: who may commit."""
 
     mark: FenceMark
@@ -79,7 +68,7 @@ class Held:
     job_id: str | None
     """The job that owns the uid in this target."""
     oid: int | None
-    """The table's oid at that claim; None: an older release has claimed it, or the user has deleted the number."""
+    """The table's oid at that claim; None: not claimed, or the user has deleted the number."""
 
     def check_table(self, oid: int, who: str) -> None:
         """Check that the table is the one that was claimed."""
@@ -92,35 +81,35 @@ class Held:
 
 
 def ensure(connection: psycopg.Connection[Any]) -> None:
-    """Create the schema and its tables if they do not exist, and the columns that an older release lacked."""
-    if connection.execute(_COMPLETE).fetchone() == (True,):
+    """Create the schema and its tables if they do not exist."""
+    if connection.execute("SELECT to_regclass('spark_ext.parts') IS NOT NULL").fetchone() == (True,):
         return
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
         connection.execute(_TABLES)
 
 
-def lock(connection: psycopg.Connection[Any], identity: Identity) -> Held:
+def lock(connection: psycopg.Connection[Any], identity: Identity) -> SinkRow:
     """Lock the sink's row until the transaction ends, and read it; it is created if it does not exist."""
-    held = look(connection, identity, "FOR UPDATE")
+    held = read_row(connection, identity, "FOR UPDATE")
     if held is None:
         key = (identity.sink, identity.target)
         connection.execute("INSERT INTO spark_ext.sinks (sink, target) VALUES (%s, %s) ON CONFLICT DO NOTHING", key)
-        held = look(connection, identity, "FOR UPDATE")
+        held = read_row(connection, identity, "FOR UPDATE")
         assert held is not None
     return held
 
 
-def look(
+def read_row(
     connection: psycopg.Connection[Any], identity: Identity, locking: Literal["", "FOR UPDATE"] = ""
-) -> Held | None:
-    """The sink's row; None when there is none."""
+) -> SinkRow | None:
+    """The sink's row, or None."""
     found = connection.execute(
         "SELECT incarnation, start_id, job_id, target_oid FROM spark_ext.sinks WHERE sink = %s AND target = %s "
         + locking,
         (identity.sink, identity.target),
     ).fetchone()
-    return None if found is None else Held(FenceMark(int(found[0]), int(found[1] or 0)), found[2], found[3])
+    return None if found is None else SinkRow(FenceMark(int(found[0]), int(found[1] or 0)), found[2], found[3])
 
 
 def refuse_older(held: FenceMark, mark: FenceMark, who: str) -> None:
@@ -131,12 +120,12 @@ def refuse_older(held: FenceMark, mark: FenceMark, who: str) -> None:
 
 
 def refuse_changed(
-    connection: psycopg.Connection[Any], table: Table, columns: Sequence[str], held: Held | None, who: str
+    connection: psycopg.Connection[Any], table: Table, columns: Sequence[str], held: SinkRow | None, who: str
 ) -> None:
     """Check, behind the rows, that the table is still the one for which they were made.
 
     Rows are written by name, and a statement that has waited for a lock on the table looks the name up again: another
-    table may have got it, or a column another type, of which the bytes of a binary COPY are a value as well. From then
+    table may have got it, or a column another type that can read the same bytes of a binary COPY. From then
     on the transaction holds the lock, so that name and types stay.
 
     Args:
@@ -158,13 +147,9 @@ def refuse_changed(
         )
 
 
-def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark: FenceMark, who: str) -> Held | None:
-    """Check the fence without a lock: enough for what is not visible yet.
-
-    Returns:
-        The sink's row; None when there is none.
-    """
-    held = look(connection, identity)
+def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark: FenceMark, who: str) -> SinkRow | None:
+    """Check the fence without a lock: enough for what is not visible yet. Returns the sink's row, or None."""
+    held = read_row(connection, identity)
     if held is not None:
         refuse_older(held.mark, mark, who)
     return held

@@ -55,7 +55,7 @@ class Upsert:
 
 
 class Inserts(Protocol):
-    """What commits the epoch, as far as it is used here."""
+    """The part of an epoch's commit that is used here."""
 
     @property
     def connection(self) -> psycopg.Connection[Any]:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.sift import Numbered
-from spark_ext.clients.postgres.connection import Server, session
-from spark_ext.clients.postgres.names import Name
+from spark_ext.clients.postgres.connection import Name, Server, session
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NOTHING_VISIBLE, refused
 from spark_ext.model.commits import FenceMark, not_the_target
@@ -154,7 +153,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             epochs |= claim.known(known(connection, Identity(claim.sink, str(name))))
         claim.check_state(epochs, None, self._who)
         if epochs:
-            raise not_the_target("there is no table, and epochs were committed to it", self._who)
+            raise not_the_target("the table does not exist, and epochs were committed to it", self._who)
 
     def check(self, epoch: Epoch) -> None:
         """Look at the sink's row and the table, without a lock."""
@@ -163,9 +162,9 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         with self._session(epoch.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
             if table is None:
-                raise not_the_target("there is no table", self._who)
+                raise not_the_target("the table does not exist", self._who)
             identity = Identity(epoch.sink, str(table.name))
-            held = record.look(connection, identity)
+            held = record.read_row(connection, identity)
             mark = None if held is None else held.mark
             epoch.check_target(mark, record.last(connection, identity, epoch), self._who)
             if held is not None:
@@ -222,7 +221,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         with self._session(epoch.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
             if table is None:
-                raise not_the_target("there is no table", self._who)
+                raise not_the_target("the table does not exist", self._who)
             identity = Identity(epoch.sink, str(table.name))
             if record.last(connection, identity, epoch) < epoch.number:
                 # Without its record nobody knows whether rows of it are bad.
@@ -276,7 +275,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     def _usable(self, connection: psycopg.Connection[Any], schema: StructType, who: str, mark: FenceMark) -> Table:
         options = self.options
         if mark.start and look_up(connection, self._table, who) is None:
-            raise not_the_target("there is no table", who)
+            raise not_the_target("the table does not exist", who)
         grow = options.schema_evolution == "add_columns" and not mark.start
         make = options.create_table and not mark.start
         return usable(connection, self._table, schema, options.key, who, make=make, grow=grow)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.clients.postgres.names import Name
+from spark_ext.clients.postgres.connection import Name
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.sinks.postgres_2pc.columns import add, lacking
 from spark_ext.sinks.postgres_2pc.types import Column, check, new_type
@@ -91,7 +91,7 @@ FROM (SELECT to_regclass(%s)::oid AS oid) t
 def now(connection: psycopg.Connection[Any], name: Name) -> tuple[int, dict[str, tuple[str, str]]]:
     """What a name stands for at this moment: the table's oid, and of its columns what `shown` and `kind` would be.
 
-    One query. 0 if there is no such table.
+    One query. 0 if the table does not exist.
     """
     found = connection.execute(_NOW, (name.identifier.as_string(connection),)).fetchone()
     if found is None:
@@ -111,7 +111,7 @@ def possible(connection: psycopg.Connection[Any], name: Name) -> list[Name]:
 
 
 def _emptied(name: Name, lost: str, who: str) -> ConfigurationError:
-    """The refusal of a table, or of a partition, of which the server may lose committed rows."""
+    """The refusal of a table, or of a partition, whose committed rows the server may lose."""
     unlogged, which = lost[0] == "u", lost[1:]
     kind = "unlogged" if unlogged else "temporary"
     return refused(
@@ -192,7 +192,7 @@ def usable(
 def missing(name: Name, who: str) -> ConfigurationError:
     """The refusal of a table that does not exist."""
     return refused(
-        f"there is no table '{name}'",
+        f"table '{name}' does not exist",
         who,
         "create it, correct the option 'table' (names are case-sensitive), or set create_table=true",
     )

@@ -69,7 +69,7 @@ _TAKES: dict[str, tuple[type[spark.DataType], ...]] = {
 or in documents are decided in code."""
 
 _LIKE_TEXT: frozenset[str] = frozenset({"text", "varchar", "bpchar", "citext", "xml", "enum", "json"})
-"""Types of which a value in a binary COPY is its text."""
+"""Types whose values in a binary COPY are their texts."""
 
 _FIX = "select, rename or cast the columns in the query, or alter the table"
 

@@ -46,7 +46,7 @@ def _passing(failure: BaseException) -> bool:
 
 
 class _Enough:
-    """Ends the attempts after a number of them or, from the second on, so many seconds after the first failure."""
+    """Ends the attempts after a number of them or, from the second on, `seconds` after the first failure."""
 
     def __init__(self, attempts: int, seconds: float) -> None:
         self._attempts, self._seconds = attempts, seconds

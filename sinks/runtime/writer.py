@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.epoch import CommitRows, Left, SinkPlace, TaskRows
@@ -16,23 +17,25 @@ from spark_ext.control import current, levels
 from spark_ext.control.current import Place
 from spark_ext.errors import NOTHING_VISIBLE, CommitError, ConfigurationError, DataError, StateError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.failures import record
 from spark_ext.masking import guarded
 from spark_ext.model.barriers import NO_BARRIER, SourceBarrier, barrier_of
-from spark_ext.model.identity import Identity
+from spark_ext.model.identity import ONLY_JOBS, Identity, state_of
 from spark_ext.model.query_offsets import final_epochs, source_offsets
 from spark_ext.sinks.contract import CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sinks.runtime.aside import Aside
-from spark_ext.sinks.runtime.identity import identity_of
 from spark_ext.sinks.runtime.position import Position, remember, remembered
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.watching.attendance import attend
 from spark_ext.spark.watching.worker_process import begin_task, tune
+from spark_ext.storage import folder_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_ext.model.offsets import LoggedOffsets
+
 
 QUERY_ID = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
@@ -47,7 +50,7 @@ class Written(WriterCommitMessage):
     rows: int
     prepared: Any
     bad: Left | None = None
-    """Its bad rows; None: there are none."""
+    """Its bad rows, or None."""
 
 
 def write_task(
@@ -110,7 +113,7 @@ committed with `quarantine`."""
 
 
 class EpochWriter(DataSourceStreamArrowWriter):
-    """One sink in one query: `write` on executors, `commit` in a driver-side worker. Built anew for each epoch."""
+    """One sink in one query: `write` on executors, `commit` in a driver-side worker. Built for each epoch."""
 
     def __init__(self, sink: TwoPhaseCommitSink, schema: StructType) -> None:
         self._sink = sink
@@ -314,3 +317,63 @@ class _Counted:
         batch = next(self._batches)
         self.rows += batch.num_rows
         return batch
+
+
+def identity_of(given: Mapping[str, str], operator: str) -> Identity:
+    """The identity in a writer's options; that of no job when the query runs outside any."""
+    options = {name.lower(): value for name, value in given.items()}
+    identity = Identity.of(options, operator)
+    checkpoint = options.get("checkpointlocation", "")
+    found = state_of(checkpoint)
+    if identity.in_job or found is None or "ledger" not in folder_at(found[0]).names():
+        return identity
+    raise StateError(
+        f"the query runs on the checkpoint of query '{found[1]}' of a job, and was not started by this job: "
+        "nothing would fence its epochs",
+        operator=operator,
+        kept="nothing of this epoch was committed; the job's state is unchanged",
+        do=f"start the query with job.run() ({ONLY_JOBS}), or give it a checkpoint location outside {found[0]}",
+    )
+
+
+class SinkAdapter(DataSource):
+    """Holds one sink; subclasses name its class."""
+
+    contract: ClassVar[type[TwoPhaseCommitSink]]
+    """The class that was registered."""
+
+    sink: TwoPhaseCommitSink
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        # The options stay with the sink, which knows how to keep secrets.
+        super().__init__({})
+        with guarded():
+            self.sink = self.contract(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The sink's format name."""
+        return cls.contract.name()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """The sink's writer and committer."""
+        record.install()
+        return EpochWriter(self.sink, schema)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _wrapped, (self.sink,)
+
+
+@cache
+def data_source(kind: type[TwoPhaseCommitSink]) -> type[SinkAdapter]:
+    """The data source that wraps a class of sinks."""
+    described = {"contract": kind, "__module__": __name__, "__doc__": kind.__doc__}
+    return type(f"SinkAdapter({kind.__name__})", (SinkAdapter,), described)
+
+
+def _wrapped(sink: TwoPhaseCommitSink) -> SinkAdapter:
+    """An adapter that has arrived in another process."""
+    kind = data_source(type(sink))
+    made = kind.__new__(kind)
+    made.__dict__.update(options={}, sink=sink)
+    return made

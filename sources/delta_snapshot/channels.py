@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
+from spark_ext.datafiles.input_file import KEPT
+from spark_ext.datafiles.uri import shown
+from spark_ext.errors import NEW_QUERY, DataError, refused
 from spark_ext.schemas.arrow import arrow_schema, arrow_type
 from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.delta_snapshot.following import COLUMNS
+from spark_ext.sources.delta_snapshot.log import Log
 from spark_ext.sources.delta_snapshot.version import DataFile, TableVersion
 from spark_ext.sources.files.parquet import ParquetFormat
 
@@ -110,3 +115,81 @@ def has_all(declared: StructType, table: TableVersion) -> bool:
 
 def _holds(held: StructField, declared: StructField) -> bool:
     return fits(arrow_type(held.dataType), arrow_type(declared.dataType), grown=True)
+
+
+def check_begun(
+    begun: Mapping[str, Mapping[str, Any] | None], version: int, channels: Sequence[Channel], path: str, who: str
+) -> None:
+    """Refuse another table under the same path: its version has other files than those that were read.
+
+    Args:
+        begun: the data of the channels that were begun, by their ids; None: it has finished.
+    """
+    held = {channel.id: channel.data for channel in channels}
+    for name, data in begun.items():
+        if name not in held or (data is not None and data["size"] != held[name]["size"]):
+            raise DataError(
+                f"version {version} of '{shown(path)}' is not the one that this source has begun: it does not have the "
+                f"file '{path_in(name)}'; the table was replaced by another one",
+                operator=who,
+                kept=KEPT,
+                do=f"restore the table, or read the table that is there now {NEW_QUERY}",
+            )
+
+
+def check_declared(declared: StructType | None, held: StructType, who: str) -> None:
+    """Refuse a schema that the user has declared and that does not match the table."""
+    for field in declared or ():
+        there = held[field.name] if field.name in held.names else None
+        if there is None or not fits(arrow_type(there.dataType), arrow_type(field.dataType)):
+            found = f"has the type {there.dataType.simpleString()}" if there is not None else "is not in the table"
+            raise refused(
+                f"column '{field.name}' is declared as {field.dataType.simpleString()}, but {found}",
+                who,
+                f"remove .schema(...), or declare columns of the table: {held.simpleString()}",
+            )
+
+
+class ColumnNames:
+    """The versions whose column names hold, looked up when a range is read.
+
+    Args:
+        load: a version of the table; None: the newest one; `pinned`: it must be there.
+    """
+
+    def __init__(
+        self, load: Callable[[int | None, bool], TableVersion], log: Log, declared: Callable[[], StructType]
+    ) -> None:
+        self._load, self._log, self._declared = load, log, declared
+        self._planned: dict[int, TableVersion] = {}
+
+    @cached_property
+    def now(self) -> TableVersion:
+        """The table as it is when this process first needs to know."""
+        return self._load(None, False)
+
+    def of(self, version: int | None) -> tuple[TableVersion, ...]:
+        """The versions whose column names hold for a range: that of its plan, then the newest one.
+
+        The plan may be older than the query's columns: a new start repeats it, and the query has what was added since.
+
+        Args:
+            version: that of the plan; None: an older release has planned the range, and has not noted it.
+        """
+        if version is None:
+            return (self.now,)
+        if version not in self._planned:
+            self._planned[version] = self._in_force(version)
+        found = self._planned[version]
+        return (found,) if has_all(self._declared(), found) else (found, self.now)
+
+    def _in_force(self, version: int) -> TableVersion:
+        try:
+            return self._load(version, True)
+        except DataError:
+            # The log was cleaned up so far that it has no checkpoint before the version: later commits may say no less.
+            for later in range(version + 1, self.now.version + 1):
+                commit = self._log.commit(later)
+                if commit is None or commit.metadata is not None:
+                    raise
+            return self.now

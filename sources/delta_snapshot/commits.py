@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
-from spark_ext.delta.actions import actions
+from spark_ext.delta.entries import actions
 
 INSERT: Final = "insert"
 """A row that was added; in a commit without files of changes also the new form of one that was updated."""
@@ -99,7 +99,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChangedFile:
     """Rows of one file that a commit adds or changes."""
 
     file: LoggedFile
@@ -112,7 +112,7 @@ class Piece:
 
     @property
     def rows(self) -> int | None:
-        """How many rows it has, as far as the commit says; an upper bound where two deletion vectors differ."""
+        """How many rows it has by the commit; an upper bound where two deletion vectors differ."""
         if self.file.rows is None or (self.alive is None and self.dead is None):
             return self.file.rows
         return self.file.deleted if self.dead is not None else self.file.rows - (self.file.deleted or 0)
@@ -192,19 +192,19 @@ def _only_copies(info: Mapping[str, Any]) -> bool:
     return all(str(numbers[name]) == "0" for name in names)
 
 
-def appended(commit: Commit) -> tuple[Piece, ...]:
+def appended(commit: Commit) -> tuple[ChangedFile, ...]:
     """The rows that a commit adds; none if it removes rows: such a commit is refused or skipped as a whole."""
     if commit.changes_rows:
         return ()
     return tuple(
-        Piece(file, alive=commit.version if file.deleted is not None else None) for file in _in_order(commit.adds)
+        ChangedFile(file, alive=commit.version if file.deleted is not None else None) for file in _in_order(commit.adds)
     )
 
 
-def changed(commit: Commit) -> tuple[Piece, ...]:
+def changed(commit: Commit) -> tuple[ChangedFile, ...]:
     """The rows that a commit adds, deletes or updates, by the rules of Spark's change data feed; deletions first."""
     if commit.feed:
-        return tuple(Piece(file) for file in _in_order(commit.feed))
+        return tuple(ChangedFile(file) for file in _in_order(commit.feed))
     if commit.only_copies:
         return ()
     now, before = commit.version, commit.version - 1
@@ -213,18 +213,18 @@ def changed(commit: Commit) -> tuple[Piece, ...]:
     gone, new = [], []
     for file in _in_order(commit.removes):
         if file.path not in added:
-            gone.append(Piece(file, DELETE, before if file.deleted is not None else None))
+            gone.append(ChangedFile(file, DELETE, before if file.deleted is not None else None))
     for file in _in_order(commit.adds):
         if file.path not in removed:
-            new.append(Piece(file, INSERT, now if file.deleted is not None else None))
+            new.append(ChangedFile(file, INSERT, now if file.deleted is not None else None))
             continue
         # The file stays, with another deletion vector: what only one of them removes has changed.
         old = removed[file.path]
         if file.deleted is not None:
-            gone.append(Piece(file, DELETE, before if old.deleted is not None else None, now))
+            gone.append(ChangedFile(file, DELETE, before if old.deleted is not None else None, now))
         if old.deleted is not None:
             back = LoggedFile(file.path, file.size, file.partition, file.rows, old.deleted)
-            new.append(Piece(back, INSERT, now if file.deleted is not None else None, before))
+            new.append(ChangedFile(back, INSERT, now if file.deleted is not None else None, before))
     return (*gone, *new)
 
 

@@ -1,8 +1,8 @@
 """What comes after a version of a Delta table, as one channel: commit after commit, in each the files in order.
 
 A position is `[version, file, row, mark]`: the next row to read is a row of a file of the commit that makes a version;
-`mark` is the hash of the last commit of which anything has been read. So a log that has been replaced is noticed, in
-the planner and in a task, even where it has as many versions. Of a table with column mapping it is
+`mark` is the hash of the last commit that has been read from. So a log that has been replaced is noticed, in the
+planner and in a task, even where it has as many versions. Of a table with column mapping it is
 `[version, file, row, mark, names]`: what is read up to there has the columns that the table had in the version `names`,
 whatever their names stand for by the time a task reads it.
 """
@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_ext.errors import NEW_QUERY, DataError, refused
 from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
-from spark_ext.sources.delta_snapshot.commits import Commit, Piece, appended, changed
+from spark_ext.sources.delta_snapshot.commits import ChangedFile, Commit, appended, changed
 from spark_ext.sources.delta_snapshot.log import Follower, Log, not_the_commit
 from spark_ext.sources.files.parquet import ParquetFormat, read_footer
 from spark_ext.sources.positions import no_position, number_in
@@ -32,7 +32,7 @@ MOST_AHEAD: Final = 100
 
 
 @dataclass(frozen=True)
-class Place:
+class LogPosition:
     """A position."""
 
     version: int
@@ -40,12 +40,12 @@ class Place:
     file: int = 0
     row: int = 0
     mark: str = ""
-    """Hash of the last commit of which anything has been read; "": unknown."""
+    """Hash of the last commit that has been read from; "": unknown."""
     names: int | None = None
     """Version by whose column names the rows before it are read; None: the newest one, as without column mapping."""
 
     @classmethod
-    def of(cls, position: Json) -> Place:
+    def of(cls, position: Json) -> LogPosition:
         """From a position."""
         return cls(*position)
 
@@ -60,7 +60,7 @@ class Place:
         return (self.file, self.row) != (0, 0)
 
 
-class Pieces:
+class ChangedFiles:
     """The rows of commits.
 
     Args:
@@ -72,7 +72,7 @@ class Pieces:
         self,
         log: Log,
         changes: bool,
-        file: Callable[[Commit, Piece], InputFile],
+        file: Callable[[Commit, ChangedFile], InputFile],
         format: Callable[[int | None], ParquetFormat],
         keep: Callable[[int, InputFile], pa.Array | None],
     ) -> None:
@@ -91,17 +91,17 @@ class Pieces:
             self._formats[names] = self._make(names)
         return self._formats[names]
 
-    def of(self, commit: Commit) -> tuple[Piece, ...]:
+    def of(self, commit: Commit) -> tuple[ChangedFile, ...]:
         """What is read of a commit."""
         return changed(commit) if self._changes else appended(commit)
 
-    def file(self, commit: Commit, piece: Piece) -> InputFile:
+    def file(self, commit: Commit, piece: ChangedFile) -> InputFile:
         """A piece's data file."""
         return self._file(commit, piece)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def read(self, start: Place, end: Place) -> Iterator[pa.RecordBatch]:
+    def read(self, start: LogPosition, end: LogPosition) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
         last = end.version if end.within else end.version - 1
         newest = self._commit(last) if last >= start.version else None
@@ -116,8 +116,8 @@ class Pieces:
             if version == start.version and start.within and start.mark and commit.mark != start.mark:
                 raise not_the_commit(self.log, version)
             pieces = self.of(commit)
-            until = end if version == end.version else Place(version, len(pieces))
-            since = start if version == start.version else Place(version)
+            until = end if version == end.version else LogPosition(version, len(pieces))
+            since = start if version == start.version else LogPosition(version)
             for index in range(since.file, min(len(pieces), until.file + 1)):
                 low = since.row if index == since.file else 0
                 high = until.row if index == until.file else None
@@ -128,7 +128,7 @@ class Pieces:
         return self.log.commit(version)
 
     def _rows(
-        self, commit: Commit, piece: Piece, low: int, high: int | None, format: ParquetFormat
+        self, commit: Commit, piece: ChangedFile, low: int, high: int | None, format: ParquetFormat
     ) -> Iterator[pa.RecordBatch]:
         file = self._file(commit, piece)
         for batch in format.read(file, low, high, self._mask(file, piece)):
@@ -137,16 +137,16 @@ class Pieces:
 
     def split(self, start: Json, end: Json, parts: int) -> Sequence[tuple[Json, Json]]:
         """Cut a range between versions, and between the files of one."""
-        begin, last = Place.of(start), Place.of(end)
-        cuts: list[Place] = []
+        begin, last = LogPosition.of(start), LogPosition.of(end)
+        cuts: list[LogPosition] = []
         for version in range(begin.version, last.version + (1 if last.within else 0)):
             commit = self.log.commit(version)
             if commit is None:
                 return [(start, end)]  # whoever reads it says what is wrong
             first = begin.file + 1 if version == begin.version else 1
             upto = last.file + 1 if version == last.version else len(self.of(commit))
-            cuts += [Place(version, index, 0, commit.mark, last.names) for index in range(first, upto)]
-            cuts.append(Place(version + 1, mark=commit.mark, names=last.names))
+            cuts += [LogPosition(version, index, 0, commit.mark, last.names) for index in range(first, upto)]
+            cuts.append(LogPosition(version + 1, mark=commit.mark, names=last.names))
         inner = [
             cut.to_json() for cut in cuts if (cut.version, cut.file, cut.row) < (last.version, last.file, last.row)
         ]
@@ -154,7 +154,7 @@ class Pieces:
         edges = [start, *chosen, end]
         return list(pairwise(edges))
 
-    def _mask(self, file: InputFile, piece: Piece) -> pa.Array | None:
+    def _mask(self, file: InputFile, piece: ChangedFile) -> pa.Array | None:
         if piece.alive is None and piece.dead is None:
             return None
         import pyarrow.compute as pc
@@ -183,7 +183,7 @@ class Reading:
 
     def __init__(
         self,
-        pieces: Pieces,
+        pieces: ChangedFiles,
         follower: Follower,
         check: Callable[[Commit], None],
         names: Callable[[int], int | None],
@@ -193,8 +193,8 @@ class Reading:
     def advance(self, position: Json, limit: Limit) -> Advance:
         """The end of the next step; the rows before a commit that is refused are read first."""
         self._follower.again()
-        at = begin = Place.of(position)
-        stop = None if limit.upto is None else Place.of(limit.upto).version
+        at = begin = LogPosition.of(position)
+        stop = None if limit.upto is None else LogPosition.of(limit.upto).version
         rows = size = 0
         while stop is None or at.version < stop:
             commit = self._next(at)
@@ -215,7 +215,7 @@ class Reading:
         self._follower.forget(min(begin.version, at.version) - 1)
         return Advance(at.to_json(), rows=rows, bytes=size)
 
-    def _next(self, at: Place) -> Commit | None:
+    def _next(self, at: LogPosition) -> Commit | None:
         if not at.within:
             return self._follower.commit(at.version, at.mark)
         commit = self._follower.commit(at.version, "")
@@ -223,7 +223,7 @@ class Reading:
             raise not_the_commit(self._pieces.log, at.version)
         return commit
 
-    def _through(self, commit: Commit, at: Place, limit: Limit) -> tuple[Place, Advance]:
+    def _through(self, commit: Commit, at: LogPosition, limit: Limit) -> tuple[LogPosition, Advance]:
         """As far into a commit as the limit allows; behind it if that is possible."""
         pieces = self._pieces.of(commit)
         index, row = at.file, at.row
@@ -235,13 +235,13 @@ class Reading:
             index, row = (index + 1, 0) if step.finished else (index, step.end)
         whole = index == len(pieces)
         version = commit.version + 1 if whole else commit.version
-        end = Place(version, 0 if whole else index, row, commit.mark, self._names(commit.version))
+        end = LogPosition(version, 0 if whole else index, row, commit.mark, self._names(commit.version))
         return end, Advance(None, rows=rows, bytes=size)
 
     def lag(self, position: Json) -> int | None:
         """Rows of the commits that are there and not read, as the log has them; None: it does not say, or too many."""
         self._follower.again()
-        at = Place.of(position)
+        at = LogPosition.of(position)
         total = 0
         for _ in range(MOST_AHEAD):
             commit = self._next(at)
@@ -251,7 +251,7 @@ class Reading:
             if None in counts:
                 return None
             total += sum(count for count in counts if count is not None) - at.row
-            at = Place(commit.version + 1, mark=commit.mark)
+            at = LogPosition(commit.version + 1, mark=commit.mark)
         return None
 
     def seek(self, position: Json, newest: int, who: str) -> Json:
@@ -273,10 +273,10 @@ class Reading:
         index = number_in(parts[1], 0, len(pieces), "as second the number of a file of the version", who)
         if commit is None or index == len(pieces):
             number_in(parts[2], 0, 0, "behind the last file the row", who)
-            return Place(version + (index > 0), mark=log.mark(version - (index == 0))).to_json()
+            return LogPosition(version + (index > 0), mark=log.mark(version - (index == 0))).to_json()
         row = self._pieces.format.seek(self._pieces.file(commit, pieces[index]), parts[2])
         within = (index, row) != (0, 0)
-        return Place(version, index, row, commit.mark if within else log.mark(version - 1)).to_json()
+        return LogPosition(version, index, row, commit.mark if within else log.mark(version - 1)).to_json()
 
 
 def _less(limit: Limit, step: Advance) -> Limit:
@@ -287,7 +287,7 @@ def _less(limit: Limit, step: Advance) -> Limit:
 
 
 def unknown_partition(file: InputFile, version: int) -> DataError:
-    """The error for a removed file of which the log does not say what its rows have in common."""
+    """The error for a removed file whose partition values the log does not have."""
     return file.refusal(
         f"version {version} removes it, and the table's log does not have its partition values",
         f"read it with a later starting_version {NEW_QUERY}; have such changes made by a writer that records "

@@ -17,7 +17,7 @@ from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.delta_snapshot.commits import FEED, Commit, Metadata
-from spark_ext.sources.delta_snapshot.follow import Pieces, Place, Reading
+from spark_ext.sources.delta_snapshot.follow import ChangedFiles, LogPosition, Reading
 from spark_ext.sources.delta_snapshot.log import ANEW, KEPT, Follower, Log
 from spark_ext.sources.delta_snapshot.time import commits_of
 from spark_ext.sources.delta_snapshot.version import READABLE, TableVersion, physical_names, struct_of
@@ -75,7 +75,7 @@ class Following:
         options: DeltaSnapshotOptions,
         log: Log,
         load: Callable[[int | None], TableVersion],
-        pieces: Pieces,
+        pieces: ChangedFiles,
         operator: str,
         clock: Callable[[], float] = time.monotonic,
         last: int | None = None,
@@ -109,7 +109,7 @@ class Following:
     def latest(self) -> Position:
         """The position behind that version."""
         newest = self.newest
-        return Place(newest + 1, mark=self._log.mark(newest), names=self._names(newest)).to_json()
+        return LogPosition(newest + 1, mark=self._log.mark(newest), names=self._names(newest)).to_json()
 
     # -- the beginning ----------------------------------------------------------------------------------------------
 
@@ -120,9 +120,9 @@ class Following:
 
         Args:
             known: it, if it has begun.
-            after: the version of the snapshot; None: there is none.
-            table: id of the table whose snapshot was read; "" if there is none.
-            mark: hash of the commit of the snapshot's version; "" if there is none, or if it is unknown.
+            after: the version of the snapshot, if one was read.
+            table: id of the table whose snapshot was read, or "".
+            mark: hash of the commit of the snapshot's version; "" if it is unknown.
         """
         self._declared = declared
         if self._channel is None:
@@ -146,7 +146,7 @@ class Following:
         if self._options.changes:
             require_feed(self._load(min(version, self.newest)), self._operator)
         table = self._now.metadata
-        begin = Place(version, mark=before).to_json()
+        begin = LogPosition(version, mark=before).to_json()
         return Channel(CHANNEL, begin, {"table": table.id, "mapping": table.mapping})
 
     def _start(self) -> int:

@@ -33,7 +33,7 @@ class Log:
         self._path, self._operator = path, operator
 
     def text(self, version: int) -> str | None:
-        """The file of a version; None: there is none."""
+        """The file of a version, or None."""
         try:
             with self.filesystem.open_input_stream(self._file(version)) as file:
                 return bytes(file.read()).decode()
@@ -58,12 +58,12 @@ class Log:
             ) from None
 
     def mark(self, version: int) -> str:
-        """The hash of a version's file; "" if there is none."""
+        """The hash of a version's file, or ""."""
         text = self.text(version) if version >= 0 else None
         return "" if text is None else mark_of(text)
 
     def same(self, version: int, mark: str) -> str:
-        """The hash of the commit that made a version of which rows were read.
+        """The hash of the commit that made a version whose rows were read.
 
         Returns:
             That one; if it is unknown, the hash of the file that is there now.
@@ -75,7 +75,7 @@ class Log:
         return mark or there
 
     def at(self, version: int) -> int | None:
-        """When a version's file was written, ms since 1970 UTC; None: there is no such file."""
+        """When a version's file was written, ms since 1970 UTC; None if it does not exist."""
         try:
             found = self.filesystem.get_file_info(self._file(version))
         except (OSError, ValueError) as problem:
@@ -83,7 +83,7 @@ class Log:
         return None if found.type != fs.FileType.File else found.mtime_ns // 1_000_000
 
     def earliest(self, least: int = 0) -> int | None:
-        """The first version from `least` on from which all files up to the newest are there; None: there are none."""
+        """The first version from `least` on from which all files up to the newest are there, or None."""
         try:
             infos = self.filesystem.get_file_info(fs.FileSelector(f"{self.root}/_delta_log", allow_not_found=True))
         except (OSError, ValueError) as problem:
@@ -114,7 +114,7 @@ class Log:
     def lost(self, version: int) -> StateError:
         """The error for a version whose file has been cleaned up."""
         first = self.earliest()
-        there = "there are no later ones" if first is None else f"the earliest one from which all are there is {first}"
+        there = "no later one exists" if first is None else f"the earliest one from which all are there is {first}"
         return StateError(
             f"version {version} of '{shown(self._path)}' comes next, and its file is no longer in the table's log; "
             f"{there}: what was added between is unknown",
@@ -201,7 +201,7 @@ class Follower:
             self._fresh.discard(version)
 
     def commit(self, version: int, mark: str) -> Commit | None:
-        """The commit that makes a version; None: there is none yet."""
+        """The commit that makes a version; None if it does not exist yet."""
         held = self._held.get(version)
         if held is not None:
             return held

@@ -24,8 +24,11 @@ from spark_ext.errors import NEW_QUERY, refused
 from spark_ext.model.offsets import Json, Position, Range
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import conform
-from spark_ext.sources.contract import Advance, Channel, Limit
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
 from spark_ext.sources.delta_snapshot.channels import (
+    ColumnNames,
+    check_begun,
+    check_declared,
     data_of,
     format_for,
     id_of,
@@ -35,9 +38,8 @@ from spark_ext.sources.delta_snapshot.channels import (
     version_in,
     version_read,
 )
-from spark_ext.sources.delta_snapshot.checks import check_begun, check_declared
-from spark_ext.sources.delta_snapshot.commits import INSERT, Commit, Piece
-from spark_ext.sources.delta_snapshot.follow import Pieces, Place, unknown_partition
+from spark_ext.sources.delta_snapshot.commits import INSERT, ChangedFile, Commit
+from spark_ext.sources.delta_snapshot.follow import ChangedFiles, LogPosition, unknown_partition
 from spark_ext.sources.delta_snapshot.following import (
     CHANGE,
     CHANNEL,
@@ -49,14 +51,13 @@ from spark_ext.sources.delta_snapshot.following import (
     require_feed,
 )
 from spark_ext.sources.delta_snapshot.log import Log
-from spark_ext.sources.delta_snapshot.names import ColumnNames
 from spark_ext.sources.delta_snapshot.options import DeltaSnapshotOptions
 from spark_ext.sources.delta_snapshot.version import TableVersion, keep_masks, mask_of, renamed, version_of
 from spark_ext.sources.files.parquet import ParquetFormat
 from spark_ext.sources.staged import StagedSource
 
 
-class DeltaSnapshot(StagedSource):
+class DeltaSnapshot(StagedSource, ChannelSource):
     """A version of a Delta table, and what comes after it.
 
     Positions are row numbers of a data file, counting deleted rows; of the channel of later versions see `follow.py`.
@@ -72,7 +73,7 @@ class DeltaSnapshot(StagedSource):
         self._pinned: int | None = None
         self._begun: dict[str, Any] = {}
         self._rows: dict[str, int | None] = {}
-        """By channel, as far as they were discovered."""
+        """By channel, of those discovered."""
         self._formats: dict[int | None, ParquetFormat] = {}
         self._table = ""
         """Id of the table, once its version is chosen."""
@@ -180,7 +181,7 @@ class DeltaSnapshot(StagedSource):
                 kept="everything read so far; nothing new was read",
             )
         self._stage, self._pinned, self._table = stage, stage["version"], stage["table"]
-        self._mark = stage.get("mark", "")  # none, if an older version has stored it
+        self._mark = stage["mark"]
 
     # -- planning -------------------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class DeltaSnapshot(StagedSource):
             _ = self._followed
 
     def discover(self) -> Iterable[Channel]:
-        """The data files of the version, of which only the log is read; or the channel of what comes after it."""
+        """The data files of the version, from the log alone; or the channel of what comes after it."""
         if self._is_following:
             # An AvailableNow run asks before it knows where it is.
             if not self._resumed:
@@ -304,8 +305,8 @@ class DeltaSnapshot(StagedSource):
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a range that exist in the version, or that later versions have added or changed."""
         if channel.id == CHANNEL:
-            batches = self._pieces.read(Place.of(start), Place.of(end))
-            tables = self._names.of(Place.of(end).names) if channel.data["mapping"] == "name" else ()
+            batches = self._pieces.read(LogPosition.of(start), LogPosition.of(end))
+            tables = self._names.of(LogPosition.of(end).names) if channel.data["mapping"] == "name" else ()
             widths: Mapping[str, int] = self._names.now.widths
         else:
             version, file = version_read(channel), self._file(channel)
@@ -374,16 +375,16 @@ class DeltaSnapshot(StagedSource):
         )
 
     @cached_property
-    def _pieces(self) -> Pieces:
+    def _pieces(self) -> ChangedFiles:
         def format_(names: int | None) -> ParquetFormat:
             # The names in data files do not change, whatever a column is called later.
             known = names is not None or self._names.now.mapped
             return format_for(self._declared, *(self._names.of(names) if known else ()))
 
-        return Pieces(self._log, self.options.changes, self._piece, format_, self._keep)
+        return ChangedFiles(self._log, self.options.changes, self._piece, format_, self._keep)
 
-    def _piece(self, commit: Commit, piece: Piece) -> InputFile:
-        """A file of which a commit has added, deleted or changed rows."""
+    def _piece(self, commit: Commit, piece: ChangedFile) -> InputFile:
+        """A file whose rows a commit has added, deleted or changed."""
         constants: dict[str, str | None] = dict(piece.file.partition or {})
         if self.options.changes:
             at = commit.at if commit.at is not None else self._log.at(commit.version)

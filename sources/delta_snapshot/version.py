@@ -35,6 +35,7 @@ from spark_ext.sources.delta_snapshot.time import commits_of, current_at
 if TYPE_CHECKING:
     import pandas as pd
 
+
 READABLE = frozenset(
     {
         "columnMapping",
@@ -93,7 +94,7 @@ class TableVersion:
         except TableNotFoundError as problem:
             if version is not None and DeltaTable.is_deltatable(path):
                 raise self._unreadable(version, pinned, problem) from None
-            raise refused(f"there is no Delta table '{shown(path)}'", operator, "correct the option 'path'") from None
+            raise refused(f"'{shown(path)}' is not a Delta table", operator, "correct the option 'path'") from None
         except ValueError as problem:
             raise refused(
                 f"'{timestamp}' is not a timestamp: {problem}", operator, "write it like 2024-01-31T00:00:00Z"
@@ -210,7 +211,7 @@ class TableVersion:
 
     @cached_property
     def widths(self) -> dict[str, int]:
-        """The columns that Spark declares as `char(n)`, with n: whoever has written a text, Spark reads it padded."""
+        """The columns that Spark declares as `char(n)`, with n: Spark pads their texts on reading."""
         lengths = RowRules.of(StructType.fromJson(self._fields)).lengths
         return {name: length for name, (kind, length) in lengths.items() if kind == "char"}
 
@@ -320,7 +321,7 @@ def keep_masks(path: str, version: int) -> dict[str, pa.Array]:
 
 
 def mask_of(masks: Mapping[str, pa.Array], path: str) -> pa.Array | None:
-    """The mask of a data file by its path; None if there is none."""
+    """The mask of a data file by its path, or None."""
     # The shortest one: a table inside this table's folder has longer ones with the same end.
     found = sorted((uri for uri in masks if _is_end(uri, path)), key=len)
     return masks[found[0]] if found else None

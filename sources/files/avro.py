@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from spark_ext.clients.library import load
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import NOTHING_DONE, EnvironmentProblem
 from spark_ext.model.offsets import Json
+from spark_ext.schemas.avro import Target, Unsupported, Walk
 from spark_ext.schemas.avro_decoder import decoder
 from spark_ext.schemas.columns import conform, match, misfit
 from spark_ext.sources.contract import Advance, BadRow, Limit
@@ -25,13 +26,12 @@ from spark_ext.sources.files.avro_container import (
     next_begin,
     read_header,
 )
-from spark_ext.sources.files.avro_types import Columns, columns_of, decoding
-from spark_ext.sources.files.cuts import even_cuts, parts_between
-from spark_ext.sources.files.row_groups import no_columns
+from spark_ext.sources.files.row_groups import even_cuts, no_columns, parts_between
 from spark_ext.sources.positions import no_position, number_in
 
 if TYPE_CHECKING:
     from fastavro import block_reader
+
 
 BATCH_ROWS = 16_384
 """Maximum number of rows of a batch; each is a Python object for a moment."""
@@ -50,7 +50,7 @@ _CODECS: dict[str, tuple[str, ...]] = {
     "snappy": ("cramjam",),
     "zstandard": ("compression.zstd", "backports.zstd", "zstandard"),
 }
-"""Codecs, with the modules of which one is needed."""
+"""Codecs, with the modules that each needs one of."""
 
 Key = tuple[str, int, int | None]
 """Path, size and modification time of a file."""
@@ -82,7 +82,7 @@ class AvroFormat:
             other = match(name, list(found.others))
             if name not in file.constants and other is not None:
                 raise file.refusal(
-                    f"its column '{other}' has {found.others[other]}, which is not supported",
+                    f"its column '{other}' is not supported: {found.others[other]}",
                     "declare the other columns alone, or write the file with another type",
                 )
         problem = misfit(found.schema, self._wanted, file.constants)
@@ -328,7 +328,7 @@ class _Joined:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """Up to so many bytes."""
+        """Up to `size` bytes."""
         left = self.end - self._at
         size = left if size < 0 else min(size, left)
         if self._at < len(self._header):
@@ -361,6 +361,78 @@ def schema_of(file: InputFile) -> pa.Schema:
         found = columns_of(read_header(raw, file.size).schema)
     for name, problem in found.others.items():
         raise file.refusal(
-            f"its column '{name}' has {problem}, which is not supported", "declare the other columns with .schema(...)"
+            f"its column '{name}' is not supported: {problem}", "declare the other columns with .schema(...)"
         )
     return found.schema
+
+
+# -- the types of Avro in Arrow ---------------------------------------------------------------------------------------
+# Logical types are taken out of the schema with which rows are decoded, but for decimals: numbers of days and of
+# milliseconds become Arrow's dates and timestamps without a Python object, which has no years beyond 9999.
+
+
+_ARROW: Final = Target[pa.DataType](
+    {
+        "null": pa.null(),
+        "boolean": pa.bool_(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "bytes": pa.binary(),
+        "string": pa.string(),
+    },
+    {
+        ("int", "date"): pa.date32(),
+        ("int", "time-millis"): pa.time32("ms"),
+        ("long", "time-micros"): pa.time64("us"),
+        ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+        ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+        ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+        ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+        ("long", "local-timestamp-micros"): pa.timestamp("us"),
+        ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+    },
+    pa.decimal128,
+    lambda element, _: pa.list_(pa.field("element", element)),
+    lambda value, _: pa.map_(pa.string(), value),
+    lambda fields, _: pa.struct([pa.field(name, kind) for name, kind, _ in fields]),
+)
+
+
+class Columns(NamedTuple):
+    """The columns of a file."""
+
+    schema: pa.Schema
+    """Of those that can be read."""
+    others: dict[str, str]
+    """Why the others cannot be."""
+
+
+def columns_of(schema: Any) -> Columns:
+    """The columns of an Avro schema."""
+    if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
+        kind = schema.get("type") if isinstance(schema, dict) else schema
+        raise ValueError(f"its rows are not records but of the type {kind!r}")
+    found = list(Walk(_ARROW).columns(schema))
+    fields = [pa.field(name, kind) for name, kind in found if not isinstance(kind, Unsupported)]
+    return Columns(pa.schema(fields), {name: str(why) for name, why in found if isinstance(why, Unsupported)})
+
+
+def decoding(schema: Any) -> Any:
+    """The schema with which rows are decoded: as numbers, text and bytes, and decimals as such."""
+    if isinstance(schema, list):
+        return [decoding(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {name: value for name, value in schema.items() if name != "logicalType" or value == "decimal"}
+    for name in ("type", "items", "values"):
+        if name in out:
+            out[name] = decoding(out[name])
+    if isinstance(out.get("fields"), list):
+        # Defaults are for readers with another schema.
+        out["fields"] = [
+            {name: decoding(value) if name == "type" else value for name, value in field.items() if name != "default"}
+            for field in out["fields"]
+        ]
+    return out

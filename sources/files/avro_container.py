@@ -52,11 +52,7 @@ class Block:
 
 
 def read_header(raw: pa.NativeFile, size: int) -> Header:
-    """Read the header of a file.
-
-    Args:
-        size: of the file, bytes.
-    """
+    """Read the header of a file of `size` bytes."""
     length = min(_FIRST, size)
     while True:
         raw.seek(0)

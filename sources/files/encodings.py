@@ -69,11 +69,7 @@ class Encoding:
         return self.name in _BY_LINE
 
     def check(self, begin: bytes) -> None:
-        """Check the first bytes of a file.
-
-        Args:
-            begin: at least `MARK` bytes, or the whole file.
-        """
+        """Check the first bytes of a file: at least `MARK`, or the whole file."""
         found = next((name for name, mark in _MARKS.items() if begin.startswith(mark)), None)
         either = self.name in ("utf-16", "utf-32")
         if found is not None and found != self.name and not (either and found.startswith(self.name)):

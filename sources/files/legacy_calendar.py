@@ -138,7 +138,7 @@ def _moved(array: pa.Array, day: int) -> pa.Array:
 
 
 def gregorian(days: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Days since 1970 of which the Julian calendar gives year, month and day, as those of the Gregorian one.
+    """Days since 1970 with the same year, month and day in the Gregorian calendar as in the Julian one.
 
     The 29th of February of a year that is no leap year in the Gregorian calendar becomes the first of March, as in
     Spark.

@@ -19,9 +19,9 @@ from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, constant
 from spark_ext.sources.contract import Advance, BadRow, Limit
-from spark_ext.sources.files.cuts import even_cuts, parts_between
 from spark_ext.sources.files.encodings import MARK, UTF_8, Encoding
 from spark_ext.sources.files.line_ends import BOM, after_lines, count_lines, ends_of, last_end, line_end
+from spark_ext.sources.files.row_groups import even_cuts, parts_between
 from spark_ext.sources.positions import no_position, number_in
 
 BLOCK = 8 * 1024 * 1024

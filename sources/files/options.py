@@ -70,7 +70,7 @@ class FilesOptions(SourceOptions):
     timestamp_format: str | None = None
     """CSV and JSON: strptime pattern of timestamps; default: ISO 8601. UTC if no zone is given."""
     comment: str | None = Field(default=None, max_length=1)
-    """CSV: lines that begin with this character are not rows; default: there are no such lines."""
+    """CSV: lines that begin with this character are not rows; default: all lines are rows."""
     encoding: str = "utf-8"
     """CSV and JSON: encoding of the text. Files in UTF-16 and UTF-32 are read in one step, whatever the limits."""
     metadata: bool = False

@@ -1,16 +1,20 @@
 """What pyarrow does not say of an ORC file: the rows of each stripe, its calendar, and the time zone of its writer.
 
 They are in the file's tail and in the footers of its stripes: messages of Protocol Buffers, compressed in chunks as the
-ORC specification (version 1) describes. Only the fields that are needed are decoded.
+ORC specification (version 1) describes.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessages
 
 _TAIL = 16 * 1024
 """Bytes of the end of a file that are read first; the tail is rarely longer."""
@@ -23,6 +27,39 @@ _JAVA = 0
 
 _LARGEST = 256 * 1024 * 1024
 """Maximum size of a footer, bytes: a larger one is a damaged length."""
+
+_FIELDS: Final[Mapping[str, Mapping[str, int]]] = {
+    "PostScript": {"footer_length": 1, "compression": 2, "block": 3, "magic": 8000},
+    "Stripe": {"offset": 1, "index_length": 2, "data_length": 3, "footer_length": 4, "rows": 5},
+    "Footer": {"stripes": 3, "rows": 6, "writer": 9, "calendar": 11},
+    "StripeFooter": {"zone": 3},
+}
+"""The numbers of the fields that are needed of ORC's messages. Most are numbers, enumerations among them."""
+
+_BYTES: Final = {"magic", "zone"}
+
+
+def _messages() -> Mapping[str, Any]:
+    file, kinds = FileDescriptorProto(name="orc.proto"), FieldDescriptorProto
+    for message, fields in _FIELDS.items():
+        made = file.message_type.add(name=message)
+        for name, number in fields.items():
+            made.field.add(name=name, number=number, type=kinds.TYPE_BYTES if name in _BYTES else kinds.TYPE_UINT64)
+            if name == "stripes":
+                stripes = kinds(type=kinds.TYPE_MESSAGE, type_name="Stripe", label=kinds.LABEL_REPEATED)
+                made.field[-1].MergeFrom(stripes)
+    found: Mapping[str, Any] = GetMessages([file])
+    return found
+
+
+_MESSAGES: Final = _messages()
+
+
+def _message(name: str, data: bytes) -> Any:
+    try:
+        return _MESSAGES[name].FromString(data)
+    except DecodeError:
+        raise ValueError("its footer is damaged") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +87,35 @@ class Tail:
 
 
 def read_tail(raw: pa.NativeFile, size: int) -> Tail:
-    """Read the tail of a file.
-
-    Args:
-        size: of the file, bytes.
-    """
+    """Read the tail of a file of `size` bytes."""
     data = _at(raw, max(0, size - _TAIL), min(size, _TAIL))
     length = data[-1] if data else 0
-    post = _message(data[-1 - length : -1])
-    if post.get(8000, [b""])[-1] != b"ORC":
+    post = _message("PostScript", data[-1 - length : -1])
+    if post.magic != b"ORC":
         raise ValueError("it does not end as an ORC file does")
-    footer, compression, block = _number(post, 1), _number(post, 2), _number(post, 3, 256 * 1024)
-    begin = size - 1 - length - footer
-    if begin < 0 or footer > _LARGEST:
+    compression, block = post.compression, post.block if post.HasField("block") else 256 * 1024
+    begin = size - 1 - length - post.footer_length
+    if begin < 0 or post.footer_length > _LARGEST:
         raise ValueError("its footer has an impossible length")
-    found = _message(_plain(_at(raw, begin, footer), compression, block))
+    found = _message("Footer", _plain(_at(raw, begin, post.footer_length), compression, block))
     stripes = []
-    for one in found.get(3, []):
-        stripe = _message(_bytes(one))
-        offset, index, body, end = (_number(stripe, field) for field in (1, 2, 3, 4))
-        if offset + index + body + end > size or end > _LARGEST:
+    for one in found.stripes:
+        content = one.index_length + one.data_length
+        if one.offset + content + one.footer_length > size or one.footer_length > _LARGEST:
             raise ValueError("a stripe ends behind the end of the file")
-        stripes.append(Stripe(_number(stripe, 5), index + body, (offset + index + body, end)))
-    rows = _number(found, 6)
-    if sum(stripe.rows for stripe in stripes) != rows:
+        stripes.append(Stripe(one.rows, content, (one.offset + content, one.footer_length)))
+    if sum(stripe.rows for stripe in stripes) != found.rows:
         raise ValueError("its stripes do not have as many rows as the file")
-    calendar, writer = _number(found, 11), _number(found, 9)
-    gregorian = calendar == _PROLEPTIC or (calendar == _UNKNOWN and writer != _JAVA)
-    return Tail(tuple(stripes), rows, compression, block, gregorian)
+    gregorian = found.calendar == _PROLEPTIC or (found.calendar == _UNKNOWN and found.writer != _JAVA)
+    return Tail(tuple(stripes), found.rows, compression, block, gregorian)
 
 
 def time_zones(raw: pa.NativeFile, tail: Tail) -> set[str]:
     """The time zones in which the stripes were written; the empty text stands for one that is not named."""
     zones = set()
     for stripe in tail.stripes:
-        found = _message(_plain(_at(raw, *stripe.footer), tail.compression, tail.block))
-        zones.add(_bytes(found.get(3, [b""])[-1]).decode("ascii", "replace"))
+        found = _message("StripeFooter", _plain(_at(raw, *stripe.footer), tail.compression, tail.block))
+        zones.add(found.zone.decode("ascii", "replace"))
     return zones
 
 
@@ -95,59 +125,6 @@ def _at(raw: pa.NativeFile, begin: int, length: int) -> bytes:
     if len(data) != length:
         raise ValueError(f"it ends within the {length} bytes from byte {begin}")
     return bytes(data)
-
-
-# -- Protocol Buffers ---------------------------------------------------------------------------------------------
-
-
-def _message(data: bytes) -> dict[int, list[int | bytes]]:
-    """The fields of a message by number."""
-    out: dict[int, list[int | bytes]] = {}
-    for number, value in _fields(data):
-        out.setdefault(number, []).append(value)
-    return out
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            value, at = _varint(data, at)
-            yield number, value
-            continue
-        length = {1: 8, 5: 4}.get(wire)
-        if wire == 2:
-            length, at = _varint(data, at)
-        if length is None or at + length > len(data) or not number:
-            raise ValueError("its footer is damaged")
-        yield number, data[at : at + length]
-        at += length
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    raise ValueError("its footer is damaged")
-
-
-def _number(message: dict[int, list[int | bytes]], field: int, default: int = 0) -> int:
-    value = message.get(field, [default])[-1]
-    if isinstance(value, bytes):
-        raise ValueError("its footer is damaged")
-    return value
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise ValueError("its footer is damaged")
-    return value
 
 
 # -- compression --------------------------------------------------------------------------------------------------
@@ -179,7 +156,11 @@ def _zlib(chunk: bytes, block: int) -> bytes:
 
 
 def _snappy(chunk: bytes, block: int) -> bytes:
-    size, _ = _varint(chunk, 0)
+    size = shift = 0
+    for byte in chunk[:5]:
+        size, shift = size | (byte & 0x7F) << shift, shift + 7
+        if byte < 0x80:
+            break
     if size > block:
         raise ValueError("its footer is damaged")
     return bytes(pa.decompress(chunk, decompressed_size=size, codec="snappy"))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import length_hint
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.schemas.casts import leaves
 from spark_ext.schemas.columns import match, misfit
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.files.legacy_calendar import Calendar, UnknownZoneError
-from spark_ext.sources.files.parquet_columns import columns_in
 from spark_ext.sources.files.row_groups import EMPTY, Footer, RowGroupsFormat
 
 BATCH_ROWS = 65_536
@@ -142,7 +144,7 @@ def _in_new_calendar(
     except UnknownZoneError as problem:
         raise file.refusal(
             str(problem),
-            "write the file anew with Spark 3 or later, with spark.sql.parquet.datetimeRebaseModeInWrite and "
+            "write the file again with Spark 3 or later, with spark.sql.parquet.datetimeRebaseModeInWrite and "
             "int96RebaseModeInWrite set to CORRECTED, and start again with changed_files=accept",
         ) from None
 
@@ -151,3 +153,54 @@ def _kept(batch: pa.RecordBatch, keep: pa.Array, row: int) -> pa.RecordBatch:
     mask = keep.slice(row, batch.num_rows)
     missing = batch.num_rows - len(mask)
     return batch.filter(pa.concat_arrays([mask, pa.repeat(True, missing)]) if missing else mask)
+
+
+INSTANT = pa.timestamp("us", "UTC")
+
+
+class Columns(NamedTuple):
+    """The columns of a file."""
+
+    schema: pa.Schema
+    int96: dict[str, list[bool]]
+    """For each column, for each of its leaves in order, whether it is of the type INT96."""
+
+
+def columns_in(parquet: pq.ParquetFile) -> Columns:
+    """The file's columns; INT96 is a timestamp in UTC and ENUM is text, at any depth, as in Spark and Hive."""
+    leaves = [parquet.schema.column(index) for index in range(len(parquet.schema))]
+    rest = iter(leaves)
+    fields, int96, first = [], {}, 0
+    for field in parquet.schema_arrow:
+        fields.append(field.with_type(_typed(field.type, rest)).remove_metadata())
+        last = len(leaves) - length_hint(rest)
+        int96[field.name] = [leaf.physical_type == "INT96" for leaf in leaves[first:last]]
+        first = last
+    if first != len(leaves):
+        raise ValueError("its footer has columns that no type was found for")
+    return Columns(pa.schema(fields), int96)
+
+
+def _typed(kind: pa.DataType, leaves: Iterator[Any]) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        _typed(kind.storage_type, leaves)
+        return kind
+    if types.is_struct(kind):
+        return pa.struct([child.with_type(_typed(child.type, leaves)) for child in kind])
+    if types.is_map(kind):
+        key = kind.key_field.with_type(_typed(kind.key_type, leaves))
+        return pa.map_(key, kind.item_field.with_type(_typed(kind.item_type, leaves)))
+    if types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_typed(kind.value_type, leaves)))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_typed(kind.value_type, leaves)), kind.list_size)
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_typed(kind.value_type, leaves)))
+    leaf = next(leaves, None)
+    if leaf is None:
+        raise ValueError("its footer has fewer columns than types were found for")
+    if leaf.physical_type == "INT96":
+        return INSTANT
+    if leaf.logical_type.type == "ENUM":
+        return pa.string()
+    return kind

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 
 import pyarrow as pa
 
@@ -19,7 +19,6 @@ from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, misfit
 from spark_ext.sources.contract import Advance, BadRow, Limit
-from spark_ext.sources.files.cuts import even_cuts, parts_between
 from spark_ext.sources.positions import number_in
 
 
@@ -35,11 +34,7 @@ class Footer:
 
     @classmethod
     def of(cls, rows: Sequence[int], sizes: Sequence[int], file_size: int, schema: pa.Schema) -> Footer:
-        """What planning needs.
-
-        Args:
-            file_size: bytes.
-        """
+        """What planning needs; all sizes in bytes."""
         share = file_size / max(1, sum(sizes))
         return cls(tuple(accumulate(rows)), tuple(int(size * share) for size in sizes), schema)
 
@@ -260,3 +255,22 @@ def _who(file: InputFile) -> str:
 def no_columns(rows: int) -> pa.RecordBatch:
     """Rows without columns: of a file whose columns are not wanted."""
     return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
+
+
+def even_cuts(start: int, end: int, parts: int) -> list[int]:
+    """The positions that cut a range into parts of equal length; none for a single part."""
+    return [start + (end - start) * part // parts for part in range(1, parts)]
+
+
+def parts_between(start: int, end: int, cuts: Iterable[int]) -> list[tuple[int, int]]:
+    """The parts of a range.
+
+    Args:
+        cuts: positions near those of `even_cuts` at which it may be cut. One that does not come after the one before,
+            or is not within the range, is passed over.
+    """
+    edges = [start]
+    for cut in cuts:
+        if edges[-1] < cut < end:
+            edges.append(cut)
+    return list(pairwise([*edges, end]))

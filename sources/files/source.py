@@ -79,7 +79,7 @@ class Files(ChannelSource):
         first = next((entry for entry in entries if entry.size), None)
         if first is None:
             raise self._refusal(
-                f"there is no file to take the schema from in '{shown(self.options.path)}'",
+                f"'{shown(self.options.path)}' contains no file to take the schema from",
                 "declare the columns with .schema(...), or correct the option 'path'",
             )
         file = self._file(first.name, first.size, first.modified)

@@ -13,7 +13,6 @@ from pyarrow import csv, json, types
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.schemas.columns import match
 from spark_ext.sources.files.encodings import UTF_8, Encoding
-from spark_ext.sources.files.ended import Ended
 from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, without_lines
 from spark_ext.sources.files.lines import LARGEST, LinesFormat
 from spark_ext.sources.files.text_types import (
@@ -353,3 +352,56 @@ def _check_utf8(block: pa.Buffer) -> None:
         pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, block.size], np.int32)), block).validate(full=True)
     except pa.ArrowInvalid:
         raise pa.ArrowInvalid("it is not valid UTF-8") from None
+
+
+_WORD = "\0end of the file\0"
+
+
+class Ended:
+    """A stream with a line of its own behind the end of a text, by which an open quote at the end is found.
+
+    Arrow silently closes such a quote. It also passes over an LF at the beginning of a piece behind a CR, even in
+    quotes, so that no piece ends with a CR here.
+
+    The line has one column more than the others, so that Arrow asks what to do about it. It is part of a value, and
+    Arrow does not ask, if a quote is open.
+    """
+
+    closed = False
+
+    def __init__(self, raw: pa.NativeFile, separators: bytes) -> None:
+        self._raw = raw
+        self._line = _WORD.encode() + separators
+        self._held = b""
+        self._rest: bytes | None = None
+        self.found = False
+        """Whether the line was a line."""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is not."""
+        return False
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes."""
+        if self._rest is None:
+            data = self._held + (more := bytes(self._raw.read(size - len(self._held))))
+            self._held = b"\r" if data.endswith(b"\r") and more and len(data) > 1 else b""
+            if data:
+                return data[: len(data) - len(self._held)]
+            self._rest = b"\n" + self._line + b"\n"
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    def close(self) -> None:
+        """Nothing: the text is closed where it was opened."""
+
+    def odd_row(self, row: csv.InvalidRow) -> str:
+        """What is done about a row with another number of columns."""
+        if row.text is None or row.text.encode() != self._line:
+            return "error"
+        self.found = True
+        return "skip"

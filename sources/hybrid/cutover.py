@@ -1,7 +1,7 @@
 """Where a bounded source ends: the greatest offset of each partition, or the greatest time, among its rows.
 
 It is computed as the epochs are planned, from the columns in question of exactly what an epoch will read, and stored in
-the offset. So there is no gap between what was read and where the next stage begins, whatever happens to the history
+the offset. So no gap can appear between what was read and where the next stage begins, whatever happens to the history
 afterwards, and it never has to be computed again.
 """
 
@@ -37,7 +37,8 @@ def check_columns(schema: StructType, columns: Sequence[str], who: str) -> Struc
         if name not in schema.names:
             existing = ", ".join(schema.names)
             raise _refused(
-                f"option 'seam': there is no column '{name}'; the stage itself, before 'select', has: {existing}", who
+                f"option 'seam': column '{name}' does not exist; the stage itself, before 'select', has: {existing}",
+                who,
             )
     *partition, last = (schema[name] for name in columns)
     for field in partition:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Hybrid(StagedSource):
+class Hybrid(StagedSource, ChannelSource):
     """Sources as stages. A channel's id is the stage's name, a slash, and the id that the stage's source gave."""
 
     options_type = HybridOptions
@@ -142,7 +142,7 @@ class Hybrid(StagedSource):
         if not here.cutover:
             return stage
         kept = stage or {"number": self._at, "name": here.name, "begin": None}
-        before = _cutover(kept["seen"]) if "seen" in kept else Cutover()
+        before = Cutover(**kept["seen"]) if "seen" in kept else Cutover()
         self._prepared(here)
         bad: list[BadRow] = []
         if self.options.on_bad_row == "quarantine":
@@ -161,16 +161,11 @@ class Hybrid(StagedSource):
     def _check_seam(self, stage: Json) -> None:
         """Refuse another `seam` than the one with which the stage began."""
         here, begun = self._stage, stage or {}
-        if "seam" in begun:
-            same = begun["seam"] == list(here.cutover)
-        elif "seen" in begun:  # of an older version, which has not stored the columns
-            same = bool(here.cutover)
-        else:
-            same = not here.cutover or not self._continued
-        if not same:
-            then = "with the seam '" + ":".join(begun["seam"]) + "'" if "seam" in begun else "with another seam"
+        fresh = "seam" not in begun and not self._continued
+        if not fresh and begun.get("seam", []) != list(here.cutover):
+            then = "with the seam '" + ":".join(begun["seam"]) + "'" if "seam" in begun else "without a seam"
             raise ConfigurationError(
-                f"stage '{here.name}' began {then if begun else 'without a seam'}, and now has "
+                f"stage '{here.name}' began {then}, and now has "
                 + (f"'{':'.join(here.cutover)}'" if here.cutover else "none")
                 + ": the next stage could not begin where it ends",
                 operator=f"source '{self.options.uid}'",
@@ -206,7 +201,7 @@ class Hybrid(StagedSource):
             current = self._current
             if not isinstance(current, FollowingSource):
                 raise self._cannot_follow(self._stage)
-            current.follow(_cutover(stage["begin"]))
+            current.follow(Cutover(**stage["begin"]))
             if isinstance(current, IdentifiedSource):
                 current.expect(stage.get("expected", {}))
         if self._opened:
@@ -343,11 +338,6 @@ class Hybrid(StagedSource):
         """All stages."""
         for stage in self._stages:
             self._prepared(stage).close()
-
-
-def _cutover(stored: Mapping[str, Any]) -> Cutover:
-    """From an offset; an older version has counted no rows."""
-    return Cutover(**{"rows": 0, "uncounted": True, **stored})
 
 
 def _stage_name(channel: str) -> str:

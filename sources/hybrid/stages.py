@@ -66,7 +66,7 @@ class HybridOptions(SourceOptions):
             if stage not in given:
                 near = difflib.get_close_matches(stage, list(given), n=1)
                 raise _refused(
-                    f"there is no stage '{stage}'" + (f"; did you mean '{near[0]}'?" if near else ""),
+                    f"unknown stage '{stage}'" + (f"; did you mean '{near[0]}'?" if near else ""),
                     who,
                     f"name it in 'stages', or remove '{full}'",
                 )
@@ -158,7 +158,7 @@ class Stage:
         for column in self.select.values():
             if column not in whole.names:
                 raise _refused(
-                    f"there is no column '{column}'; there are: {', '.join(whole.names)}",
+                    f"column '{column}' does not exist; the columns are: {', '.join(whole.names)}",
                     self._who,
                     f"correct the option '{self.name}.select'",
                 )
@@ -235,7 +235,7 @@ def source_type(name: str, who: str) -> type[ChannelSource]:
             f"name it as {defined.__module__}:{defined.__qualname__}, which also works in Spark's workers",
         )
     names = ", ".join(sorted(_possible()))
-    raise _refused(f"there is no source '{name}' for a stage", who, f"use one of {names}, or module:class of your own")
+    raise _refused(f"unknown source '{name}' for a stage", who, f"use one of {names}, or module:class of your own")
 
 
 def _possible() -> dict[str, type[ChannelSource]]:

@@ -138,7 +138,7 @@ def begins(
 def finishes(
     bound: Bound, places: Iterable[TopicPartition], ends: Ends, ask: Ask, who: str, *, grace: int
 ) -> dict[TopicPartition, int | None]:
-    """The end offsets of partitions; None: there is no end, or it is a time that is not `grace` ms in the past yet."""
+    """The end offsets of partitions; None: unbounded, or a time that is not `grace` ms in the past yet."""
     if bound.word == "none":
         return dict.fromkeys(places)
     now = time.time() * 1000

@@ -99,8 +99,6 @@ class Brokers:
             with self._admin() as client:
                 topics = described(client, list(self.ids), self._seconds, self._who, NOTHING_READ)
         check_ids(self.ids, topics, self._who)
-        # An older version has not stored them: from now on they are known, as long as this planner runs.
-        self.ids = {topic: id or topics[topic].id for topic, id in self.ids.items()}
 
     # -- where partitions end -------------------------------------------------------------------------------
 
@@ -178,8 +176,8 @@ class Brokers:
         """Offsets of partitions.
 
         Args:
-            wanted: by partition `earliest`, `latest`, or a time, ms since 1970 UTC, of which the first message that is
-                not earlier is looked up; -1 in the answer: there is none.
+            wanted: by partition `earliest`, `latest`, or a time, ms since 1970 UTC, for the first message that is not
+                earlier; -1 in the answer if all are.
         """
         kafka = library(self._who)
         of = kafka.admin.OffsetSpec

@@ -17,7 +17,7 @@ from spark_ext.sources.kafka_range.bounds import Bound, options_of
 Format = Literal["bytes", "json", "avro", "protobuf"]
 """How a key or a value is encoded."""
 
-COLUMNS: Final = ("key", "value")
+DECODED: Final = ("key", "value")
 """The columns that have a format."""
 
 
@@ -55,8 +55,8 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
     headers: bool = False
     """Whether to add a column `headers`."""
     min_partitions: int | None = Field(default=None, gt=0)
-    """At least how many tasks read an epoch, as far as it has so many messages: large ranges of a partition are
-    divided, so that its messages are no longer in order; None: a partition is read by one task."""
+    """At least how many tasks read an epoch that has enough messages: large ranges of a partition are divided, so that
+    its messages are no longer in order; None: a partition is read by one task."""
     value_format: Format = "bytes"
     """How values are encoded: `avro` and `protobuf` as in a schema registry, which then gives the type of the column;
     `json`, text that is checked; `bytes`, not decoded."""
@@ -112,13 +112,13 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
 
     @model_validator(mode="after")
     def _formats_together(self) -> KafkaRangeOptions:
-        registered = [column for column in COLUMNS if self.is_registered(column)]
+        registered = [column for column in DECODED if self.is_registered(column)]
         if registered and self.schema_registry_url is None:
             raise ValueError(f"{registered[0]}_format={self._of(registered[0], 'format')} needs schema_registry_url")
         for name in ("schema_registry_url", "schema_registry_options"):
             if not registered and getattr(self, name):
                 raise ValueError(f"{name} needs value_format or key_format to be avro or protobuf")
-        for column in COLUMNS:
+        for column in DECODED:
             for part in ("subject", "version", "message"):
                 name = f"{column}_{part}"
                 given = getattr(self, name) != type(self).model_fields[name].default
@@ -157,7 +157,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
     def identity(self) -> dict[str, str]:
         """With the formats, and the schemas with their versions as they are now: another one has other columns."""
         found = super().identity()
-        for column in COLUMNS:
+        for column in DECODED:
             if self._of(column, "format") == "bytes":
                 continue
             found[f"{column}_format"] = self._of(column, "format")

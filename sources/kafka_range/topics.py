@@ -1,6 +1,6 @@
 """Topics as the brokers know them: partitions, ids, and whether they are Kafka's own.
 
-A topic that is deleted and created anew has the same name, and its offsets count from 0 again. Only its id says that
+A topic that is deleted and created again has the same name, and its offsets count from 0 again. Only its id says that
 it is another one.
 """
 
@@ -39,7 +39,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class ChannelData:
-    """What is stored with a channel: a list, whose later elements offsets of older versions do not have."""
+    """What is stored with a channel."""
 
     place: TopicPartition
     end: int | None
@@ -48,8 +48,8 @@ class ChannelData:
     @classmethod
     def of(cls, data: Any) -> ChannelData:
         """From a channel."""
-        topic, number, end, *more = data
-        return cls((topic, number), end, more[0] if more else None)
+        topic, number, end, topic_id = data
+        return cls((topic, number), end, topic_id)
 
     def to_json(self) -> list[Any]:
         """For a channel."""
@@ -95,12 +95,12 @@ def check_ids(known: Mapping[str, str | None], found: Mapping[str, Topic], who: 
     """Refuse topics that are gone, or that are others with the same names than those that were begun.
 
     Args:
-        known: ids by topic, of those that were begun or have to be; None: not known, as in offsets of older versions.
+        known: ids by topic, of those that were begun or have to be; None: the brokers had none.
     """
     for topic, id in known.items():
         one = found.get(topic)
         if one is None or (id is not None and one.id is not None and one.id != id):
-            what = "was deleted" if one is None else "was deleted and created anew: it is not the topic that was there"
+            what = "was deleted" if one is None else "was deleted and created again: it is not the topic that was there"
             raise DataError(
                 f"topic '{topic}' {what} before",
                 operator=who,

@@ -48,15 +48,15 @@ class Identity:
     """What a table, view or query is known by. Hashes, except for the transaction."""
 
     source: str
-    """Which table of which database, the definition of a view, the text of a query."""
+    """The table and its database, the definition of a view, or the text of a query."""
     order: str
     """Types and collations of the columns in whose order it is read."""
     storage: str
-    """Changes when all rows are stored anew: TRUNCATE, VACUUM FULL, some forms of ALTER TABLE."""
+    """Changes when all rows are rewritten: TRUNCATE, VACUUM FULL, some forms of ALTER TABLE."""
     next: int
     """No transaction from it on had ended."""
     columns: str | None = None
-    """Which columns of the table these are, whatever their names; None: not known, of a query or an older version."""
+    """Which columns of the table these are, whatever their names; None for a query."""
 
     @property
     def token(self) -> str:
@@ -130,13 +130,12 @@ def compare(
 
     Args:
         relation: the table or query.
-        known: of the channels that were started; none, if an older version has stored them.
         whole: whether rows are still to be read that were there when the first channel was made.
     """
     known = list(known)
     if any(one.source != now.source for one in known):
         raise changed(
-            f"{relation.source} is not what was read before: the table was dropped and created anew, or the options, "
+            f"{relation.source} is not what was read before: the table was dropped and created again, or the options, "
             "the view or the query were changed",
             who,
         )
@@ -149,7 +148,7 @@ def compare(
     if any(None not in (one.columns, now.columns) and one.columns != now.columns for one in known):
         raise changed(
             f"the key '{relation.key.name}' (or the increasing column) is the name of another column now: the one by "
-            "which rows were read so far was renamed, or dropped and added anew",
+            "which rows were read so far was renamed, or dropped and added again",
             who,
         )
     if whole and known and all(one.storage != now.storage for one in known):
@@ -157,7 +156,7 @@ def compare(
         query = f"SELECT EXISTS (SELECT FROM {relation.source} t WHERE {XID} < {first})"
         if connection.execute(query).fetchone() == (False,):
             raise changed(
-                f"{relation.source} was emptied (TRUNCATE), or all of its rows were written anew (ALTER TABLE), before "
+                f"{relation.source} was emptied (TRUNCATE), or all of its rows were rewritten (ALTER TABLE), before "
                 "it was read to its end",
                 who,
             )
@@ -185,3 +184,53 @@ def changed(what: str, who: str) -> ReplayError:
         kept=KEPT,
         do=f"undo the change; or read everything again {NEW_QUERY}",
     )
+
+
+# -- partitions of a table that is read with increments ---------------------------------------------------------------
+# A row comes into a partitioned table by a statement of its own, or with a partition that was filled before it was
+# attached. Then its transaction may be older than the mark up to which the increments were read, or its value smaller:
+# no increment would contain it. So a position has the partitions that were there when it was planned, and the rows of
+# each other one are looked at, once.
+
+
+# As the server finds them for a query: in the catalog as it is now, whatever the snapshot.
+_LEAVES = "SELECT relid::oid::bigint FROM pg_partition_tree(to_regclass(%s)) WHERE isleaf ORDER BY 1"
+
+_NAMED = """
+SELECT oid::regclass::text,
+  coalesce(has_table_privilege(oid, 'SELECT') AND NOT row_security_active(oid) AND NOT row_security_active(root), false)
+FROM (SELECT %s::bigint::oid AS oid, to_regclass(%s)::oid AS root) r
+"""
+
+
+def leaves(connection: psycopg.Connection[Any], relation: Relation) -> list[int]:
+    """The numbers of the partitions that hold a partitioned table's rows, in order."""
+    return [row[0] for row in connection.execute(_LEAVES, (relation.source,)).fetchall()]
+
+
+def refuse_passed(
+    connection: psycopg.Connection[Any], relation: Relation, fresh: Iterable[int], passed: str, which: str, who: str
+) -> None:
+    """Refuse partitions with rows that the increments have passed before these belonged to the table.
+
+    Args:
+        fresh: numbers of the partitions that were not there when the mark was set.
+    """
+    condition = passed if relation.where is None else f"{passed} AND ({relation.where}\n)"
+    for number in fresh:
+        found = connection.execute(_NAMED, (number, relation.source)).fetchone()
+        assert found is not None
+        name, direct = found
+        # With the privileges of the whole table only, the server has to find the partition's rows among all others.
+        source = f"{name} t WHERE" if direct else f"{relation.source} t WHERE t.tableoid = {int(number)}::oid AND"
+        if connection.execute(f"SELECT EXISTS (SELECT FROM {source} {condition})").fetchone() == (True,):
+            raise ReplayError(
+                f"the partition {name} was attached to {relation.source}, and has rows {which}: the increments had "
+                "been read that far before it was attached, so these rows would be left out, unless they were read as "
+                "rows of another partition",
+                operator=who,
+                kept=KEPT,
+                do="detach the partition, and insert its rows into the table instead; or send the channel 'increment' "
+                "to a position (seek), which accepts the partitions as they are; or read everything again "
+                f"{NEW_QUERY}",
+            )

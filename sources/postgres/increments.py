@@ -98,7 +98,7 @@ class Increments(ABC):
 
     @abstractmethod
     def passed(self, relation: Relation, start: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Rows up to a position: the condition as SQL, and which they are in words; None: there are no such rows."""
+        """Rows up to a position: the condition as SQL, and in words; None if no rows are before it."""
 
     @abstractmethod
     def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Increments(ABC):
         limit: Limit,
         check: Callable[[], Mapping[str, Any]],
     ) -> Advance:
-        """The next step; `start` itself while there are no rows.
+        """The next step; `start` itself without new rows.
 
         Args:
             check: refuses a table that is not the same any more, in the view's snapshot; returns what a position has
@@ -154,16 +154,16 @@ class ByTransaction(Increments):
 
     def begin(self, view: View, relation: Relation) -> dict[str, Any]:
         """The oldest transaction that has not ended."""
-        return {"xid": view.look().least}
+        return {"xid": view.take().least}
 
     def latest(self, view: View, relation: Relation) -> dict[str, Any]:
         """The same."""
-        found = {"xid": view.look().least}
+        found = {"xid": view.take().least}
         view.release()
         return found
 
     def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
-        end = view.look().least
+        end = view.take().least
         if limit.upto is not None:
             end = min(end, limit.upto["xid"])
         return {"xid": end} if end > start["xid"] else None
@@ -193,7 +193,7 @@ class ByTransaction(Increments):
     def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
         """The number of a transaction that has ended, or an object with it as `xid`."""
         number = position.get("xid") if isinstance(position, dict) else position
-        most = view.look().least
+        most = view.take().least
         view.release()
         return {
             "xid": number_in(number, 0, most, _TRANSACTION, view.who),

@@ -34,7 +34,7 @@ class Key:
         return ", ".join(self.columns)
 
     def stored(self, values: Sequence[str]) -> Json:
-        """One value of each column, as it is stored: of one column the value alone, as in earlier versions."""
+        """One value of each column, as it is stored: of one column the value alone."""
         return values[0] if len(self.columns) == 1 else list(values)
 
     def bound(self, row: Sequence[Any]) -> Bound:
@@ -70,7 +70,7 @@ class Key:
 
     @property
     def is_null(self) -> str:
-        """The condition for a key of which a part is null."""
+        """The condition for a key with a null part."""
         return "(" + " OR ".join(f"{name} IS NULL" for name in self.quoted) + ")"
 
     @property

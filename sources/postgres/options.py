@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from spark_ext.clients.postgres.connection import ConnectionOptions
-from spark_ext.clients.postgres.names import ColumnName, ColumnNames, Name
+from spark_ext.clients.postgres.connection import ColumnName, ColumnNames, ConnectionOptions, Name
 from spark_ext.options import Milliseconds
 from spark_ext.sources.contract import SourceOptions
 

@@ -59,14 +59,14 @@ class KeyRange:
         return [*bounds, self.last]
 
 
-def parse(channel: str) -> tuple[Json, KeyRange, Identity | None]:
-    """An id's key as stored, its range, and the table's identity, which ids of older versions lack."""
-    key, low, high, last, *more = json.loads(channel)
-    return key, KeyRange.of((low, high, last)), Identity.parse(more[0]) if more else None
+def parse(channel: str) -> tuple[Json, KeyRange, Identity]:
+    """An id's key as stored, its range, and the table's identity."""
+    key, low, high, last, token = json.loads(channel)
+    return key, KeyRange.of((low, high, last)), Identity.parse(token)
 
 
 def top(connection: psycopg.Connection[Any], relation: Relation) -> Bound | None:
-    """The greatest key as text; None if there are no rows."""
+    """The greatest key as text; None without rows."""
     key = relation.key
     found = connection.execute(
         f"SELECT {key.texts} FROM {relation.source} t WHERE {key.is_complete} ORDER BY {key.descending} LIMIT 1"
@@ -233,7 +233,7 @@ def _measured(connection: psycopg.Connection[Any], relation: Relation, wanted: i
 
 
 def _histogram(connection: psycopg.Connection[Any], relation: Relation) -> list[str]:
-    """Bounds of ranges with equal numbers of rows, from `ANALYZE`; [] if there are none, or they are not readable.
+    """Bounds of ranges with equal numbers of rows, from `ANALYZE`; [] if they are missing or not readable.
 
     Of the first of several columns, and only if no value of it is frequent: a frequent one is not in the histogram.
     """
@@ -279,11 +279,7 @@ def _is_plain(value: Json) -> bool:
 
 
 def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advance:
-    """A step in a range: the rest of it, or about as many rows as the limit allows.
-
-    Args:
-        relation: the table or query.
-    """
+    """A step in a range: the rest of it, or about as many rows as the limit allows."""
     key, most, upto = relation.key, rows_of(limit, relation), None
     if most is not None:
         keys = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as spark
 
-from spark_ext.clients.postgres.names import columns as named_columns
+from spark_ext.clients.postgres.connection import columns as named_columns
 from spark_ext.clients.postgres.problems import describe
 from spark_ext.errors import refused
 from spark_ext.sources.postgres.key import Bound, Key
@@ -21,6 +21,7 @@ from spark_ext.sources.postgres.key import quoted as quoted
 
 if TYPE_CHECKING:
     import psycopg
+
 
 # A 32-bit xmin is at most 2^32 behind the next id; ids below 3 are reserved by PostgreSQL.
 _NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
@@ -168,7 +169,9 @@ def look_up(
     for name in selected:
         if name not in names:
             raise refused(
-                f"there is no column '{name}'; there are: {', '.join(names)}", who, "correct the option 'columns'"
+                f"column '{name}' does not exist; the columns are: {', '.join(names)}",
+                who,
+                "correct the option 'columns'",
             )
     if where is not None:
         _check_condition(connection, source, where, who)
@@ -194,7 +197,7 @@ def _check_condition(connection: psycopg.Connection[Any], source: str, where: st
 def _of_table(connection: psycopg.Connection[Any], source: str, key: str | None, who: str) -> Relation:
     facts = connection.execute(_FACTS, (source,)).fetchone()
     if facts is None:
-        raise refused(f"there is no table {source}", who, "correct the option 'table' (names are taken as written)")
+        raise refused(f"table {source} does not exist", who, "correct the option 'table' (names are taken as written)")
     kind, rows, schema, name, width = facts
     unique = [tuple(row[0]) for row in connection.execute(_KEYS, (source,)).fetchall()]
     has_xid = kind in ("r", "m", "p")
@@ -275,7 +278,9 @@ def _relation(
     for name in names:
         if name not in columns:
             raise refused(
-                f"there is no key column '{name}'; there are: {', '.join(columns)}", who, "correct the option 'key'"
+                f"key column '{name}' does not exist; the columns are: {', '.join(columns)}",
+                who,
+                "correct the option 'key'",
             )
         column, _ = columns[name]
         if column.is_array or not column.kind:
@@ -298,7 +303,7 @@ def check_increasing(connection: psycopg.Connection[Any], relation: Relation, co
 
     kinds = {one.name: one.kind for one in relation.columns}
     if column not in kinds:
-        raise refused(f"there is no column '{column}'", who, "correct the option 'incremental_column'")
+        raise refused(f"column '{column}' does not exist", who, "correct the option 'incremental_column'")
     try:
         connection.execute(f"EXPLAIN SELECT FROM {relation.source} t ORDER BY t.{quoted(column)}")
         ordered = kinds[column] != _CHAR
@@ -322,7 +327,9 @@ def check_declared(declared: spark.StructType, relation: Relation, who: str) -> 
         column = known.get(field.name)
         if column is None:
             raise refused(
-                f"there is no column '{field.name}'; there are: {', '.join(known)}", who, "correct .schema(...)"
+                f"column '{field.name}' does not exist; the columns are: {', '.join(known)}",
+                who,
+                "correct .schema(...)",
             )
         found, wanted = arrow_type(column.spark), arrow_type(field.dataType)
         # A decimal is parsed from text, value by value.

@@ -16,10 +16,10 @@ from spark_ext.clients.postgres.connection import Server
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NOTHING_DONE, DataError, StorageError
 from spark_ext.sources.postgres.relation import Relation, literal, quoted
-from spark_ext.sources.postgres.settings import settings_of
 
 if TYPE_CHECKING:
     import psycopg
+
 
 APPLICATION = "spark_ext source"
 """`application_name` of planners and readers: they only read, so nothing has to wait for them."""
@@ -40,7 +40,7 @@ _WITH_END = ("date", "timestamp", "timestamptz", "float4", "float8", "numeric")
 
 
 @dataclass(frozen=True)
-class Seen:
+class Snapshot:
     """A snapshot."""
 
     id: str
@@ -52,7 +52,7 @@ class Seen:
 
 
 class View:
-    """The planner's connection. Each `look` takes a new snapshot and releases the previous one.
+    """The planner's connection. Each `take` takes a new snapshot and releases the previous one.
 
     Args:
         lock_timeout: how long to wait for a lock, ms.
@@ -63,15 +63,15 @@ class View:
         self._server, self.who = server, who
         self._settings = settings_of(lock_timeout, statement_timeout)
         self._connection: psycopg.Connection[Any] | None = None
-        self._seen: Seen | None = None
+        self._seen: Snapshot | None = None
         self._candidate: tuple[str, frozenset[str]] | None = None
 
     @property
-    def held(self) -> Seen:
-        """The current snapshot; a new one if there is none."""
-        return self._seen or self.look()
+    def held(self) -> Snapshot:
+        """The current snapshot, taken if necessary."""
+        return self._seen or self.take()
 
-    def look(self) -> Seen:
+    def take(self) -> Snapshot:
         """Take and hold a new snapshot."""
         self.release()
         connection = self._open()
@@ -81,7 +81,7 @@ class View:
             "FROM pg_current_snapshot() s"
         ).fetchone()
         assert found is not None
-        self._seen = Seen(*found)
+        self._seen = Snapshot(*found)
         return self._seen
 
     def text_of(self, statement: str) -> str | None:
@@ -126,7 +126,7 @@ class View:
     def connection(self) -> psycopg.Connection[Any]:
         """Inside the held snapshot."""
         if self._seen is None:
-            self.look()
+            self.take()
         assert self._connection is not None
         return self._connection
 
@@ -144,7 +144,7 @@ class View:
         If there is one, the current snapshot sees all of these rows. With `past` it is less than the greatest value.
         """
         if self._candidate is None:
-            self.look()
+            self.take()
             greatest = self.greatest(relation, column, past=past)
             # Listed after the snapshot was taken: a transaction that drew a smaller value is listed, or has ended.
             self._candidate = None if greatest is None or greatest == mark else (greatest, self._transactions())
@@ -159,11 +159,11 @@ class View:
             self.release()
             return None
         self._candidate = None
-        self.look()
+        self.take()
         return greatest
 
     def wait_until_at_rest(self, relation: Relation, column: str, seconds: float, *, past: bool) -> str | None:
-        """The greatest value of the column, once no smaller one can appear; None: there are no values.
+        """The greatest value of the column, once no smaller one can appear; None without values.
 
         With `past` the greatest but one.
         """
@@ -220,3 +220,41 @@ def still_open(before: frozenset[str], now: frozenset[str]) -> frozenset[str]:
     left = before & now
     prepared = frozenset(name for name in now if name.startswith(_PREPARED))
     return left | prepared if any(not name.startswith(_PREPARED) for name in before - left) else left
+
+
+# -- settings of a transaction that plans or reads: values have one text form -----------------------------------------
+# Keys and positions are exchanged as text, and rows are compared by hashes of their text. Settings of the server, the
+# database, the role or libpq's environment would otherwise give the planner and an executor different texts.
+
+
+_FORMS = {
+    # Only how dates are shown: whether 01/02 in a user's query is in January or February is left to the server.
+    "DateStyle": "ISO",
+    "TimeZone": "UTC",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "xmlbinary": "base64",
+    "quote_all_identifiers": "off",
+}
+
+_WITHOUT_END = ("idle_in_transaction_session_timeout", "transaction_timeout")
+"""Settings that would end a held snapshot. Servers before 17 do not have all of them."""
+
+
+def settings_of(lock_timeout: int, statement_timeout: int | None = None) -> str:
+    """The statement with which a transaction begins.
+
+    Args:
+        lock_timeout: how long to wait for a lock, ms.
+        statement_timeout: how long a statement may take, ms; 0: without a limit; None: as the server has it.
+    """
+    limits = {"lock_timeout": lock_timeout}
+    if statement_timeout is not None:
+        limits["statement_timeout"] = statement_timeout
+    forms = ", ".join(f"('{name}', '{value}')" for name, value in {**_FORMS, **limits}.items())
+    endless = ", ".join(f"'{name}'" for name in _WITHOUT_END)
+    return (
+        f"SELECT set_config(name, value, true) FROM (VALUES {forms}) f(name, value) "
+        f"UNION ALL SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ({endless})"
+    )

@@ -17,19 +17,30 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from spark_ext.clients.library import load
-from spark_ext.clients.postgres.connection import Server
-from spark_ext.clients.postgres.names import Name
+from spark_ext.clients.postgres.connection import Name, Server
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NEW_QUERY, SparkExtError, TransientError, refused
 from spark_ext.model.offsets import Json, Position
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
-from spark_ext.sources.postgres.identity import Identity, changed, compare, identify, refuse_restart
+from spark_ext.sources.postgres.identity import (
+    Identity,
+    changed,
+    compare,
+    identify,
+    leaves,
+    refuse_passed,
+    refuse_restart,
+)
 from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Increments, shared
 from spark_ext.sources.postgres.options import PostgresOptions
-from spark_ext.sources.postgres.partitions import leaves, refuse_passed
 from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls, seek
-from spark_ext.sources.postgres.relation import Relation, check_declared, check_increasing, look_up
+from spark_ext.sources.postgres.relation import (
+    Relation,
+    check_declared,
+    check_increasing,
+    look_up,
+)
 from spark_ext.sources.postgres.slice import Slice, of_increment, of_range
 from spark_ext.sources.postgres.snapshot import View
 
@@ -171,9 +182,9 @@ class Postgres(ChannelSource):
         started = [parse(name) for name in {channel.id for channel in self._known} | self._finished]
         relation = self._relation
         self._refuse_other_key(key for key, *_ in started)
-        self._view.look()
+        self._view.take()
         now = self._identity()
-        compare(self._view.connection, relation, [one for _, _, one in started if one is not None], now, self._who)
+        compare(self._view.connection, relation, [one for _, _, one in started], now, self._who)
         refuse_nulls(self._view, relation)
         ranges = cut(self._view.connection, relation, self.options.rows_per_channel, [done for _, done, _ in started])
         if self._identity() != now:
@@ -205,13 +216,13 @@ class Postgres(ChannelSource):
             self._refuse_other_key([kept["key"]])
         begin, ranges, there = (kept["begin"], kept["ranges"], {}) if kept is not None else self._plan()
         now = self._identity()
-        token = now.token if kept is None else kept.get("identity")
+        token = now.token if kept is None else kept["identity"]
         data = {"begin": begin, "ranges": ranges, "identity": token, **shared(self._relation)}
         channels = [
             Channel(f"range-{number}", {}, self._data(KeyRange.of(found), begin)) for number, found in enumerate(ranges)
         ]
         self._unfinished = {channel.id for channel in channels} - self._finished
-        self._begun = now if token is None else Identity.parse(token)
+        self._begun = Identity.parse(token)
         compare(self._view.connection, self._relation, [self._begun], now, self._who, whole=bool(self._unfinished))
         self._stored = self._begun.storage
         return [Channel(INCREMENT, {**begin, **there}, data), *channels]
@@ -254,7 +265,6 @@ class Postgres(ChannelSource):
             refuse_restart(connection, self._relation, column, start["value"], following, self._who)
         self._stored = now.storage
         there, passed = self._partitions(), self._increments.passed(self._relation, start)
-        # None, if an older version has stored the position.
         if there and passed is not None and PARTITIONS in start:
             every = set(there[PARTITIONS])
             self._joined &= every

@@ -42,7 +42,7 @@ class LiveLag:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.turn: Final = threading.Lock()
-        """Held by whoever uses the source."""
+        """Held while the source is used."""
         self._uid, self._place, self._every, self._ask = uid, place, every, ask
         self._clock, self._now = clock, now
         self._at: SourceOffset | None = None
@@ -58,7 +58,7 @@ class LiveLag:
         """Ask on a thread of its own, until the process ends or the source is not registered any more."""
         threading.Thread(target=self._loop, name=f"spark-ext-lag-{self._uid}", daemon=True).start()
 
-    def look(self) -> float:
+    def poll(self) -> float:
         """Ask if it is time to; returns how long there is nothing to do then, s."""
         left = self._due - self._clock()
         if left > 0:
@@ -81,4 +81,4 @@ class LiveLag:
 
     def _loop(self) -> None:
         while not self._over:
-            time.sleep(max(0.0, self.look()))
+            time.sleep(max(0.0, self.poll()))

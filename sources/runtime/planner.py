@@ -9,24 +9,28 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from spark_ext.control import current, levels
+from spark_ext.exchange.consumers import Consumer, Fill
+from spark_ext.exchange.kinds import parts
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.configuration import Configuration
 from spark_ext.model.offsets import Finished, Json, Position, Running, SourceOffset
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import Channel, ChannelSource
-from spark_ext.sources.runtime.budget import Budget
-from spark_ext.sources.runtime.orders import OrderBook, Orders, interval_ms, is_paused, paused_channels
-from spark_ext.sources.runtime.pace import Pace
-from spark_ext.sources.runtime.planned import planned_sources
-from spark_ext.sources.runtime.rates import Rates
-from spark_ext.sources.runtime.stages import OneStage, stages_of
-from spark_ext.sources.runtime.targets import Targets
-from spark_ext.sources.runtime.throttle import Throttle
+from spark_ext.sources.runtime.directives import (
+    DirectiveBook,
+    Directives,
+    interval_ms,
+    is_paused,
+    paused_channels,
+    planned_sources,
+)
+from spark_ext.sources.runtime.rates import Budget, Pace, Rates
+from spark_ext.sources.runtime.stages import OneStage, Targets, stages_of
 from spark_ext.sources.runtime.view import LedgerView as LedgerView
 from spark_ext.sources.runtime.view import NoLedger as NoLedger
 from spark_ext.spark.session.registry import PARALLELISM, Registration
@@ -35,7 +39,7 @@ HOLD_S: Final = 0.05
 """How often an AvailableNow run that stands still for a restart looks whether it may go on, s."""
 
 MOST_ASKED: Final = 1_000
-"""Of so many channels at most the lag is asked for: the cost of an epoch does not depend on how many there are."""
+"""Most channels whose lag is asked for, so that an epoch's cost does not grow with the number of channels."""
 
 
 class Planner:
@@ -71,7 +75,7 @@ class Planner:
         self._epoch_at: float | None = None
         self._served = ""
         self._throttle = Throttle(registration.writes if registration else ())
-        self._orders = OrderBook(source, registration, view)
+        self._directives = DirectiveBook(source, registration, view)
         self._pace = Pace(registration.target_ms if registration else 0, clock)
         self._rates = Rates(source, clock)
         self._holds = False
@@ -104,7 +108,7 @@ class Planner:
         return len(self._pending)
 
     def lag(self, at: SourceOffset) -> int | None:
-        """Rows that exist, as far as the source knows, and are in no epoch up to an offset; None: it does not know."""
+        """Rows that are in no epoch up to an offset; None if the source does not know."""
         if at.ended:
             return 0
         if isinstance(self._source, AlignedSource):
@@ -138,35 +142,35 @@ class Planner:
             return start
         self._pace.asked()
         known, own = self._view.barriers()
-        orders = self._orders.next(start)
+        directives = self._directives.next(start)
         if self._registration is not None:
             current.planned(
-                self._registration.job, self._registration.query, lambda: orders.configuration, orders.stamp
+                self._registration.job, self._registration.query, lambda: directives.configuration, directives.stamp
             )
             levels.follow()
-        self._holds, self._rests = orders.hold, False
-        if orders.hold:
+        self._holds, self._rests = directives.hold, False
+        if directives.hold:
             return start
         if start.ended:
             # It obeys no event any more, but for those that ask for a further epoch.
             return (
-                self._stamped(start, replace(start, final=orders.final), orders)
-                if orders.final > start.final
+                self._stamped(start, replace(start, final=directives.final), directives)
+                if directives.final > start.final
                 else start
             )
-        if orders.drain and not isinstance(self._source, AlignedSource):
+        if directives.drain and not isinstance(self._source, AlignedSource):
             # Channels that are sent elsewhere by an event that came before the drain end there.
-            return self._stamped(start, replace(_jumped(start, orders), ended=True, drained=True), orders)
+            return self._stamped(start, replace(_jumped(start, directives), ended=True, drained=True), directives)
         self._put_back(start)
         if self._stages.entered(start.stage):
             self._discover(begins=start.stage)
-        waits = start.running or self._pending or self._paused(start, orders)
+        waits = start.running or self._pending or self._paused(start, directives)
         following = None if waits else self._stages.after(start.stage)
         if following is not None:
             # An epoch of its own, without rows: the next stage begins from what is in the log by then.
-            return self._stamped(start, replace(start, stage=following), orders)
-        begin = _jumped(start, orders)
-        end = self._data(begin, known, orders)
+            return self._stamped(start, replace(start, stage=following), directives)
+        begin = _jumped(start, directives)
+        end = self._data(begin, known, directives)
         if end is not begin:
             self._epoch_at = self._clock()
         if own > end.barrier and not end.ended:
@@ -174,45 +178,45 @@ class Planner:
             end = replace(end, barrier=own)
         if end.barrier > start.barrier:
             # An event that takes effect behind this barrier was accepted before the checkpoint was triggered.
-            self._view.look_again()
-        if end is start and orders.stamp is None:
+            self._view.refresh_events()
+        if end is start and directives.stamp is None:
             return start
-        return self._stamped(start, self._stages.remembered(start, end), orders)
+        return self._stamped(start, self._stages.remembered(start, end), directives)
 
     def enter(self, offset: SourceOffset) -> None:
         """Let the source see, in the calls that follow, what was in force in the epoch that ends at an offset."""
         if self._registration is not None:
             job, query = self._registration.job, self._registration.query
-            current.planned(job, query, lambda: self._orders.configuration(offset))
+            current.planned(job, query, lambda: self._directives.configuration(offset))
 
     def configuration(self, offset: SourceOffset) -> Configuration:
         """What was in force in the epoch that ends at an offset."""
-        return self._orders.configuration(offset)
+        return self._directives.configuration(offset)
 
-    def _data(self, start: SourceOffset, known: Checkpoints, orders: Orders) -> SourceOffset:
+    def _data(self, start: SourceOffset, known: Checkpoints, directives: Directives) -> SourceOffset:
         """The end of an epoch that reads what the limits allow; `start` when it reads nothing."""
-        self._rates.follow(orders.configuration)
-        paused = self._paused(start, orders)
+        self._rates.follow(directives.configuration)
+        paused = self._paused(start, directives)
         if paused or self._throttle.full():
             self._rests = not paused or self._waits_for_pauses
             self._rates.rest()
             return start
-        if not self._due(orders.configuration) or self._waits(start, known):
+        if not self._due(directives.configuration) or self._waits(start, known):
             return start
         self._discover_more(start)
         if self._planned_from is not None and self._planned_from == start:
             self._rates.undo()
-        self._rates.begin(self._interval_ms(orders.configuration) / 1000)
+        self._rates.begin(self._interval_ms(directives.configuration) / 1000)
         if isinstance(self._source, AlignedSource):
             end = self._advance_together(self._source, start)
         else:
-            end = self._advance(start, orders)
+            end = self._advance(start, directives)
         self._rates.end()
         self._planned_from = start if end is not start else None
         return end
 
-    def _paused(self, start: SourceOffset, orders: Orders) -> bool:
-        return is_paused(orders.configuration, self._registration.query if self._registration else "", start.uid)
+    def _paused(self, start: SourceOffset, directives: Directives) -> bool:
+        return is_paused(directives.configuration, self._registration.query if self._registration else "", start.uid)
 
     def _waits(self, start: SourceOffset, known: Checkpoints) -> bool:
         """Whether a source has received a barrier that others of its query have not, and has to stay where it is.
@@ -228,12 +232,12 @@ class Planner:
             for other in planned_sources(self._registration.checkpoint).values()
         )
 
-    def _stamped(self, start: SourceOffset, end: SourceOffset, orders: Orders) -> SourceOffset:
+    def _stamped(self, start: SourceOffset, end: SourceOffset, directives: Directives) -> SourceOffset:
         lineage = self._registration.lineage if self._registration else 0
-        if orders.stamp is not None:
+        if directives.stamp is not None:
             # Written before the offset that names it is returned.
-            name = self._orders.write(orders.stamp)
-            end = replace(end, control=orders.configuration.sequence, stamp=name)
+            name = self._directives.write(directives.stamp)
+            end = replace(end, control=directives.configuration.sequence, stamp=name)
         # A channel that finishes in this very epoch has to be in the epoch's end, or its rows would not be read.
         end = end.confirm(min(self._view.confirmed(), start.sequence))
         return replace(end, lineage=lineage)
@@ -306,17 +310,18 @@ class Planner:
         ):
             self._discover()
 
-    def _advance(self, start: SourceOffset, orders: Orders) -> SourceOffset:
+    def _advance(self, start: SourceOffset, directives: Directives) -> SourceOffset:
         options = self._source.options
         budget = Budget(self._pace.limit(options.max_rows_per_epoch), options.max_bytes_per_epoch, self._rates)
         running = {
-            name: Running(state.at, state.data, jumped=name in orders.jumps) for name, state in start.running.items()
+            name: Running(state.at, state.data, jumped=name in directives.jumps)
+            for name, state in start.running.items()
         }
         finished = list(start.finished)
         sequence = start.sequence
         at_once = self.readers if self._source.channels_end else len(running) + len(self._pending)
-        paused = paused_channels(orders.configuration, start.uid)
-        still = running.keys() & (paused | orders.jumps.keys())
+        paused = paused_channels(directives.configuration, start.uid)
+        still = running.keys() & (paused | directives.jumps.keys())
         aside: list[Channel] = []
         turn = self._turn([name for name in running if name not in still])
         unserved = len(running) - len(still)
@@ -383,7 +388,7 @@ class Planner:
         return replace(start, running=running, finished=tuple(finished), sequence=sequence, ended=ended)
 
     def _advance_together(self, source: AlignedSource, start: SourceOffset) -> SourceOffset:
-        options = source.options
+        options = self._source.options
         channels = {name: Running(state.at, state.data) for name, state in start.running.items()}
         channels |= {
             channel.id: Running(channel.begin, channel.data, channel.begin, new=True) for channel in self._pending
@@ -424,12 +429,45 @@ class Planner:
         return deque([*names[cut:], None, *names[:cut]])
 
 
-def _jumped(start: SourceOffset, orders: Orders) -> SourceOffset:
-    """The start of an epoch, with the channels that are sent to another position; the same object if there are none."""
-    if not orders.jumps:
+def _jumped(start: SourceOffset, directives: Directives) -> SourceOffset:
+    """The start of an epoch, with the channels that are sent to another position; else `start` itself."""
+    if not directives.jumps:
         return start
     running = {
-        name: Running(orders.jumps.get(name, state.at), state.data, jumped=name in orders.jumps)
+        name: Running(directives.jumps.get(name, state.at), state.data, jumped=name in directives.jumps)
         for name, state in start.running.items()
     }
     return replace(start, running=running)
+
+
+class Throttle:
+    """Looks, by files alone, whether an exchange that the query writes is full.
+
+    An exchange holds `max_in_flight` rows and one epoch at most: an epoch is planned when there are fewer. Consumers
+    that are built later, or have left the job, are not waited for.
+    """
+
+    def __init__(self, writes: Sequence[Any]) -> None:
+        self._writes = writes
+        self._fills: list[tuple[Fill, int]] | None = None
+
+    def full(self) -> bool:
+        """Whether the query has to wait."""
+        if not self._writes:
+            return False
+        if self._fills is None:
+            self._fills = self._limited()
+        return any(fill.rows() >= limit for fill, limit in self._fills or ())
+
+    def _limited(self) -> list[tuple[Fill, int]] | None:
+        """The exchanges that have a limit; None as long as one of them is not there yet."""
+        found = []
+        for kind, path, consumers in self._writes:
+            master = parts(kind, path, f"exchange {path}").master
+            about = master.describe()
+            if about is None:
+                return None
+            if about.max_in_flight is not None and consumers:
+                waited_for = [Consumer(*one) for one in consumers]
+                found.append((Fill(master.log, waited_for, about.partitions), about.max_in_flight))
+        return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -25,11 +25,11 @@ from spark_ext.bad_rows.names import default_table, key_of, rules_of
 from spark_ext.control import current, levels
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.failures import record
 from spark_ext.masking import guarded
 from spark_ext.model.offsets import Range, SourceOffset, ranges
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
 from spark_ext.sources.runtime.conform import conform, sifted
-from spark_ext.sources.runtime.idle import Idle
 from spark_ext.sources.runtime.live_lag import LiveLag
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
 from spark_ext.sources.runtime.sample import keeps_bad_row, sampled, shares_of
@@ -100,7 +100,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nullcontext() if self._live is None else self._live.turn
 
     def _said(self, planner: Planner, end: SourceOffset) -> None:
-        """An epoch has been planned, or it is the first time that there is none."""
+        """An epoch has been planned, or for the first time none was."""
         self._latest = report_of(self._uid, planner, end)
         if self._live is not None:
             self._live.planned(end)
@@ -289,7 +289,7 @@ def assign(
 
     Args:
         readers: maximum number of tasks, unless the source wants more.
-        shares: by channel, of which rows a share is read: such ranges are not split.
+        shares: by channel, for ranges with a sample of rows, which are not split.
     """
     shares = shares or {}
     if not pieces:
@@ -338,6 +338,102 @@ def _number_of_epoch() -> int | None:
 def _view(registration: registry.Registration | None) -> LedgerView:
     if registration is None:
         return NoLedger()
-    from spark_ext.sources.runtime.ledger_view import PlannerView
+    from spark_ext.sources.runtime.view import PlannerView
 
     return PlannerView(registration)
+
+
+PATIENCE: Final = 50
+"""Questions without an epoch after which a query is idle: half a second or more."""
+
+PERIOD: Final = 0.03
+"""Between two looks at an idle source, s. Of several sources of a query only the first one waits."""
+
+
+class Idle:
+    """Whether the query of a source is idle, as its planner sees it.
+
+    A source without new rows may be one of several: a pause would then delay the epochs of the others. But Spark tells
+    each source of a query of each epoch that was committed.
+
+    Args:
+        sleep: waits for a number of seconds.
+        clock: s; never goes back.
+    """
+
+    def __init__(
+        self, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._sleep = sleep
+        self._clock = clock
+        self._questions = 0
+        self._looked_at = 0.0
+
+    def epoch(self) -> None:
+        """The query has planned or committed an epoch."""
+        self._questions = 0
+
+    def asked(self) -> None:
+        """Spark asks for the end of the next epoch: if the query is idle, wait until the next look is due."""
+        self._questions += 1
+        if self._questions > PATIENCE:
+            left = self._looked_at + PERIOD - self._clock()
+            if left > 0:
+                self._sleep(left)
+        self._looked_at = self._clock()
+
+
+# -- what Spark pickles -----------------------------------------------------------------------------------------------
+# What Spark pickles: at registration the adapter's class, which reaches the process that creates the source; from then
+# on instances, which travel to planners and to every task. An adapter class is made at run time, so no module has it,
+# and cloudpickle sends it by value: a name, a base, and the source's class. That class is sent as any other: by
+# reference if it can be imported, by value if it belongs to the `__main__` of a notebook or script. Instances are sent
+# as the source alone, and wrapped again where they arrive.
+
+
+class SourceAdapter(DataSource):
+    """Holds one source; subclasses name its class."""
+
+    contract: ClassVar[type[ChannelSource]]
+    """The class that was registered."""
+
+    source: ChannelSource
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        # The options stay with the source, which knows how to keep secrets.
+        super().__init__({})
+        with guarded():
+            self.source = self.contract(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The source's format name."""
+        return cls.contract.name()
+
+    def schema(self) -> StructType | str:
+        """The source's schema."""
+        with guarded():
+            return self.source.schema()
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The source's planner and reader."""
+        record.install()
+        return ChannelReader(self.source, schema)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _wrapped, (self.source,)
+
+
+@cache
+def data_source(kind: type[ChannelSource]) -> type[SourceAdapter]:
+    """The data source that wraps a class of sources."""
+    described = {"contract": kind, "__module__": __name__, "__doc__": kind.__doc__}
+    return type(f"SourceAdapter({kind.__name__})", (SourceAdapter,), described)
+
+
+def _wrapped(source: ChannelSource) -> SourceAdapter:
+    """An adapter that has arrived in another process."""
+    kind = data_source(type(source))
+    made = kind.__new__(kind)
+    made.__dict__.update(options={}, source=source)
+    return made

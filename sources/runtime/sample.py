@@ -1,7 +1,7 @@
 """A share of a source's rows, as the control event `sample` asks for it, chosen alike whenever an epoch is read.
 
 Whether a row is chosen depends on its channel, on where its range begins, and on its number within the range. A range
-of which a share is read is therefore not split.
+that is sampled is therefore not split.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from spark_ext.model.control import channel, source
 from spark_ext.model.offsets import Json
@@ -34,19 +37,13 @@ def shares_of(configuration: Configuration, uid: str, pieces: Sequence[Range]) -
 
 
 def sampled(batches: Iterable[pa.RecordBatch], piece: Range, shares: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
-    """The rows of a range that are chosen.
-
-    Args:
-        shares: by channel; a channel without one is read whole.
-    """
+    """The rows of a range that are chosen; a channel without a share is read whole."""
     share = shares.get(piece.channel)
     if share is None:
         yield from batches
         return
     import numpy as np
     import pyarrow as pa
-
-    from spark_ext.sources.splitmix import uniform
 
     seed = np.array([_seed([piece.channel, piece.start])], np.uint64)
     first = 0
@@ -67,8 +64,6 @@ def keeps_bad_row(piece: Range, shares: Mapping[str, float]) -> Callable[[int], 
     def keeps(number: int) -> bool:
         import numpy as np
 
-        from spark_ext.sources.splitmix import uniform
-
         seed = np.array([_seed(["bad", piece.channel, piece.start])], np.uint64)
         return bool(uniform(seed, np.array([number], np.uint64))[0] < share)
 
@@ -78,3 +73,27 @@ def keeps_bad_row(piece: Range, shares: Mapping[str, float]) -> Callable[[int], 
 def _seed(of: Json) -> int:
     text = json.dumps(of, sort_keys=True)
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+# -- SplitMix64 (Steele, Lea, Flood 2014) as a hash of a counter ------------------------------------------------------
+
+
+UInt64s = npt.NDArray[np.uint64]
+
+STEP = np.uint64(0x9E3779B97F4A7C15)
+"""What is added per number: 2**64 divided by the golden ratio."""
+
+
+def mix(values: UInt64s) -> UInt64s:
+    """SplitMix64's finalizer: 64 bits in, 64 well-mixed bits out."""
+    values = values + STEP
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: UInt64s = values ^ (values >> np.uint64(31))
+    return mixed
+
+
+def uniform(seed: UInt64s, numbers: UInt64s) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1) that belong to a seed (an array of one number) and to counters."""
+    found: npt.NDArray[np.float64] = (mix(seed + numbers * STEP) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return found

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
-from spark_ext.model.offsets import Json, SourceOffset, ranges
+from spark_ext.model.offsets import Json, Position, SourceOffset, ranges
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.staged import StagedSource
-
-if TYPE_CHECKING:
-    from spark_ext.sources.runtime.targets import Targets
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.registry import Registration, targets_note
 
 _ALL: Final = "all"
 """Under this name is kept what concerns all stages of a source."""
@@ -35,7 +38,7 @@ class OneStage:
         return False
 
     def after(self, stage: Json) -> Json:
-        """The stage to switch to once this one's channels have finished; None: there is none."""
+        """The stage to switch to once this one's channels have finished; None after the last."""
         return None
 
     def remembered(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
@@ -74,7 +77,7 @@ class Stages(OneStage):
         return True
 
     def after(self, stage: Json) -> Json:
-        """The stage to switch to once this one's channels have finished; None: there is none."""
+        """The stage to switch to once this one's channels have finished; None after the last."""
         return None if self._source.last_stage else self._source.next_stage(stage)
 
     def remembered(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
@@ -91,3 +94,43 @@ def stages_of(source: ChannelSource) -> OneStage:
 
 def _number(stage: Json) -> int:
     return 0 if stage is None else int(stage["number"])
+
+
+class Targets:
+    """The targets of one source in one run.
+
+    Args:
+        registration: of the source; None: outside a job, where nothing is kept.
+        place: the registry's folder; None outside a job.
+    """
+
+    def __init__(self, registration: Registration | None, place: Path | None = None) -> None:
+        self._kept = registration is not None and registration.until_now
+        self._registration = registration
+        self._place = place or registry.folder()
+
+    def of(self, stage: Json, now: Callable[[], Mapping[str, Position]]) -> dict[str, Position]:
+        """By channel, the position up to which it is read; channels that are not named wait for the next run.
+
+        Args:
+            stage: of the source, if it is made of stages.
+            now: finds them; not called if they are known.
+        """
+        place, registration = self._place, self._registration
+        if not self._kept or place is None or registration is None:
+            return dict(now())
+        known = self._read(place, registration)
+        name = json.dumps(stage, sort_keys=True)
+        if name not in known:
+            known[name] = dict(now())
+            note = place / targets_note(registration.uid)
+            registry.write_private(note, {"start": registration.start, "targets": known})
+        return known[name]
+
+    def _read(self, place: Path, registration: Registration) -> dict[str, dict[str, Position]]:
+        try:
+            with (place / targets_note(registration.uid)).open() as file:
+                found = json.load(file) if os.fstat(file.fileno()).st_uid == os.geteuid() else {}
+            return dict(found["targets"]) if found["start"] == registration.start else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}

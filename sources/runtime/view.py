@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
-
-if TYPE_CHECKING:
-    from spark_ext.model.control import Event
+from spark_ext.model.control import Event
+from spark_ext.spark.session.registry import Registration
 
 
 class LedgerView(Protocol):
@@ -23,7 +22,7 @@ class LedgerView(Protocol):
     def events(self, after: int) -> Sequence[Event]:
         """The accepted control events above a sequence, in their order; looked up at most every 100 ms or so."""
 
-    def look_again(self) -> None:
+    def refresh_events(self) -> None:
         """Let the next question for events be answered from the ledger as it is then."""
 
     def barriers(self) -> tuple[Checkpoints, int]:
@@ -45,9 +44,45 @@ class NoLedger:
         """None are accepted."""
         return ()
 
-    def look_again(self) -> None:
+    def refresh_events(self) -> None:
         """There is nothing to look at."""
 
     def barriers(self) -> tuple[Checkpoints, int]:
-        """There are none."""
+        """No barriers."""
         return Checkpoints(), NO_BARRIER
+
+
+class PlannerView:
+    """Reads flags and control events through one kept handle, at most every 100 ms or so."""
+
+    def __init__(self, registration: Registration) -> None:
+        from spark_ext.ledger.view import SourceView  # loads deltalake, which a planner outside a job does not need
+
+        self._view = SourceView(
+            registration.state,
+            registration.uid,
+            registration.lineage,
+            query=registration.query,
+            first_checkpoint=registration.first_checkpoint,
+        )
+        self._incarnation = registration.incarnation
+
+    def confirmed(self) -> int:
+        """The largest s such that the flags of the finishes 1..s are in the ledger."""
+        return self._view.confirmed()
+
+    def finished_channels(self, upto: int) -> Iterable[str]:
+        """Ids of the channels whose finish has a sequence of at most `upto`."""
+        return self._view.finished_channels(upto).keys()
+
+    def barriers(self) -> tuple[Checkpoints, int]:
+        """See `SourceView.checkpoints`."""
+        return self._view.checkpoints(self._incarnation)
+
+    def refresh_events(self) -> None:
+        """Let the next question for events be answered from the ledger as it is then."""
+        self._view.look_for_events()
+
+    def events(self, after: int) -> Sequence[Event]:
+        """The accepted control events above a sequence, in their order."""
+        return self._view.events(after)

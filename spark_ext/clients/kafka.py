@@ -212,8 +212,8 @@ def discard(client: Any) -> None:
 def lent(client: Client) -> Iterator[Client]:
     """A shared client, which is discarded if what it is used for fails: the next use has a new one.
 
-    A client may never connect again after the brokers have answered, if only for a moment, that there are no brokers
-    (librdkafka 2.10 to 2.16, its issue 5301). A new client can.
+    A client may never connect again after the brokers have answered, if only for a moment, with an empty list of
+    brokers (librdkafka 2.10 to 2.16, its issue 5301). A new client can.
     """
     try:
         yield client
@@ -292,7 +292,7 @@ def offsets(
 
 
 def partitions(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, int]:
-    """The number of partitions of topics; 0: there is no such topic.
+    """The number of partitions of topics; 0 if the topic does not exist.
 
     This request does not create a topic, as a request for its metadata does by default.
     """
@@ -326,7 +326,7 @@ def _described(client: AdminClient, topics: Collection[str], seconds: float, who
 
 def no_topic(topic: str, what: str, who: str, kept: str) -> ConfigurationError:
     """The refusal of a topic that does not exist."""
-    return refused(f"the topic '{topic}' cannot be {what}: there is no such topic", who, _CREATE, kept=kept)
+    return refused(f"the topic '{topic}' cannot be {what}: it does not exist", who, _CREATE, kept=kept)
 
 
 def unanswered(who: str, seconds: float, kept: str, what: str = "the request failed") -> StorageError:

@@ -10,7 +10,7 @@ import time
 from typing import Any, Final
 
 SHARE: Final = 4
-"""Connections get one of so many of the process's descriptors."""
+"""The part of the process's descriptors that connections may have: one of this many."""
 
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 

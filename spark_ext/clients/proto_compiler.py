@@ -72,7 +72,7 @@ def _write_references(registry: Registry, schema: Any, place: Path, known: set[s
 
 
 def descriptor(text: str, message: str) -> Descriptor | None:
-    """The descriptor of a message; without a name that of the first one. None: there is none."""
+    """The descriptor of a message; without a name that of the first one. None if it does not exist."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(text))

@@ -110,7 +110,7 @@ class Registry:
         except SchemaRegistryError as problem:
             raise self._error(problem, what) from problem
         except OAuthTokenError as problem:
-            raise self._refused(f"{what}: there is no token: {problem}") from problem
+            raise self._refused(f"{what}: no token: {problem}") from problem
         except (httpx.HTTPError, OSError) as problem:
             raise self._unreached(f"{what}: {type(problem).__name__}: {problem}") from problem
         except (json.JSONDecodeError, TypeError, KeyError, AttributeError) as problem:
@@ -153,23 +153,35 @@ class Registry:
 
     def avro(self, schema: Any) -> Any:
         """An Avro schema with all that it refers to, parsed."""
-        with warnings.catch_warnings(record=True):
-            load("fastavro", "schemas", self.who)
-            from confluent_kafka.schema_registry.avro import _resolve_named_schema
-            from confluent_kafka.schema_registry.common.avro import parse_schema_with_repo
+        load("fastavro", "schemas", self.who)
+        from fastavro.repository.base import AbstractSchemaRepository, SchemaRepositoryError
+        from fastavro.schema import load_schema
 
-        def parsed(client: Any) -> Any:
-            # To a type checker it is the one for asyncio, which has the same name.
-            referred: Any = _resolve_named_schema(schema, client)
-            try:
-                return parse_schema_with_repo(schema.schema_str, referred)
-            except Exception as problem:  # The library raises what its own reading of a schema happens to run into.
-                raise InvalidSchema(f"cannot be parsed: {type(problem).__name__}: {problem}") from problem
+        texts = {"": schema.schema_str}
+        self._add_references(schema, texts, ())
+
+        class Referred(AbstractSchemaRepository):
+            def load(self, name: str) -> Any:
+                if name not in texts:
+                    raise SchemaRepositoryError(f"unknown type {name}")
+                return json.loads(texts[name])
 
         try:
-            return self.ask(parsed, "a schema that another one refers to")
-        except RecursionError as problem:
-            raise InvalidSchema("refers to itself") from problem
+            return load_schema("", repo=Referred())
+        except Exception as problem:  # The library raises what its own reading of a schema happens to run into.
+            raise InvalidSchema(f"cannot be parsed: {type(problem).__name__}: {problem}") from problem
+
+    def _add_references(self, schema: Any, texts: dict[str, str], within: tuple[str, ...]) -> None:
+        """Add the texts of all schemas that a schema refers to, by their names."""
+        for one in schema.references or ():
+            if one.name in within:
+                raise InvalidSchema("refers to itself")
+            if one.name not in texts:
+                what = f"version {one.version} of '{one.subject}', to which another schema refers"
+                call = lambda client, one=one: client.get_version(one.subject, one.version, deleted=True)  # noqa: E731
+                found = self.ask(call, what).schema
+                texts[one.name] = found.schema_str
+                self._add_references(found, texts, (*within, one.name))
 
 
 _kept: dict[tuple[str, str, float], Registry] = {}

@@ -35,7 +35,7 @@ from spark_ext.model.control_kinds import kinds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spark_ext.delta.fence import Guard, Held
+    from spark_ext.delta.transactions import Guard, Held
     from spark_ext.ledger import Ledger
 
 log = logger("spark_ext.control")

@@ -24,7 +24,7 @@ from spark_ext.errors import SparkExtError, StorageError
 from spark_ext.masking import logger
 
 if TYPE_CHECKING:
-    from spark_ext.delta.fence import Guard
+    from spark_ext.delta.transactions import Guard
     from spark_ext.ledger import Ledger
 
 log = logger("spark_ext.control")

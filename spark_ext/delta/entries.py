@@ -6,11 +6,11 @@ numbers that a commit keeps under application ids, and whether it has changed ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.delta.actions import actions
 from spark_ext.delta.restored import restored_to
 from spark_ext.delta.transactions import is_of, lineage_name, rolled_back_name
 from spark_ext.errors import StateError, StorageError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """One commit, seen from a sink."""
 
     version: int
@@ -54,7 +54,7 @@ class Entry:
         return self.operation == "RESTORE"
 
 
-def parse(version: int, text: str, uid: str) -> Entry:
+def parse(version: int, text: str, uid: str) -> LogEntry:
     """A commit from its file in the log."""
     info: Mapping[str, Any] = {}
     numbers: dict[str, int] = {}
@@ -66,7 +66,7 @@ def parse(version: int, text: str, uid: str) -> Entry:
             numbers[action["appId"]] = int(action["version"])
         elif kind in ("add", "remove"):
             changes |= bool(action.get("dataChange", True))
-    return Entry(
+    return LogEntry(
         version,
         str(info.get("operation", "unknown")),
         own=any(is_of(uid, application) for application in numbers),
@@ -87,15 +87,15 @@ def _epoch(numbers: Mapping[str, int], uid: str) -> tuple[str, int, int] | None:
 
 
 @dataclass(frozen=True)
-class Entries:
+class LogEntries:
     """A table's log by version; each file is read once."""
 
     location: Location
     uid: str
     operator: str
-    _read: dict[int, Entry] = field(default_factory=dict)
+    _read: dict[int, LogEntry] = field(default_factory=dict)
 
-    def __getitem__(self, version: int) -> Entry:
+    def __getitem__(self, version: int) -> LogEntry:
         """The commit that made a version."""
         if version not in self._read:
             self._read[version] = parse(version, self._text(version), self.uid)
@@ -120,3 +120,12 @@ class Entries:
                 kept="the table is unchanged",
                 do="check the storage (space, permissions, network, storage_options)",
             ) from problem
+
+
+def actions(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The kind and the content of each action, in the order of the file."""
+    for line in text.splitlines():
+        found = json.loads(line) if line.strip() else {}
+        if not isinstance(found, dict):
+            raise ValueError("a line of it is no action")
+        yield from ((kind, action) for kind, action in found.items() if action is not None)

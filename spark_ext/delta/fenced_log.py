@@ -29,7 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spark_ext.delta.failures import FAILURES, LogErrors, guarded, log_folder
-from spark_ext.delta.fence import Guard
+from spark_ext.delta.transactions import Guard
 from spark_ext.errors import refused
 
 ATTEMPTS: Final = 40
@@ -99,7 +99,7 @@ class FencedLog:
         return None if self._handle is None else self._handle.version()
 
     def held(self, application: str) -> int | None:
-        """The newest number under an application id, as last seen; None when there is none."""
+        """The newest number under an application id, as last seen, or None."""
         if self._handle is None:
             return None
         if self._numbers is None or self._numbers[0] is not self._handle or self._numbers[1] != self._handle.version():
@@ -171,7 +171,7 @@ class FencedLog:
             return (self.folder / f"{version:020}.json").exists()
 
     def file_of(self, version: int) -> tuple[int, int, int] | None:
-        """What tells the file of a version from another one of its name; None when there is none, or not locally."""
+        """What tells the file of a version from another one of its name; None if it is absent or not local."""
         if self.folder is None:
             return None
         with guarded(self.errors, "looking for the log"), suppress(FileNotFoundError, NotADirectoryError):
@@ -180,7 +180,7 @@ class FencedLog:
         return None
 
     def notice_loss(self) -> None:
-        """Open anew when the log that the handle stands on has gone, or is another table's by now.
+        """Open it again when the log that the handle stands on has gone, or is another table's by now.
 
         Otherwise delta-rs would write into the empty folder, or into the other table. Local only: on an object store
         the question would cost a request for each commit.
@@ -284,7 +284,7 @@ class FencedLog:
         """Make one commit through a handle that was just opened, or none when another one comes in between.
 
         Returns:
-            Whether it was made; False also when there is no table.
+            Whether it was made; False also without a table.
         """
         with self.lock:
             self.reopen()
@@ -303,7 +303,7 @@ class FencedLog:
         """Look and write until no other commit comes in between.
 
         Args:
-            attempt: looks at the table and writes through the handle that it is given, which is None when there is no
+            attempt: looks at the table and writes through the handle that it is given, which is None without a
                 table. Returns what was found or done, or None to be called again on the newest version.
             newest: whether the first look has to be at the newest version. Without it an open handle is used as it is,
                 and something newer is noticed only if it conflicts.
@@ -343,7 +343,7 @@ class FencedLog:
 
     def _write(self, write: Write, table: DeltaTable | None, guard: Guard | None, passes: int) -> None:
         if table is None:
-            raise TableNotFoundError(f"there is no table at {self.uri}")
+            raise TableNotFoundError(f"no table at {self.uri}")
         self.check(guard)
         write(table, properties(guard.transactions if guard else (), passes=passes))
         # The handle may have passed commits of others, whose ids this commit did not carry.

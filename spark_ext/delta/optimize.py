@@ -24,8 +24,8 @@ from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 from spark_ext.delta.fenced_log import NO_HOOKS, properties
+from spark_ext.delta.merge import check_partitions, statistics
 from spark_ext.delta.restored import HISTORY
-from spark_ext.delta.rewritten import check_partitions, statistics
 from spark_ext.errors import refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import logger
@@ -69,7 +69,7 @@ class Optimize:
         self, schema: StructType, partition_by: Sequence[str], configuration: Mapping[str, str], who: str
     ) -> None:
         """Refuse what would fail behind the epochs, where nobody waits for it."""
-        from spark_ext.schemas.checks import SIMPLE
+        from spark_ext.schemas.parquet_types import SIMPLE
 
         check_partitions(schema, partition_by, who)
         kinds = {field.name: field.dataType for field in schema.fields}
@@ -178,7 +178,7 @@ def _knows_all_files(table: DeltaTable) -> bool:
 
 
 def _newest(history: Iterable[Mapping[str, Any]], operation: str) -> int:
-    """Time of the newest commit of a kind, ms; 0 when there is none."""
+    """Time of the newest commit of a kind, ms, or 0."""
     return max((int(entry["timestamp"]) for entry in history if entry.get("operation") == operation), default=0)
 
 
@@ -226,17 +226,13 @@ def _files(table: DeltaTable, partition_by: Sequence[str]) -> list[tuple[tuple[A
 
 
 def crowded_partitions(files: Iterable[tuple[tuple[Any, ...], int]], target: int) -> list[tuple[Any, ...]]:
-    """The partitions with enough files of less than half the size wanted.
-
-    Args:
-        target: the size wanted, bytes.
-    """
+    """The partitions with enough files of less than half of `target`, the size wanted, bytes."""
     small = Counter(values for values, size in files if 2 * size < target)
     return [values for values, count in small.items() if count >= _FEW]
 
 
 def _filters(names: Sequence[str], values: Sequence[Any]) -> list[tuple[str, str, str]] | None:
-    """Conditions that delta-rs understands; None for a value of which it is not known how the log spells it."""
+    """Conditions that delta-rs understands; None for a value whose spelling in the log is unknown."""
     spelled = []
     for name, value in zip(names, values, strict=True):
         if value is None or isinstance(value, str):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from spark_ext.delta.entries import Entry
+from spark_ext.delta.entries import LogEntry
 
 if TYPE_CHECKING:
     from spark_ext.model.commits import Epoch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Log(Protocol):
     """The commits of a table by version."""
 
-    def __getitem__(self, version: int) -> Entry:
+    def __getitem__(self, version: int) -> LogEntry:
         """The commit that made a version."""
 
 
@@ -30,7 +30,7 @@ def position_after(log: Log, newest: int, epoch: Epoch, last: int | None) -> int
     by others that took epochs away is not passed either.
 
     Args:
-        last: the newest epoch in the table of its application; None when there is none.
+        last: the newest epoch in the table of its application, or None.
     """
     found, right, seen = newest, None, False
     nothing_later = last is None or last <= epoch.number
@@ -70,7 +70,7 @@ def _holds(log: Log, version: int, wanted: int) -> bool:
 
 
 def before_all(log: Log, newest: int) -> int | None:
-    """The version before the first epoch that a sink has ever committed; None when there is none."""
+    """The version before the first epoch that a sink has ever committed, or None."""
     first = None
     for version in range(newest, -1, -1):
         if log[version].epoch is not None:
@@ -82,9 +82,9 @@ def before_all(log: Log, newest: int) -> int | None:
 class Difference:
     """What two versions of a table do not have in common: commits that changed rows."""
 
-    gained: tuple[Entry, ...]
+    gained: tuple[LogEntry, ...]
     """Commits that only the first version holds, newest first; a RESTORE by others stands for what it did."""
-    lost: tuple[Entry, ...]
+    lost: tuple[LogEntry, ...]
     """Commits that only the second one holds."""
 
     @property
@@ -93,7 +93,7 @@ class Difference:
         # Where a RESTORE to a time leads is not known: it may have taken the sink's epochs away.
         return any(entry.own or (entry.is_restore and entry.restored is None) for entry in (*self.gained, *self.lost))
 
-    def foreign(self, *logs: Log) -> Entry | None:
+    def foreign(self, *logs: Log) -> LogEntry | None:
         """The oldest commit that the first version holds and no sink has made: this one, or one of other logs."""
         others = (one for one in reversed(self.gained) if not one.own)
         return next((one for one in others if not any(log[one.version].own for log in logs)), None)
@@ -101,8 +101,8 @@ class Difference:
 
 def difference(log: Log, one: int, other: int) -> Difference:
     """Compare what two versions hold."""
-    gained: list[Entry] = []
-    lost: list[Entry] = []
+    gained: list[LogEntry] = []
+    lost: list[LogEntry] = []
     while one != other:
         newer, changes = (one, gained) if one > other else (other, lost)
         entry = log[newer]

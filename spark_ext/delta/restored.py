@@ -161,10 +161,10 @@ def restored_to(entry: Entry) -> int | None:
 
 
 def taken_away(lineage: int, rolled_back: int, operator: str) -> StateError:
-    """The error for a start that would continue epochs of which a roll back has taken some away."""
+    """The error for a start that would continue epochs after a roll back has removed some of them."""
     return StateError(
         f"the target was rolled back when a savepoint was restored, as lineage {rolled_back}, and this start continues "
-        f"lineage {lineage}, of which it may hold fewer epochs than were committed",
+        f"lineage {lineage}: the target may hold fewer of its epochs than were committed",
         operator=operator,
         kept="the target is unchanged; nothing was started",
         do="start the job from the state that was restored; if the restore was interrupted, repeat it",

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable, Transaction
 
-from spark_ext.delta.entries import Entries, Entry
+from spark_ext.delta.entries import LogEntries, LogEntry
 from spark_ext.delta.failures import FAILURES
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties
 from spark_ext.delta.positions import before_all, difference, position_after
@@ -98,8 +98,8 @@ class RollBack:
 
         return self.target.settle_claimed(claim, attempt, f"rolling back by incarnation {claim.incarnation}")
 
-    def _entries(self, uid: str) -> Entries:
-        return Entries(self.target.location, uid, self.target.who)
+    def _entries(self, uid: str) -> LogEntries:
+        return LogEntries(self.target.location, uid, self.target.who)
 
     def _version(self, table: DeltaTable | None, claim: Claim, position: Any) -> int | None:
         """The version to go back to; None when the sink has committed nothing that would have to go.
@@ -110,7 +110,9 @@ class RollBack:
         if table is None:
             if position is None:
                 return None
-            raise self._refused("there is no table", "put it back from a backup, and restore the savepoint again")
+            raise self._refused(
+                "the table does not exist", "put it back from a backup, and restore the savepoint again"
+            )
         newest, places = table.version(), {self.target.uid: position, **claim.siblings}
         logs = {uid: entries if uid == self.target.uid else self._entries(uid) for uid in places}
         ends = {uid: self._end(table, logs[uid], place) for uid, place in places.items()}
@@ -140,7 +142,7 @@ class RollBack:
         self._check_files(table, wanted)
         return wanted
 
-    def _end(self, table: DeltaTable, entries: Entries, position: Any) -> int | None:
+    def _end(self, table: DeltaTable, entries: LogEntries, position: Any) -> int | None:
         return before_all(entries, table.version()) if position is None else self._wanted(table, position)
 
     def _wanted(self, table: DeltaTable, position: Any) -> int:
@@ -178,7 +180,7 @@ class RollBack:
         return [application, table.transaction_version(application)]
 
     def _check_files(self, table: DeltaTable, version: int) -> None:
-        """Refuse a version of which files are gone; those that the table still has are taken to be there."""
+        """Refuse a version whose files are gone; those that the table still has are taken to be there."""
         target = self.target
         try:
             past = DeltaTable(target.location.uri, version=version, storage_options=target.location.options)
@@ -199,7 +201,7 @@ class RollBack:
                 "that is longer than savepoints are kept",
             )
 
-    def _changed_by_others(self, entry: Entry, version: int) -> StateError:
+    def _changed_by_others(self, entry: LogEntry, version: int) -> StateError:
         return self._refused(
             f"another writer has changed its rows since version {version}, in version {entry.version} "
             f"({entry.operation}), and a roll back would undo that, too",
@@ -211,7 +213,7 @@ class RollBack:
         return StateError(f"the table cannot be rolled back: {what}", operator=self.target.who, kept=_KEPT, do=do)
 
 
-def _gone(entries: Entries, newest: int, wanted: int) -> bool:
+def _gone(entries: LogEntries, newest: int, wanted: int) -> bool:
     """Whether the roll back of another sink has taken commits of this one away, which it has not done itself."""
     since = (entries[version] for version in range(newest, wanted, -1))
     last = next((entry for entry in since if entry.rolled_back or (entry.own and entry.changes_data)), None)

@@ -115,15 +115,11 @@ FRESH = 10.0
 """How long an answer holds, s."""
 
 _MAX_AGE = 3600.0
-"""Age at which a handle is opened anew, s: the log may be cleaned up behind it."""
+"""Age at which a handle is opened again, s: the log may be cleaned up behind it."""
 
 
 def row_rules(location: Location, errors: LogErrors, clock: Callable[[], float] = time.monotonic) -> RowRules:
-    """The rules of a table's columns, as of at most `FRESH` ago; none if there is no table.
-
-    Args:
-        clock: s; never goes back.
-    """
+    """The rules of a table's columns, as of at most `FRESH` ago; none without a table. `clock`: s; never goes back."""
     key = location.uri, tuple(sorted(location.storage_options.items()))
     now = clock()
     kept = _kept.tables.get(key)

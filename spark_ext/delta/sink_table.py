@@ -7,25 +7,27 @@ at them and writes through one handle; see `fenced_log`.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deltalake import DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from spark_ext.datafiles.writer import DataFile
 from spark_ext.delta.columns import check_fit, check_reserved
+from spark_ext.delta.failures import error_number
 from spark_ext.delta.features import refuse
-from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties
 from spark_ext.delta.merge import Merge
 from spark_ext.delta.publish import Append, MergeInto, Publish, add_files
 from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore, taken_away
 from spark_ext.delta.row_rules import check_files
-from spark_ext.delta.target_errors import TargetErrors
 from spark_ext.delta.transactions import (
+    Fence,
     bad_rows_name,
     known_epochs,
     lineage_name,
@@ -34,7 +36,7 @@ from spark_ext.delta.transactions import (
     owner_number,
     rolled_back_name,
 )
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, FenceMark, not_the_target
 from spark_ext.schemas import parquet_types
@@ -44,11 +46,12 @@ if TYPE_CHECKING:
 
     from spark_ext.storage import Location
 
+
 T = TypeVar("T")
 
 
 class _Kept(threading.local):
-    """Logs of this thread by (path, sink uid), with whose they are: sinks are built anew for each epoch.
+    """Logs of this thread by (path, sink uid), with whose they are: sinks are built for each epoch.
 
     One per thread and not one per process, so that threads with sinks of one uid do not wait for each other's storage.
     Another query, lineage or start begins with a handle of its own.
@@ -68,7 +71,7 @@ class Target:
 
     Args:
         merge_schema: whether columns that the table lacks are added to it.
-        without_nulls: columns of which no null is written, so that the table need not allow them.
+        without_nulls: columns that are written without nulls, which the table need not allow.
         merge: how the rows of an epoch are merged into the table; None: they are appended.
     """
 
@@ -94,7 +97,7 @@ class Target:
     # -- the table ----------------------------------------------------------------------------------------------------
 
     def load(self) -> DeltaTable | None:
-        """The table as it is now; None when there is none."""
+        """The table as it is now, or None."""
         log = self._log()
         log.refresh()
         return log.handle
@@ -196,7 +199,7 @@ class Target:
         return self._settle(log, attempt, f"committing epoch {epoch.number}")
 
     def mark(self, epoch: Epoch) -> int | None:
-        """The mark of bad rows that the table holds of the epoch's application; None if there is none."""
+        """The mark of bad rows that the table holds of the epoch's application, or None."""
         log = self._kept_log(epoch)
         with log.lock:
             log.refresh()
@@ -207,7 +210,7 @@ class Target:
             return Append(epoch, files, self._partition_by)
         return MergeInto(self._merge, log, self.location, schema, epoch, files, self.who)
 
-    def look(self, epoch: Epoch) -> None:
+    def check_epoch(self, epoch: Epoch) -> None:
         """Look whether the table is still this start's; nothing is written."""
         log = self._kept_log(epoch)
         with log.lock:
@@ -221,7 +224,7 @@ class Target:
         if fence is None or (log.handle is None and not epoch.start and epoch.previous is None):
             return
         if log.handle is None:
-            raise not_the_target("there is no table", self.who)
+            raise not_the_target("the table does not exist", self.who)
         log.check(fence)
         epoch.check_target(fence.held_mark(log.held), log.held(epoch.application), self.who)
         if epoch.start:
@@ -254,7 +257,7 @@ class Target:
         log.refresh()
         for _ in range(ATTEMPTS):
             if log.handle is None:
-                raise not_the_target("there is no table", self.who)
+                raise not_the_target("the table does not exist", self.who)
             entries = log.handle.history(max(log.handle.version() - newest, 0) + HISTORY)
             if not log.refresh():
                 return [entry for entry in entries if entry["version"] <= newest]
@@ -267,7 +270,7 @@ class Target:
             schema: of the rows, to create the table with; None when it is not known.
 
         Returns:
-            The table with the fence in it; None when there is no table and it could not be created.
+            The table with the fence in it; None if the table does not exist and could not be created.
         """
         log = self._log()
         fence = self.fence(claim.mark)
@@ -364,3 +367,42 @@ class Target:
                 f"or delete the output at {self.location.uri} to write it again from the beginning",
             )
         log.check(self.fence(claim.mark))
+
+
+@dataclass(frozen=True)
+class TargetErrors:
+    """The errors of a sink's table. Failures of its storage may pass; the job decides how long it waits."""
+
+    operator: str
+
+    def storage(self, problem: BaseException, doing: str) -> SparkExtError:
+        """The error for a read or write that failed."""
+        if error_number(problem, str(problem)) == errno.ENOTDIR:
+            do = "let 'path' name a folder"
+            return refused(f"{doing} failed: a part of the path is a file: {problem}", self.operator, do)
+        return StorageError(
+            f"{doing} failed: {problem}",
+            operator=self.operator,
+            kept="everything committed before",
+            do="check the storage (space, permissions, network, storage_options)",
+        )
+
+    def not_created(self, problem: BaseException) -> SparkExtError:
+        """The error for a table that could not be created."""
+        if not isinstance(problem, DeltaError) or error_number(problem, str(problem)) is not None:
+            return self.storage(problem, "creating the table")
+        return ConfigurationError(
+            f"the table could not be created: {problem}",
+            operator=self.operator,
+            kept="nothing was written",
+            do="correct the options 'table_properties', 'partition_by' or 'path'",
+        )
+
+    def contended(self, doing: str, attempts: int) -> SparkExtError:
+        """The error for a commit that gave way to other writers in each of its attempts."""
+        return CommitError(
+            f"{doing} failed: other writers committed to the table first, {attempts} times in a row",
+            operator=self.operator,
+            kept="the epoch's files, not yet visible",
+            do="find out who commits to the table so often",
+        )

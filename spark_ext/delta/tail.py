@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_ext.delta import light_arrow
-from spark_ext.delta.actions import actions
+from spark_ext.delta.entries import actions
 
 _HARMLESS = frozenset({"commitInfo", "txn"})
 """Actions that say nothing of rows."""

@@ -13,7 +13,7 @@ _OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
 
 def sql(where: Where) -> str | None:
-    """The conditions as SQL; None when there are none."""
+    """The conditions as SQL, or None."""
     return " AND ".join(_condition(*it) for it in where) or None
 
 

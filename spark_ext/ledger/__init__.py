@@ -3,7 +3,7 @@
 Written by delta-rs, each commit fenced by the incarnation's number; readable by anything that reads Delta.
 """
 
-from spark_ext.delta.fence import Fence
+from spark_ext.delta.transactions import Fence
 from spark_ext.ledger.frames import LedgerFrames
 from spark_ext.ledger.identity import Incarnation
 from spark_ext.ledger.incarnation import start_incarnation

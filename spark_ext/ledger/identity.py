@@ -11,7 +11,7 @@ from typing import Final
 
 import psutil
 
-from spark_ext.delta.fence import Fence
+from spark_ext.delta.transactions import Fence
 from spark_ext.ledger.schema import JobRow
 from spark_ext.model.lineages import FIRST, LineageEvent, Lineages
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
-from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import NO_HOOKS
+from spark_ext.delta.transactions import Fence
 from spark_ext.delta.where import Where, sql
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger.columns import from_json

@@ -19,8 +19,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from spark_ext.delta import light_arrow
 from spark_ext.delta.failures import FAILURES, TableRef, guarded
-from spark_ext.delta.fence import Fence, Guard
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, write_files
+from spark_ext.delta.transactions import Fence, Guard
 from spark_ext.delta.where import Where, sql
 from spark_ext.errors import SparkExtError
 from spark_ext.failpoints import reach

@@ -33,7 +33,7 @@ class _Content:
     def __init__(self, data: bytes, at: int, errors: str) -> None:
         self.data, self.at, self.errors = data, at, errors
         self.left = len(data)
-        """How many items there may be, each of which has a byte at least."""
+        """How many items are allowed: each has a byte at least."""
 
     def take(self, size: int) -> bytes:
         end = self.at + size

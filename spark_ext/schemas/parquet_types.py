@@ -9,12 +9,29 @@ import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import types as spark
 
 from spark_ext.errors import refused
-from spark_ext.schemas.checks import SIMPLE, check_names, check_partitions
+
+SIMPLE: Final = (
+    spark.ByteType,
+    spark.ShortType,
+    spark.IntegerType,
+    spark.LongType,
+    spark.FloatType,
+    spark.DoubleType,
+    spark.DecimalType,
+    spark.BooleanType,
+    spark.StringType,
+    spark.CharType,
+    spark.VarcharType,
+    spark.DateType,
+    spark.TimestampType,
+    spark.TimestampNTZType,
+)
+"""Types whose values have a plain text form, and can therefore be part of a path."""
 
 _BAD_NAME = re.compile(r"[ ,;{}()\n\t=]")
 """Characters that Delta rejects in column names, because old Parquet readers do."""
@@ -195,3 +212,47 @@ def field_notes(table: spark.StructType) -> Iterator[tuple[str, str, Any]]:
             stack.append((f"{path}.element", kind.elementType))
         elif isinstance(kind, spark.MapType):
             stack += [(f"{path}.key", kind.keyType), (f"{path}.value", kind.valueType)]
+
+
+# -- checks of columns, whatever the format of the files --------------------------------------------------------------
+
+
+def check_names(kind: spark.DataType, who: str, path: str = "") -> None:
+    """Refuse columns, and fields at any depth, that most readers cannot tell apart."""
+    if isinstance(kind, spark.ArrayType):
+        check_names(kind.elementType, who, f"{path}element.")
+    elif isinstance(kind, spark.MapType):
+        check_names(kind.keyType, who, f"{path}key.")
+        check_names(kind.valueType, who, f"{path}value.")
+    elif isinstance(kind, spark.StructType):
+        seen: dict[str, str] = {}
+        for field in kind.fields:
+            name = f"{path}{field.name}"
+            if (other := seen.setdefault(name.lower(), name)) is not name:
+                what = f"columns '{other}' and '{name}' differ in case only"
+                raise refused(what, who, "rename one of them in the query")
+            check_names(field.dataType, who, f"{name}.")
+
+
+def check_partitions(schema: spark.StructType, partition_by: Sequence[str], who: str) -> None:
+    """Refuse partition columns that cannot be used."""
+    kinds = {field.name: field.dataType for field in schema.fields}
+    for name in partition_by:
+        if name not in kinds:
+            raise refused(
+                f"partition column '{name}' is not a column of the query; it has: {', '.join(kinds)}",
+                who,
+                "correct the option 'partition_by'",
+            )
+        if not isinstance(kinds[name], SIMPLE):
+            raise refused(
+                f"partition column '{name}' has the type {kinds[name].simpleString()}, which a path cannot hold",
+                who,
+                "partition by a column of a simple type",
+            )
+    if set(kinds) <= set(partition_by):
+        raise refused(
+            "no column is left for the files: all are partition columns",
+            who,
+            "leave at least one column out of 'partition_by'",
+        )

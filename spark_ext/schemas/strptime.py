@@ -35,7 +35,7 @@ _NONE = {
 """Why directives are refused that the C library passes over or converts wrongly, or that depend on the machine."""
 
 _ONE_OF = ("Yy", "YC", "mbBhj", "dej", "aAwuj", "HkIl", "M", "S", "p", "z")
-"""Directives of which a pattern has one at most: the C library would pass over the others."""
+"""Groups of directives; a pattern has at most one of each, as the C library passes over the others."""
 
 _TEXTS = {
     "Y": r"\s*\d{1,4}",

@@ -17,7 +17,7 @@ _DAY: Final = 86_400_000_000
 
 
 def undecodable(batch: pa.RecordBatch) -> str | None:
-    """The full name of a column that has a text that is not UTF-8; None: there is none."""
+    """The full name of a column that has a text that is not UTF-8, or None."""
     for path, values in _leaves(batch, _is_text):
         try:
             values.validate(full=True)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from spark_ext.model.token_bucket import TokenBucket
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -51,8 +53,8 @@ class Buckets:
     """Token buckets by key: each gains `rate` per second, up to `burst`. For one thread."""
 
     def __init__(self, rate: float, burst: int, most: int = 10_000) -> None:
-        self._rate, self._burst, self._most = rate, float(burst), most
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._rate, self._burst, self._most = rate, burst, most
+        self._by_key: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def take(self, key: str, now: float | None = None) -> float:
         """Take one.
@@ -64,13 +66,14 @@ class Buckets:
             0.0 when there was one, else the time until there is, s.
         """
         now = time.monotonic() if now is None else now
-        left, at = self._left.pop(key, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self._rate)
-        enough = left >= 1
-        self._left[key] = (left - 1 if enough else left, now)
-        if len(self._left) > self._most:
-            self._left.popitem(last=False)
-        return 0.0 if enough else (1 - left) / self._rate
+        bucket = self._by_key.pop(key, None) or TokenBucket(self._rate, now, burst=self._burst, held=self._burst)
+        self._by_key[key] = bucket
+        if len(self._by_key) > self._most:
+            self._by_key.popitem(last=False)
+        if not bucket.fill(now):
+            return bucket.wait_s
+        bucket.use(1)
+        return 0.0
 
 
 class Slots:

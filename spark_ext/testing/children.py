@@ -46,7 +46,7 @@ _PRELOADED: Final = [
     "httpcore",
     "psycopg",
     "spark_ext.delta.optimize",
-    "spark_ext.delta.orphans",
+    "spark_ext.delta.upkeep",
     "spark_ext.delta.sink_table",
     "spark_ext.sinks.http_2pc.sink",
     "spark_ext.sinks.kafka_2pc.producer",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from spark_ext.model.offsets import Position, Range, SourceOffset
-from spark_ext.sources.aligned import AlignedSource, Together
+from spark_ext.sources.aligned import Together
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
 
 
@@ -50,7 +50,7 @@ def watched(kind: type[ChannelSource], steps: dict[str, Advance]) -> type[Channe
     return Watched
 
 
-def check_together(source: AlignedSource, start: SourceOffset, end: SourceOffset, rows: int) -> None:
+def check_together(source: ChannelSource, start: SourceOffset, end: SourceOffset, rows: int) -> None:
     """Channels that advance together are all in progress from the first epoch on, and end in one and the same."""
     every = {channel.id for channel in source.discover()}
     if end.running.keys() not in (every, set()):

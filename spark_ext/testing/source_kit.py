@@ -85,7 +85,7 @@ class LaggingLedger:
         """No events: none are accepted in a run."""
         return ()
 
-    def look_again(self) -> None:
+    def refresh_events(self) -> None:
         """There is nothing to look at."""
 
     def barriers(self) -> tuple[Checkpoints, int]:

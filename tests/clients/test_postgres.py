@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ext.clients.postgres.connection import ConnectionOptions, Server
-from spark_ext.clients.postgres.names import Name, columns
+from spark_ext.clients.postgres.connection import ConnectionOptions, Name, Server, columns
 from spark_ext.clients.postgres.problems import to_error
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError
 

@@ -22,8 +22,8 @@ from spark_ext.failpoints import VARIABLE, FailPoint
 from spark_ext.ledger import Ledger, MaintenanceSettings, maintain
 from spark_ext.ledger.schema import ControlEventRow, ControlRequestRow, FinishedRow
 from spark_ext.model.control import Event
-from spark_ext.sources.runtime.ledger_view import PlannerView
 from spark_ext.sources.runtime.planner import Planner
+from spark_ext.sources.runtime.view import PlannerView
 from tests.control.states import State, now
 from tests.server.served import JOB, serving
 from tests.sources.memory import Log, Store, memory, registration

@@ -15,8 +15,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spark_ext.delta import fenced_log
 from spark_ext.delta.failures import TableRef
-from spark_ext.delta.fence import Fence, Held
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, Write, properties, write_files
+from spark_ext.delta.transactions import Fence, Held
 from spark_ext.errors import FencedError, SparkExtError, StateError, StorageError
 
 OLD, NEW = Fence("j", 1), Fence("j", 2)

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from spark_ext.delta.entries import Entry, parse
+from spark_ext.delta.entries import LogEntry, parse
 from spark_ext.delta.positions import before_all, difference, position_after
 from spark_ext.model.commits import Epoch
 
 UID = "out"
 
 
-def log(*commits: str) -> list[Entry]:
+def log(*commits: str) -> list[LogEntry]:
     """The commits from version 0 on.
 
     `1:5` is epoch 5 of lineage 1; `claim 1`, `roll 1 4`: the same lineage, back to version 4; `restore 4`; `other` adds
@@ -45,7 +45,7 @@ def log(*commits: str) -> list[Entry]:
     return entries
 
 
-def after(entries: list[Entry], lineage: int, number: int, query_id: str = "q") -> int:
+def after(entries: list[LogEntry], lineage: int, number: int, query_id: str = "q") -> int:
     epoch = Epoch(UID, lineage, query_id, number, 1)
     held = [entry.epoch[2] for entry in entries if entry.epoch is not None and entry.epoch[0] == epoch.application]
     return position_after(entries, len(entries) - 1, epoch, max(held, default=None))
@@ -104,7 +104,7 @@ def test_the_search_reads_no_more_than_it_has_to() -> None:
         def __init__(self, begin: int) -> None:
             self.begin = begin
 
-        def __getitem__(self, version: int) -> Entry:
+        def __getitem__(self, version: int) -> LogEntry:
             assert version >= self.begin
             return entries[version]
 

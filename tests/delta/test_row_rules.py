@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructType
 
 from spark_ext.delta.fenced_log import FencedLog
 from spark_ext.delta.row_rules import FRESH, LENGTH_NOTE, row_rules
-from spark_ext.delta.target_errors import TargetErrors
+from spark_ext.delta.sink_table import TargetErrors
 from spark_ext.errors import DataError, StorageError, UnsupportedTableError
 from spark_ext.storage import Location
 from spark_ext.testing.sink_bad_rows import BadRowsKit

@@ -17,8 +17,8 @@ from spark_ext.server.app import create_app
 from spark_ext.server.control_routes import LONGEST_WAIT
 from spark_ext.server.limits import Limits
 from spark_ext.server.served import ServedJob, ServedJobs
-from spark_ext.sources.runtime import bucket
-from spark_ext.sources.runtime.orders import MOST_BROADCASTS
+from spark_ext.sources.runtime import rates
+from spark_ext.sources.runtime.directives import MOST_BROADCASTS
 from spark_ext.steering.commands import Commands
 from tests.support import pages
 
@@ -118,7 +118,7 @@ def test_limits_are_those_of_the_code() -> None:
             f"{limits.refused_rate:.0f} per second on average, {limits.refused_burst} at once"
         ),
     }
-    assert (bucket.LEAST_S, bucket.BURST_S, bucket.MOST_S) == (0.1, 1.0, 10.0)
+    assert (rates.LEAST_S, rates.BURST_S, rates.MOST_S) == (0.1, 1.0, 10.0)
     for said in ("enough for a tenth of a second", "for up to ten seconds or two", "it keeps the rows of one second"):
         assert said in PAGE
     assert f"with `wait=SECONDS` ({LONGEST_WAIT} at most)" in PAGE

@@ -189,7 +189,7 @@ def test_an_exchange_that_was_made_anew_is_not_read_on(producer: Producer, tmp_p
     log = Log()
     log.plan(planner(producer))
     (tmp_path / "e").rename(tmp_path / "old")
-    with pytest.raises(ConfigurationError, match="there is no exchange in this folder"):
+    with pytest.raises(ConfigurationError, match="this folder contains no exchange"):
         planner(producer).next(log.offsets[-1])
     again = Producer(tmp_path / "e")
     again.start()
@@ -247,8 +247,8 @@ def test_a_row_of_a_partition_that_is_not_there_is_refused(producer: Producer, w
 @pytest.mark.parametrize(
     ("schema", "options", "message"),
     [
-        ("id bigint, p int", {"key": "nowhere"}, "there is no column 'nowhere'"),
-        ("id bigint", {}, "there is no column 'p'"),
+        ("id bigint, p int", {"key": "nowhere"}, "column 'nowhere' does not exist"),
+        ("id bigint", {}, "column 'p' does not exist"),
     ],
 )
 def test_columns_that_cannot_be_are_refused(tmp_path: Path, schema: str, options: dict[str, str], message: str) -> None:

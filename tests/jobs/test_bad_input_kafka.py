@@ -61,7 +61,7 @@ def test_what_the_start_of_a_job_refuses(lab: JobHarness, kafka: Broker) -> None
     asked = {"bootstrap_servers": kafka.login}
     cases: list[tuple[DataFrame, dict[str, str], tuple[str, ...]]] = [
         (source.selectExpr(MESSAGE), {"topic": "nowhere"}, ("'nowhere' cannot be written", "create the topic")),
-        (source.selectExpr("channel AS key"), {}, ("there is no column 'value'",)),
+        (source.selectExpr("channel AS key"), {}, ("column 'value' does not exist",)),
         (source.selectExpr("n AS value"), {}, ("column 'value' has the type bigint",)),
         (source.selectExpr(MESSAGE), {"transaction_timeout": "20 min"}, ("INVALID_TRANSACTION_TIMEOUT", "lower")),
         (source.selectExpr(MESSAGE), {**asked, "client_options": login("wrong-" + PASSWORD)}, ("credentials",)),

@@ -44,7 +44,7 @@ def test_what_the_start_of_a_job_refuses(lab: JobHarness, database: Database) ->
     """Before a query runs, and before anything is in the database; the same job then runs."""
     cases: list[tuple[dict[str, str], str, tuple[str, ...]]] = [
         ({"password": "x" + PASSWORD}, "", ("password authentication failed", f"/{database.name}")),
-        ({"create_table": "false"}, "", ("there is no table 'out'",)),
+        ({"create_table": "false"}, "", ("table 'out' does not exist",)),
         ({}, "CREATE TABLE out (channel text)", ("no column 'n'", "it has: channel")),
         ({}, "CREATE TABLE out (channel text, n date)", ("'n' has the type date", "bigint in the query")),
         ({}, "CREATE TABLE out (channel text, n bigint, at date NOT NULL)", ("'at' may not be null",)),
@@ -65,9 +65,9 @@ def test_what_the_start_of_a_job_refuses(lab: JobHarness, database: Database) ->
     ("given", "word"),
     [
         ({"password": "x" + PASSWORD}, "password authentication failed"),
-        ({"table": "nowhere"}, "there is no table"),
+        ({"table": "nowhere"}, "does not exist"),
         ({"table": "heap"}, "primary key"),
-        ({"key": "nr"}, "no key column 'nr'"),
+        ({"key": "nr"}, "key column 'nr' does not exist"),
     ],
 )
 def test_what_the_load_of_a_table_refuses(
@@ -89,7 +89,7 @@ def test_declared_columns_that_are_not_the_tables(lab: JobHarness, database: Dat
         reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **database.options)
         return delta_job(lab, reader.schema(schema).load().select("id"))
 
-    with refused(ConfigurationError, "source 'in'", "no column 'nr'"):
+    with refused(ConfigurationError, "source 'in'", "column 'nr' does not exist"):
         job("id bigint, nr int").run(progress=False)
     with refused(ConfigurationError, "source 'in'", "'at'", "date"):
         job("id bigint, at date").run(progress=False)

@@ -223,7 +223,7 @@ def replaced(table: Path) -> None:
 TARGETS: dict[str, tuple[Change, str]] = {
     "vacuumed": (vacuumed, "they were vacuumed"),
     "written-by-others": (appended, "another writer has changed its rows"),
-    "gone": (shutil.rmtree, "there is no table"),
+    "gone": (shutil.rmtree, "the table does not exist"),
     "replaced": (replaced, "it is not the table of the savepoint"),
 }
 

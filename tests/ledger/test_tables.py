@@ -14,7 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from spark_ext.delta.fence import Fence
+from spark_ext.delta.transactions import Fence
 from spark_ext.errors import FencedError, StateError, StorageError
 from spark_ext.ledger.columns import arrow_schema, to_arrow
 from spark_ext.ledger.schema import EpochRow, FinishedRow

@@ -15,7 +15,7 @@ from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, FinishedRow, In
 from spark_ext.model.lifecycle import IllegalTransition, State
 from spark_ext.queries.history import ASK_AFTER
 from spark_ext.queries.observer import LIST_EVERY
-from spark_ext.sources.runtime.ledger_view import PlannerView
+from spark_ext.sources.runtime.view import PlannerView
 from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.session import registry
 from spark_ext.spark.watching.query_events import Hint

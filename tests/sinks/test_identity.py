@@ -8,7 +8,7 @@ import pytest
 
 from spark_ext.errors import StateError
 from spark_ext.model.identity import OPTION, OUTSIDE, Identity
-from spark_ext.sinks.runtime.identity import identity_of
+from spark_ext.sinks.runtime.writer import identity_of
 
 WHO = "sink 'out'"
 

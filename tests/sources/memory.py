@@ -135,7 +135,7 @@ class FakeLedger:
         self.accepted.append(event)
         return event
 
-    def look_again(self) -> None:
+    def refresh_events(self) -> None:
         """There is nothing to look at."""
 
     def barriers(self) -> tuple[Checkpoints, int]:

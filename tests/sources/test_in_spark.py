@@ -210,7 +210,7 @@ def test_a_file_of_another_type_is_refused_before_its_rows_move(spark: SparkSess
 def test_load_refuses_what_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
-    for kind, message in (("files", "no file or folder"), ("delta_snapshot", "no Delta table")):
+    for kind, message in (("files", "no file or folder"), ("delta_snapshot", "is not a Delta table")):
         with pytest.raises(PySparkException) as refused:
             reader(spark, kind, "f10", path=tmp_path / "absent").load()
         found = from_text(str(refused.value))

@@ -11,7 +11,7 @@ from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.ledger import Ledger
 from spark_ext.model.offsets import Json, SourceOffset
-from spark_ext.sources.runtime.planned import planned_sources
+from spark_ext.sources.runtime.directives import planned_sources
 from tests.support.jobs import register
 from tests.support.operators import rows
 from tests.support.waiting import until

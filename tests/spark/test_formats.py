@@ -17,11 +17,11 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import ConfigurationError
 from spark_ext.queries import operators
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
-from spark_ext.sinks.runtime.adapter import SinkAdapter
+from spark_ext.sinks.runtime.writer import SinkAdapter
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.hybrid.source import Hybrid
-from spark_ext.sources.runtime.adapter import SourceAdapter
+from spark_ext.sources.runtime.reader import SourceAdapter
 from spark_ext.spark.session import formats
 
 SCHEMA = StructType().add("id", "long")

@@ -9,8 +9,7 @@ import pandas  # noqa: F401
 import pyarrow  # noqa: F401
 import pyspark.worker  # noqa: F401
 
-import spark_ext.sinks.runtime.adapter
-import spark_ext.sources.runtime.adapter
+import spark_ext.sinks.runtime.writer
 import spark_ext.sources.runtime.reader  # noqa: F401
 from spark_ext.spark.watching.worker_daemon import prepare
 from spark_ext.worker_internals import run_daemon

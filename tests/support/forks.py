@@ -63,7 +63,7 @@ def import_all() -> None:
     import spark_ext.sources.datagen
     import spark_ext.sources.end_of_input
     import spark_ext.sources.exchange
-    import spark_ext.sources.runtime.ledger_view  # noqa: F401
+    import spark_ext.sources.runtime.view  # noqa: F401
     import tests.support.daemon  # noqa: F401
 
 

@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_ext.delta.failures import FAILURES, guarded
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
-from spark_ext.delta.log_checkpoints import checkpoint_if_due
+from spark_ext.delta.upkeep import checkpoint_if_due
 from spark_ext.errors import StateError
 from spark_ext.exchange.contract import Decide, ExchangeLog
 from spark_ext.exchange.delta.segments import write_marker

@@ -210,7 +210,7 @@ def test_a_table_whose_log_alone_is_gone_is_not_made_anew(tmp_path: Path) -> Non
     path = tmp_path / "t"
     driver = begun(path, 0)
     shutil.rmtree(path / "_delta_log")
-    with pytest.raises(StateError, match="there is no table"):
+    with pytest.raises(StateError, match="the table does not exist"):
         driver.put(1)
     assert not (path / "_delta_log").exists()
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.schema import PrimitiveType
 
-from spark_ext.delta import log_checkpoints, sink_table
+from spark_ext.delta import sink_table, upkeep
 from spark_ext.errors import ConfigurationError, StorageError
 from spark_ext.sinks.contract import CommitOutcome
 from spark_ext.storage import Location
@@ -267,26 +267,26 @@ def test_the_log_is_checkpointed_behind_the_epochs(tmp_path: Path, monkeypatch: 
     driver.claim()
     for epoch in range(5):
         driver.run(epoch, numbered(epoch, epoch + 1))
-        for thread in list(log_checkpoints._running.values()):
+        for thread in list(upkeep._running.values()):
             thread.join()
-    assert log_checkpoints.newest_checkpoint(place) == 4
+    assert upkeep.newest_checkpoint(place) == 4
     # A process that starts anew continues from what is in the table.
-    monkeypatch.setattr(log_checkpoints, "_newest", {})
-    monkeypatch.setattr(log_checkpoints, "_running", {})
+    monkeypatch.setattr(upkeep, "_newest", {})
+    monkeypatch.setattr(upkeep, "_running", {})
     monkeypatch.setattr(sink_table, "_kept", sink_table._Kept())
     driver.run(5, numbered(5, 6))
-    assert not log_checkpoints._running
+    assert not upkeep._running
     driver.run(6, numbered(6, 7))
     driver.run(7, numbered(7, 8))
-    for thread in list(log_checkpoints._running.values()):
+    for thread in list(upkeep._running.values()):
         thread.join()
-    assert log_checkpoints.newest_checkpoint(place) == 8
+    assert upkeep.newest_checkpoint(place) == 8
     assert driver.run(7, numbered(7, 8)) is ALREADY, "the epochs' ids outlive the log's files"
     assert ids(tmp_path / "t") == list(range(8))
 
 
 def test_a_checkpoint_that_fails_is_logged_and_harms_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    thread = log_checkpoints.checkpoint_if_due(Location(str(tmp_path / "none")), 100, 100)
+    thread = upkeep.checkpoint_if_due(Location(str(tmp_path / "none")), 100, 100)
     assert thread is not None
     thread.join()
     assert "could not be checkpointed" in caplog.text

@@ -48,10 +48,10 @@ def test_small_files_become_one_and_the_rows_stay(tmp_path: Path) -> None:
 
 
 def _changes_data(path: Path) -> bool:
-    from spark_ext.delta.entries import Entries
+    from spark_ext.delta.entries import LogEntries
     from spark_ext.storage import Location
 
-    entry = Entries(Location.of(str(path), {}), "out", "me")[DeltaTable(path).version()]
+    entry = LogEntries(Location.of(str(path), {}), "out", "me")[DeltaTable(path).version()]
     assert entry.operation == "OPTIMIZE" and not entry.own
     return entry.changes_data
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_ext.delta import orphans
+from spark_ext.delta import upkeep
 from spark_ext.errors import FencedError
 from spark_ext.sinks.contract import Claim
 from spark_ext.storage import Location
@@ -131,10 +131,10 @@ def test_the_table_is_not_listed_for_live_files_when_nothing_can_be_an_orphan(
     def refuse(table: DeltaTable) -> frozenset[str]:
         raise AssertionError("the table's files were asked for")
 
-    monkeypatch.setattr(orphans, "committed_names", refuse)
+    monkeypatch.setattr(upkeep, "committed_names", refuse)
     found = DeltaTable(path)
     claim = Claim("out", "job", "job-1", 1, 0)
-    assert orphans.clean(Location(str(path)), found, claim, "me") == 0
+    assert upkeep.clean(Location(str(path)), found, claim, "me") == 0
 
 
 def test_through_a_uri(tmp_path: Path) -> None:

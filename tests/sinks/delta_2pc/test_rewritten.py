@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from pyspark.sql import types as spark
 
+from spark_ext.delta.merge import bounds_hold
 from spark_ext.delta.optimize import Optimize, run
-from spark_ext.delta.rewritten import bounds_hold
 from spark_ext.errors import ConfigurationError, DataError, UnsupportedTableError
 from spark_ext.model.commits import Task
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, table

@@ -271,7 +271,7 @@ def test_a_table_that_is_gone_or_another_one_or_older_is_refused(path: Path, tmp
     there = position(first, 1)
     shutil.rmtree(path)
     for driver in (Restore(path).restore, lambda at: Restore(path).sink().roll_back(Restore(path).its_claim, at)):
-        with pytest.raises(StateError, match="the table cannot be rolled back: there is no table"):
+        with pytest.raises(StateError, match="the table cannot be rolled back: the table does not exist"):
             driver(there)
     assert not path.exists()
     shutil.copytree(tmp_path / "backup", path)

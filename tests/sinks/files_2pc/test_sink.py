@@ -285,7 +285,7 @@ def test_a_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path) -> 
         "_files",
         "notes.txt",
     ]
-    with pytest.raises(ConfigurationError, match="no output of files_2pc"):
+    with pytest.raises(ConfigurationError, match="contains no output of files_2pc"):
         committed_files(tmp_path / "nowhere")
 
 

@@ -19,7 +19,7 @@ from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, Epoch, Task
 from spark_ext.sinks.http_2pc.addresses import Addresses, Allowed, checked, columns_of, hosts
-from spark_ext.sinks.http_2pc.chunks import Cut, Piece, chunks, pieces
+from spark_ext.sinks.http_2pc.chunks import ChunkPart, ChunkRule, chunks, pieces
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
 from spark_ext.spark.session import registry
 from spark_ext.testing.children import killed_at
@@ -113,7 +113,7 @@ def test_allowed_hosts() -> None:
     [
         ("https://h/{", "no other half"),
         ("https://h/a}", "no other half"),
-        ("https://h/{}", "no column's name"),
+        ("https://h/{}", "without a column's name"),
         ("https://{host}/a", "host cannot come from a column"),
         ("https://h/{id}?api_key=abcd", "parameter 'api_key' is a secret"),
     ],
@@ -139,10 +139,10 @@ def test_columns_that_are_refused_at_the_start(template: str, column: str | None
 
 
 def test_rows_of_one_address_share_a_request_and_no_others() -> None:
-    cut = Cut(rows=3, bytes=1000, body="lines")
+    cut = ChunkRule(rows=3, bytes=1000, body="lines")
     found = list(pieces(iter(["1", "2", "3", "4", "5"]), cut, iter(["a", "a", "b", "b", "a"])))
     assert [(piece.url, piece.lines) for piece in found] == [("a", "1\n2\n"), ("b", "3\n4\n"), ("a", "5\n")]
-    joined = list(chunks(iter([*found, Piece(1, "6\n", "a"), Piece(1, "7\n")]), cut))
+    joined = list(chunks(iter([*found, ChunkPart(1, "6\n", "a"), ChunkPart(1, "7\n")]), cut))
     assert [(chunk.url, chunk.body, chunk.last) for chunk in joined] == [
         ("a", b"1\n2\n", False),
         ("b", b"3\n4\n", False),

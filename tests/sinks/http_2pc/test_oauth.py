@@ -15,9 +15,8 @@ import tenacity
 
 from spark_ext import failpoints, masking
 from spark_ext.errors import CommitError, ConfigurationError
-from spark_ext.sinks.http_2pc import oauth, pace
+from spark_ext.sinks.http_2pc import oauth, sink
 from spark_ext.sinks.http_2pc.oauth import Grant, Token, reason_of, token_of
-from spark_ext.sinks.http_2pc.pace import Pace
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
 from spark_ext.spark.session import registry
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
@@ -76,13 +75,6 @@ def test_what_is_sent_for_a_token() -> None:
     assert "b:c" not in repr(Grant("https://h/token", "a", "b:c"))
 
 
-def test_times_for_requests_have_equal_distances() -> None:
-    """A pause is not made up for, and a request that was late does not move those after it."""
-    found = Pace(4.0)
-    assert [found.take(now) for now in (0.0, 0.0, 0.1)] == [0.0, 0.25, pytest.approx(0.4)]
-    assert [found.take(now) for now in (10.0, 10.0)] == [0.0, 0.25]
-
-
 # -- with an endpoint -------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +83,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
     monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setattr(oauth, "_tokens", {})
-    monkeypatch.setattr(pace, "_paces", {})
+    monkeypatch.setattr(sink, "_paces", {})
     monkeypatch.setattr(masking, "_known", frozenset())
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from spark_ext.errors import DataError
 from spark_ext.model.commits import Epoch
 from spark_ext.schemas.ddl import columns
-from spark_ext.sinks.http_2pc.chunks import Cut, Piece, chunks, pieces
+from spark_ext.sinks.http_2pc.chunks import ChunkPart, ChunkRule, chunks, pieces
 from spark_ext.sinks.http_2pc.client import Verdict, retry_after, verdict
 from spark_ext.sinks.http_2pc.rows import JsonRows
 
@@ -43,11 +43,11 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
 
 
 def test_many_small_tasks_make_few_requests_and_no_limit_is_passed() -> None:
-    cut = Cut(rows=5, bytes=40, body="array")
+    cut = ChunkRule(rows=5, bytes=40, body="array")
     lines = ['{"n":1}'] * 7 + ['{"n":"' + "ä" * 50 + '"}', '{"n":2}']
     found = list(pieces(iter(lines), cut))
     assert [piece.rows for piece in found] == [5, 2, 1, 1]
-    small = [Piece(1, f'{{"n":{n}}}\n') for n in range(12)]
+    small = [ChunkPart(1, f'{{"n":{n}}}\n') for n in range(12)]
     joined = list(chunks(iter(small), cut))
     assert [chunk.rows for chunk in joined] == [5, 5, 2]
     assert joined[2].body == b'[{"n":10},{"n":11}]'
@@ -55,20 +55,17 @@ def test_many_small_tasks_make_few_requests_and_no_limit_is_passed() -> None:
     assert list(chunks(iter([]), cut)) == []
 
 
-def test_a_key_names_the_job_unless_the_epoch_was_recorded_before_keys_did() -> None:
+def test_a_key_names_the_job() -> None:
     epoch = Epoch("out", 1, "q", 7, 2)
-    cut = Cut(rows=1, bytes=40, body="lines")
-    older = Cut.from_json('{"rows": 1, "bytes": 40, "body": "lines"}')
-    found = [Piece(1, "{}\n")] * 2
+    cut = ChunkRule(rows=1, bytes=40, body="lines")
+    found = [ChunkPart(1, "{}\n")] * 2
 
-    def keys(cut: Cut, job: str) -> list[str]:
+    def keys(cut: ChunkRule, job: str) -> list[str]:
         return [chunk.key(epoch) for chunk in chunks(iter(found), cut, job)]
 
-    assert keys(Cut.from_json(cut.to_json()), "1f") == ["out:1f:1:q:7:0", "out:1f:1:q:7:1"]
+    assert keys(ChunkRule.from_json(cut.to_json()), "1f") == ["out:1f:1:q:7:0", "out:1f:1:q:7:1"]
     assert keys(cut, "2e") != keys(cut, "1f")
-    assert keys(older, "1f") == ["out:1:q:7:0", "out:1:q:7:1"], "as they were sent"
-    assert keys(cut, "") == keys(older, ""), "outside a job"
-    assert {chunk.job for chunk in chunks(iter(found), older, "1f")} == {""}
+    assert keys(cut, "") == ["out:1:q:7:0", "out:1:q:7:1"], "outside a job"
 
 
 def test_rows_that_json_has_no_values_for() -> None:

@@ -119,7 +119,7 @@ def test_asking_for_a_topic_makes_none(kafka: Broker, tmp_path: Path) -> None:
         Sink(kafka, tmp_path, topic="no-such-1").sink().validate(VALUE)
     rows = Sink(kafka, tmp_path, columns("topic string, value string"), transactional_id=topic)
     rows.sink().validate(rows.schema)
-    with pytest.raises(ConfigurationError, match="there is no topic 'no-such-2'"):
+    with pytest.raises(ConfigurationError, match="the topic 'no-such-2' does not exist"):
         rows.commit(0, rows.write(0, [{"topic": "no-such-2", "value": "a"}]))
     with pytest.raises(ConfigurationError, match="'no-such-3' cannot be read"):
         KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": f"{topic},no-such-3"}).open()

@@ -91,7 +91,7 @@ def test_options_that_do_not_go_together(given: dict[str, str], words: str) -> N
 
 def test_without_a_topic_a_subject_is_needed() -> None:
     given = {"uid": "out", "bootstrap_servers": "b:1", "value_format": "avro", "schema_registry_url": "http://r"}
-    with pytest.raises(ConfigurationError, match="value_subject is needed: there is no option 'topic'"):
+    with pytest.raises(ConfigurationError, match="value_subject is needed, because the option 'topic' is not set"):
         KafkaSinkOptions.parse("kafka_2pc", given)
     assert KafkaSinkOptions.parse("kafka_2pc", {**given, "value_subject": "s"}).subject("value") == "s"
 
@@ -166,7 +166,7 @@ def test_the_same_with_a_registry_that_is_not_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "given", "words"),
     [
-        ("key string", {}, "there is no column 'value', and value_format=avro"),
+        ("key string", {}, "column 'value' does not exist, and value_format=avro"),
         ("value map<int, int>", {}, "the column 'value' has no form in Avro: it is a map with keys of the type int"),
         ("value struct<a: map<date, int>>", {}, "no form in Avro: 'a' is a map"),
         ("value struct<id: bigint>", {"value_version": "7"}, "does not have version 7"),

@@ -32,7 +32,7 @@ from tests.support.waiting import until
     [
         ("value bigint", "column 'value' has the type bigint, it must be string or binary"),
         ("value string, id bigint", "column 'id' has the type bigint, and is not a column of a message"),
-        ("key string", "there is no column 'value'"),
+        ("key string", "column 'value' does not exist"),
         ("value string, headers array<string>", "array<struct<key: string, value: binary>>"),
         ("value string, partition bigint", "column 'partition' has the type bigint, it must be int"),
     ],
@@ -43,7 +43,7 @@ def test_rows_that_are_no_messages_are_refused(kafka: Broker, tmp_path: Path, sc
 
 
 def test_without_a_topic_the_rows_have_to_say_it(kafka: Broker, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no column 'topic', and no option 'topic'"):
+    with pytest.raises(ConfigurationError, match="column 'topic' does not exist, and the option 'topic' is not set"):
         Sink(kafka, tmp_path).sink().validate(VALUE)
     sink = Sink(kafka, tmp_path, columns("topic string, value string"))
     with pytest.raises(DataError, match="its column 'topic' is null"):
@@ -57,7 +57,7 @@ def test_a_topic_or_partition_that_is_not_there_is_refused(kafka: Broker, tmp_pa
     topic = kafka.topic(partitions=2)
     sink = Sink(kafka, tmp_path, columns("topic string, partition int, value string"), transactional_id=topic)
     good = {"topic": topic, "partition": 1, "value": "a"}
-    with pytest.raises(ConfigurationError, match="there is no topic 'nowhere'"):
+    with pytest.raises(ConfigurationError, match="the topic 'nowhere' does not exist"):
         sink.commit(0, sink.write(0, [good, {**good, "topic": "nowhere"}]))
     with pytest.raises(ConfigurationError, match="has 2 partitions, and a row is for partition 2"):
         sink.commit(0, sink.write(0, [good, {**good, "partition": 2}]))

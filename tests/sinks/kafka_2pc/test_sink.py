@@ -224,7 +224,7 @@ def _two_batches(stream: bytes) -> int:
 def test_without_a_folder_to_stage_in_the_sink_says_so(kafka: Broker, tmp_path: Path) -> None:
     sink = Sink(kafka, tmp_path, topic="t")
     del sink.given["staging"]
-    with pytest.raises(ConfigurationError, match="no folder in which tasks can stage"):
+    with pytest.raises(ConfigurationError, match="tasks have no folder in which to stage"):
         sink.write(0, [{"value": "a"}])
     sink.given["checkpointLocation"] = str(tmp_path / "checkpoint")
     assert sink.write(0, [{"value": "a"}]).path.startswith(str(tmp_path / "checkpoint" / "staging"))
@@ -248,7 +248,7 @@ def test_the_last_record_is_found_behind_many_of_others(kafka: Broker, tmp_path:
     partition = record.partition()
     assert partition is not None
     kafka.send(epochs, [EpochRecord().to_bytes()] * 700, partition=partition, key="another")
-    assert sink.sink()._epochs.look() == EpochRecord(epochs={f"spark_ext:out:0:{QUERY}": 3})
+    assert sink.sink()._epochs.latest() == EpochRecord(epochs={f"spark_ext:out:0:{QUERY}": 3})
 
 
 def test_a_record_of_a_newer_release_is_refused(kafka: Broker, tmp_path: Path) -> None:

@@ -201,5 +201,5 @@ def test_an_epoch_without_a_record_is_not_one_without_bad_rows(database: Databas
     with pytest.raises(StateError, match="no record of epoch 1"):
         sink.kept_bad_rows(Epoch("out", 0, one.query_id, 1, 1, start=one.start))
     database.run("DROP TABLE out")
-    with pytest.raises(StateError, match="there is no table"):
+    with pytest.raises(StateError, match="the table does not exist"):
         sink.kept_bad_rows(first)

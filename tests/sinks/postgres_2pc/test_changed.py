@@ -1,4 +1,4 @@
-"""A table or record of `postgres_2pc` that others change, and a record of an older release."""
+"""A table or record of `postgres_2pc` that others change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
-from spark_ext.errors import FencedError, SparkExtError, StateError
+from spark_ext.errors import SparkExtError, StateError
 from spark_ext.testing.sink_driver import STATES, Driver, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
@@ -189,7 +189,7 @@ def test_a_table_that_is_gone_is_looked_for_in_each_schema_of_search_path(
     )
     target = used(database)
     database.run("DROP TABLE public.out")
-    with pytest.raises(StateError, match="there is no table, and epochs were committed to it"):
+    with pytest.raises(StateError, match="the table does not exist, and epochs were committed to it"):
         Driver(target, incarnation=2).claim()
     assert database.rows("SELECT to_regclass('out')") == [(None,)]
 
@@ -199,15 +199,3 @@ def test_rows_are_everybodys(database: Database) -> None:
     database.run("TRUNCATE out")
     Driver(target).run(1, numbered(5, 10))
     assert target.ids() == list(range(5, 10))
-
-
-def test_a_record_of_an_older_release_gets_the_new_columns(database: Database) -> None:
-    """It has neither the start's random number nor the table's."""
-    target = used(database)
-    database.run("ALTER TABLE spark_ext.sinks DROP COLUMN start_id, DROP COLUMN target_oid")
-    next_one = Driver(target, incarnation=2)
-    next_one.claim()
-    next_one.run(1, numbered(5, 10))
-    assert target.ids() == list(range(10))
-    with pytest.raises(FencedError, match="started twice"):
-        Driver(target, incarnation=2, start=5).claim()

@@ -127,7 +127,7 @@ def test_a_server_without_prepared_transactions() -> None:
 @pytest.mark.parametrize(
     ("table", "match"),
     [
-        (None, "there is no table 'out'"),
+        (None, "table 'out' does not exist"),
         ("CREATE TABLE out (id bigint)", "no column 'name'; it has: id"),
         ("CREATE TABLE out (id integer, name text)", "'id' has the type integer in the table, and bigint in the query"),
         ("CREATE TABLE out (id bigint, name numeric)", "'name' has the type numeric in the table, and string"),

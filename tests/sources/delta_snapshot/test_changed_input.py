@@ -67,8 +67,8 @@ def resized(path: Path) -> None:
 CHANGES: dict[str, tuple[Callable[[Path], object], type[TerminalError], str]] = {
     "recreated": (recreated, DataError, "was replaced by another one"),
     "vacuumed": (vacuumed, DataError, "no longer exists"),
-    "dropped": (shutil.rmtree, ConfigurationError, "no Delta table"),
-    "log dropped": (lambda path: shutil.rmtree(path / "_delta_log"), ConfigurationError, "no Delta table"),
+    "dropped": (shutil.rmtree, ConfigurationError, "is not a Delta table"),
+    "log dropped": (lambda path: shutil.rmtree(path / "_delta_log"), ConfigurationError, "is not a Delta table"),
     "rewritten": (resized, DataError, "bytes when it was discovered"),
 }
 

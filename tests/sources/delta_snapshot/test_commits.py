@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ext.sources.delta_snapshot.commits import DELETE, INSERT, Commit, appended, changed, mark_of, parse
-from spark_ext.sources.delta_snapshot.follow import Place
+from spark_ext.sources.delta_snapshot.follow import LogPosition
 
 NAMES = st.sampled_from(["a.parquet", "k=1/b%20b.parquet", "c.parquet", "d.parquet"])
 
@@ -117,5 +117,5 @@ def test_the_mark_is_of_the_whole_file() -> None:
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.text(max_size=3))
 def test_a_position_survives_json(version: int, file: int, row: int, mark: str) -> None:
-    place = Place(version, file, row, mark)
-    assert Place.of(json.loads(json.dumps(place.to_json()))) == place
+    place = LogPosition(version, file, row, mark)
+    assert LogPosition.of(json.loads(json.dumps(place.to_json()))) == place

@@ -7,7 +7,6 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -581,21 +580,6 @@ def test_a_snapshot_is_not_continued_in_another_version_of_its_number(tmp_path: 
     refused(run, StateError, "version 0 of .* has been read, and another commit has its number now")
 
 
-def test_a_snapshot_of_an_older_release_is_followed(tmp_path: Path) -> None:
-    """What its offset does not know of the version is taken from the log: while it is read, or when it has ended."""
-    for epochs in (1, 2):
-        table = tmp_path / str(epochs)
-        append(table, 0, 5)
-        run = started(table)
-        for _ in range(epochs):
-            run.epoch()
-        stage = {name: value for name, value in run.offset.stage.items() if name != "mark"}
-        run.offset = replace(run.offset, stage=stage)
-        append(table, 10, 1)
-        run.restart()
-        assert read(run) == [10]
-
-
 def test_a_vacuumed_file_and_a_damaged_commit_are_named(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     run = started(tmp_path, starting_version="0")
@@ -692,7 +676,7 @@ def test_options_that_do_not_go_together(tmp_path: Path, given: dict[str, str], 
 
 
 def test_what_it_reads_is_its_identity(tmp_path: Path) -> None:
-    """What is off is not part of it, so that a job of an older release continues."""
+    """What is off is not part of it, so that an option can be turned on and off."""
     plain = {"uid": "orders", "path": str(tmp_path)}
     assert DeltaSnapshot(plain).options.identity() == {"path": str(tmp_path)}
     followed = DeltaSnapshot({**plain, "follow": "true", "starting_version": "3", "changes": "true"})

@@ -89,7 +89,7 @@ def test_version_and_timestamp(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ConfigurationError, match=message):
             DeltaSnapshot(options(tmp_path, **more)).schema()
-    with pytest.raises(ConfigurationError, match="no Delta table"):
+    with pytest.raises(ConfigurationError, match="is not a Delta table"):
         DeltaSnapshot(options(tmp_path / "absent")).schema()
 
 

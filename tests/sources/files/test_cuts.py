@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ext.sources.files.cuts import even_cuts, parts_between
+from spark_ext.sources.files.row_groups import even_cuts, parts_between
 
 
 @given(start=st.integers(0, 50), length=st.integers(0, 50), cuts=st.lists(st.integers(-5, 110)))

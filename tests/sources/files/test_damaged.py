@@ -56,6 +56,7 @@ def read_elsewhere(*arguments: str) -> list[str]:
 
 
 def test_encrypted_columns_are_refused_and_others_are_read(tmp_path: Path) -> None:
+    """In a process of its own."""
     encrypted(tmp_path / "x.parquet", plain_footer=True)
     plain, secret = read_elsewhere(IN_ANOTHER_PROCESS, str(tmp_path), "a bigint", "b string")
     assert plain == "[{'a': 1}, {'a': 2}]"

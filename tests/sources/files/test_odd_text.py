@@ -117,6 +117,7 @@ for name, multiline in (("a.json", "false"), ("a.json", "true"), ("b.json", "tru
 
 
 def test_a_null_for_an_object_is_a_row_of_nulls(tmp_path: Path) -> None:
+    """In a process of its own."""
     (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbfnull\n{"id":1}\nnull')
     # The null is the first value of the second block.
     filled = b'{"id":1}' + b" " * (8 * 1024 * 1024 - 8)

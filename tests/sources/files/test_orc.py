@@ -142,7 +142,7 @@ def test_a_time_beyond_nanoseconds_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (b"", "no file to take the schema from|"),
+        (b"", "contains no file to take the schema from|"),
         (b"ORC", "damaged"),
         (b"PAR1" * 9, "its footer is damaged"),
         (b"\x00" * 300, "does not end as an ORC file"),

@@ -212,7 +212,7 @@ def test_options_are_refused_early(tmp_path: Path, more: dict[str, str], message
 def test_what_cannot_be_planned_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no file or folder"):
         Files(options(tmp_path / "absent")).schema()
-    with pytest.raises(ConfigurationError, match="no file to take the schema from"):
+    with pytest.raises(ConfigurationError, match="contains no file to take the schema from"):
         Files(options(tmp_path)).schema()
     (tmp_path / "x.csv").write_text("1\n")
     with pytest.raises(ConfigurationError, match=r"x\.csv.*does not contain the types"):

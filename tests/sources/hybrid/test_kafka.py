@@ -116,7 +116,7 @@ def test_a_topic_created_anew_while_the_history_is_read_is_refused(
         kafka.send_in_transaction(topic, [f"new-{n}" for n in range(20)], partition)
     if restart:
         run.restart()
-    with pytest.raises(DataError, match=f"topic '{topic}' was deleted and created anew") as refused:
+    with pytest.raises(DataError, match=f"topic '{topic}' was deleted and created again") as refused:
         while run.epoch():
             pass
     assert "in a new query" in refused.value.do

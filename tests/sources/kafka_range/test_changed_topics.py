@@ -8,7 +8,6 @@ import pytest
 
 from spark_ext.errors import ConfigurationError, DataError, TerminalError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.kafka import Broker
@@ -53,7 +52,7 @@ def test_a_topic_created_anew_with_more_messages_is_refused(kafka: Broker, endin
     anew(kafka, topic, 25)
     if restart:
         found.restart()
-    with pytest.raises(DataError, match=f"topic '{topic}' was deleted and created anew") as refused:
+    with pytest.raises(DataError, match=f"topic '{topic}' was deleted and created again") as refused:
         for _ in range(3):
             found.epoch()
     assert values(found) == before and "in a new query" in refused.value.do
@@ -64,7 +63,7 @@ def test_a_replay_from_a_topic_created_anew_is_refused(kafka: Broker, ending: st
     topic = kafka.topic()
     found = half_read(kafka, topic, ending)
     anew(kafka, topic, 25)
-    with pytest.raises(DataError, match="was deleted and created anew"):
+    with pytest.raises(DataError, match="was deleted and created again"):
         found.replay()
 
 
@@ -75,26 +74,6 @@ def test_a_topic_that_is_gone_is_refused_by_what_happened_to_it(kafka: Broker) -
     found.restart()
     with pytest.raises(TerminalError, match=f"topic '{topic}' was deleted"):
         found.epoch()
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_offsets_without_ids_are_still_read(kafka: Broker, ending: str) -> None:
-    """An older version has stored topic, partition and end; once it runs, the topic is watched."""
-    topic = kafka.topic()
-    kafka.send(topic, [f"old-{number}" for number in range(20)])
-    made = KafkaRange(
-        {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic, "ending": ending, "request_timeout": "9 s"}
-    )
-    old = Channel(f"{topic}-0", None, [topic, 0, 20 if ending == "latest" else None])
-    made.resume([old], frozenset())
-    made.declared = columns("value binary")
-    assert made.advance(old, 10, Limit()).end == 20
-    assert sum(batch.num_rows for batch in made.read(old, 10, 20)) == 10
-    if ending == "none":
-        anew(kafka, topic, 25)
-        time.sleep(0.03)  # the ends are looked up again after 20 ms
-        with pytest.raises(DataError, match="was deleted and created anew"):
-            made.advance(old, 20, Limit())
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -583,7 +583,7 @@ def _record(fields: list[dict[str, Any]]) -> str:
     [
         ('"null"', "the schema is always null"),
         ('["int", "string"]', "the schema is a union of 2 types"),
-        ('{"type": "record", "name": "R", "fields": []}', "record without fields: R"),
+        ('{"type": "record", "name": "R", "fields": []}', "record R, which has no fields"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}',
             "'next' contains itself: the record R",

@@ -189,7 +189,7 @@ def test_records_that_retention_removed_are_reported_or_skipped(kafka: Broker) -
 
 
 def test_a_topic_that_was_created_again_is_reported_by_its_offsets(kafka: Broker) -> None:
-    """Where its id is not known, as in offsets of older versions; see `test_changed_topics` for the others."""
+    """Where the brokers give topics no ids; see `test_changed_topics` for the others."""
     topic = kafka.topic()
     kafka.send(topic, named("a", 10))
     made = source(kafka, topic, ending="none")
@@ -198,7 +198,7 @@ def test_a_topic_that_was_created_again_is_reported_by_its_offsets(kafka: Broker
     kafka.make(topic)
     kafka.send(topic, ["other"])
     fresh = source(kafka, topic, ending="none")
-    channel = Channel(channel.id, None, channel.data[:3])
+    channel = Channel(channel.id, None, [*channel.data[:3], None])
     fresh.resume([channel], frozenset())
     with pytest.raises(DataError, match="ends at offset 1, but was read up to 10"):
         fresh.advance(channel, 10, Limit())

@@ -83,7 +83,7 @@ def test_names_may_be_in_quotes(database: Database) -> None:
     to_rest(found)
     assert sorted(row["Order, no"] for row in found.trace.all_rows().to_pylist()) == list(range(1, 21))
     assert found.trace.all_rows().column_names == ["Order, no", "word"]
-    with pytest.raises(ConfigurationError, match="there is no key column 'order'"):
+    with pytest.raises(ConfigurationError, match="key column 'order' does not exist"):
         run(database, table='"T, 1"', key='"order"').epoch()
 
 

@@ -41,7 +41,7 @@ def test_only_the_named_columns_are_read_in_their_order(table: Database) -> None
 
 
 def test_a_declared_column_that_is_not_among_them_is_refused(table: Database) -> None:
-    with pytest.raises(ConfigurationError, match="no column 'at'; there are: id, word"):
+    with pytest.raises(ConfigurationError, match="column 'at' does not exist; the columns are: id, word"):
         run(table, schema=columns("id bigint, at timestamp"), columns="id,word").epoch()
 
 

@@ -10,7 +10,7 @@ import pytest
 from spark_ext.model.configuration import Configuration
 from spark_ext.model.control import Delivery, Event
 from spark_ext.model.offsets import SourceOffset
-from spark_ext.sources.runtime.orders import OrderBook, Orders
+from spark_ext.sources.runtime.directives import DirectiveBook, Directives
 from spark_ext.spark.session.registry import Registration
 from tests.queries.fakes import FakeQuery
 from tests.sources.memory import FakeLedger, Store, memory
@@ -34,15 +34,15 @@ class Query:
         self.ledger = FakeLedger()
         self.ledger.accepted = [SET, ALIGN, LATER]
 
-    def plan(self, start: SourceOffset, *others: SourceOffset) -> Orders:
+    def plan(self, start: SourceOffset, *others: SourceOffset) -> Directives:
         """What a source does next, when these are the newest planned offsets."""
         self.spark.plan(start, *others)
         registration = replace(self.registration, uid=start.uid)
-        return OrderBook(memory(Store({})), registration, self.ledger).next(start)
+        return DirectiveBook(memory(Store({})), registration, self.ledger).next(start)
 
 
-def user(orders: Orders) -> dict[str, object]:
-    return orders.configuration.user("q")
+def user(directives: Directives) -> dict[str, object]:
+    return directives.configuration.user("q")
 
 
 def at(uid: str, barrier: int = 0, **values: object) -> SourceOffset:
@@ -58,16 +58,16 @@ def query(tmp_path: Path) -> Query:
 def test_until_the_barrier_has_passed_the_query_it_continues_and_obeys_nothing_later(
     query: Query, s: int, t: int
 ) -> None:
-    orders = query.plan(at("s", s), at("t", t))
-    assert not orders.hold and user(orders) == {} and orders.configuration.sequence <= 1
+    directives = query.plan(at("s", s), at("t", t))
+    assert not directives.hold and user(directives) == {} and directives.configuration.sequence <= 1
 
 
 @pytest.mark.parametrize("other", [at("t", 9), at("t", 11), at("t", ended=True)])
 def test_behind_the_barrier_it_stands_still_until_it_is_known_what_comes_of_it(
     query: Query, other: SourceOffset
 ) -> None:
-    orders = query.plan(at("s", 9), other)
-    assert orders.hold and orders.stamp is None and user(orders) == {}
+    directives = query.plan(at("s", 9), other)
+    assert directives.hold and directives.stamp is None and user(directives) == {}
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_what_has_come_of_it_is_the_same_for_all_sources(
     """Whether or not they have passed the barrier: there may be another one since, or the query is a new one."""
     query.ledger.accepted.append(outcome)
     s, t = (at(uid, barrier) for uid, barrier in zip("st", barriers, strict=True))
-    orders = [query.plan(s, t), query.plan(t, s)]
-    assert [user(one) for one in orders] == [found] * 2 and not any(one.hold for one in orders)
-    waits = orders[0].configuration.aligned
+    directives = [query.plan(s, t), query.plan(t, s)]
+    assert [user(one) for one in directives] == [found] * 2 and not any(one.hold for one in directives)
+    waits = directives[0].configuration.aligned
     assert waits.keys() == ({"1"} if outcome is VOID else set())
 
 
@@ -102,8 +102,8 @@ def test_after_an_aborted_barrier_another_one_follows(query: Query) -> None:
 def test_a_barrier_of_an_earlier_start_is_over(tmp_path: Path, barrier: int) -> None:
     """Nobody has obeyed the event behind it: those that had passed it stood still. It will have another one."""
     query = Query(tmp_path, incarnation=3)
-    orders = query.plan(at("s", barrier), at("t", barrier))
-    assert not orders.hold and user(orders) == {"b": 1} and orders.configuration.aligned.keys() == {"1"}
+    directives = query.plan(at("s", barrier), at("t", barrier))
+    assert not directives.hold and user(directives) == {"b": 1} and directives.configuration.aligned.keys() == {"1"}
 
 
 def test_without_events_the_configuration_is_empty(query: Query) -> None:
@@ -114,7 +114,7 @@ def test_without_events_the_configuration_is_empty(query: Query) -> None:
 def test_a_source_that_has_looked_in_vain_stands_still_too(query: Query) -> None:
     start, other = at("s", 9, control=1), at("t", 9, control=1)
     query.spark.plan(start, other)
-    book = OrderBook(memory(Store({})), query.registration, query.ledger)
+    book = DirectiveBook(memory(Store({})), query.registration, query.ledger)
     query.ledger.accepted = [SET]
     assert not any(book.next(start).hold for _ in range(2))
     query.ledger.accepted = [SET, ALIGN]

@@ -10,14 +10,14 @@ from typing import Any
 from spark_ext.model.barriers import Checkpoints
 from spark_ext.model.offsets import Position, Running, SourceOffset
 from spark_ext.sources.aligned import AlignedSource, Together
-from spark_ext.sources.contract import Channel, Limit, SourceOptions
+from spark_ext.sources.contract import Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.sources.runtime.planner import Planner
 from tests.sources.memory import FakeLedger, Store, memory, registration
 
 PENDING = Checkpoints(newest=4, pending=frozenset({4}))
 
 
-class Fed(AlignedSource):
+class Fed(AlignedSource, ChannelSource):
     """A source of two channels in which a step is one row of each; some steps carry a barrier."""
 
     def __init__(self, barriers: Mapping[int, int]) -> None:

@@ -6,7 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from spark_ext.sources.runtime.bucket import BURST_S, LEAST_S, MOST_S, Bucket
+from spark_ext.model.token_bucket import TokenBucket
+from spark_ext.sources.runtime.rates import BURST_S, LEAST_S, MOST_S, bucket
 
 
 class World:
@@ -14,7 +15,7 @@ class World:
 
     def __init__(self, rate: float, cost: float = 0.0, overhead: float = 0.0) -> None:
         self.now, self.cost, self.overhead = 1000.0, cost, overhead
-        self.bucket = Bucket(rate, self.now)
+        self.bucket = bucket(rate, self.now)
         self.epochs: list[tuple[float, int]] = []
 
     def run(self, seconds: float, available: int | None = None) -> int:
@@ -23,7 +24,7 @@ class World:
         left = available
         while self.now < end:
             self.now += 0.01
-            allowed = self.bucket.fill(self.now)
+            allowed = self.bucket.fill(self.now, MOST_S)
             rows = allowed if left is None else min(allowed, left)
             if allowed and rows < allowed:
                 self.bucket.clip()
@@ -57,12 +58,12 @@ def test_from_the_very_beginning_no_more_is_read_than_the_rate_brings() -> None:
 
 @given(rate=st.floats(0.01, 1e7), pauses=st.lists(st.floats(0, 100), min_size=1, max_size=20))
 def test_no_pattern_of_questions_gets_more_than_the_rate(rate: float, pauses: list[float]) -> None:
-    bucket, now, used = Bucket(rate, 0.0), 0.0, 0
+    found, now, used = bucket(rate, 0.0), 0.0, 0
     for pause in pauses:
         now += pause
-        allowed = bucket.fill(now)
+        allowed = found.fill(now, MOST_S)
         assert allowed <= max(rate * MOST_S, 1) + 1
-        bucket.use(allowed)
+        found.use(allowed)
         used += allowed
         assert used <= now * rate + 1e-3
 
@@ -71,7 +72,7 @@ def test_no_pattern_of_questions_gets_more_than_the_rate(rate: float, pauses: li
 def test_after_ten_minutes_without_input_one_second_is_read_at_once(rate: float) -> None:
     world = World(rate)
     world.run(600, available=0)
-    assert world.bucket.fill(world.now) <= max(1, rate * (BURST_S + 0.02))
+    assert world.bucket.fill(world.now, MOST_S) <= max(1, rate * (BURST_S + 0.02))
 
 
 def test_an_epoch_per_row_is_not_planned() -> None:
@@ -84,20 +85,20 @@ def test_an_epoch_per_row_is_not_planned() -> None:
 
 
 def test_what_is_read_beyond_the_tokens_is_waited_for() -> None:
-    bucket = Bucket(100, 0.0)
-    assert bucket.fill(1.0) == 100
-    bucket.use(1_100)
-    assert bucket.fill(10.9) == 0
-    assert bucket.wait_s == pytest.approx(0.2)
-    assert bucket.fill(11.1) == 10
+    found = bucket(100, 0.0)
+    assert found.fill(1.0, MOST_S) == 100
+    found.use(1_100)
+    assert found.fill(10.9, MOST_S) == 0
+    assert found.wait_s == pytest.approx(0.2)
+    assert found.fill(11.1, MOST_S) == 10
 
 
 def test_a_long_epoch_is_made_up_for_up_to_ten_seconds() -> None:
-    bucket = Bucket(100, 0.0)
-    assert bucket.fill(8.0) == 800
-    bucket.use(800)
-    assert bucket.fill(1_000.0) == 1_000
-    assert Bucket(100, 0.0).fill(1_000.0, 600.0) == 60_000
+    found = bucket(100, 0.0)
+    assert found.fill(8.0, MOST_S) == 800
+    found.use(800)
+    assert found.fill(1_000.0, MOST_S) == 1_000
+    assert bucket(100, 0.0).fill(1_000.0, 600.0) == 60_000
 
 
 def test_a_query_that_is_slower_than_the_limit_does_not_read_more_and_more_at_once() -> None:
@@ -108,8 +109,18 @@ def test_a_query_that_is_slower_than_the_limit_does_not_read_more_and_more_at_on
 
 
 def test_tokens_that_are_put_back_can_be_used_again() -> None:
-    bucket = Bucket(100, 0.0)
-    bucket.use(bucket.fill(1.0))
-    assert bucket.fill(1.0) == 0
-    bucket.use(-100)
-    assert bucket.fill(1.0) == 100
+    found = bucket(100, 0.0)
+    found.use(found.fill(1.0, MOST_S))
+    assert found.fill(1.0, MOST_S) == 0
+    found.use(-100)
+    assert found.fill(1.0, MOST_S) == 100
+
+
+def test_requests_at_equal_distances() -> None:
+    """A pause is not made up for, and a request that was late does not move those after it."""
+    found, waits = TokenBucket(4.0, 0.0, burst=1, least=0, held=1), []
+    for now in (0.0, 0.0, 0.1, 10.0, 10.0):
+        found.fill(now)
+        found.use(1)
+        waits.append(found.wait_s)
+    assert waits == [0.0, 0.25, pytest.approx(0.4), 0.0, 0.25]

@@ -96,7 +96,7 @@ def test_a_refused_value_and_the_former_one_are_obeyed_with_one_epoch(query: Que
     old = list(query.ledger.accepted)
     former = query.set(1)
     new, query.ledger.accepted = query.ledger.accepted, old
-    query.ledger.look_again = lambda: setattr(query.ledger, "accepted", new)  # type: ignore[method-assign]
+    query.ledger.refresh_events = lambda: setattr(query.ledger, "accepted", new)  # type: ignore[method-assign]
     for sequence in (former, bad):
         holds.release(query.place, 7, sequence)
     assert query.plans() and query.key == 1

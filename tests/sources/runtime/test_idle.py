@@ -9,8 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark_ext.model.offsets import SourceOffset
-from spark_ext.sources.runtime.idle import PATIENCE, PERIOD, Idle
-from spark_ext.sources.runtime.reader import ChannelReader
+from spark_ext.sources.runtime.reader import PATIENCE, PERIOD, ChannelReader, Idle
 from spark_ext.spark.session import registry
 from tests.sources.memory import Store, memory
 

@@ -39,7 +39,7 @@ class Asked:
     def sleep(self, until_: float) -> None:
         """Do what the thread does until a time."""
         while self.now < until_:
-            self.now = min(until_, self.now + max(0.01, self.live.look()))
+            self.now = min(until_, self.now + max(0.01, self.live.poll()))
 
     @property
     def noted(self) -> tuple[int | None, float | None] | None:

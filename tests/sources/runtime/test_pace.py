@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from spark_ext.sources.runtime.pace import FIRST, Pace
+from spark_ext.sources.runtime.rates import FIRST, Pace
 
 TARGET = 2_000
 

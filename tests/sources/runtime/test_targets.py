@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.runtime.planner import NoLedger, Planner
-from spark_ext.sources.runtime.targets import Targets
+from spark_ext.sources.runtime.stages import Targets
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.registry import Registration
 from tests.sources.memory import Log, Store, memory, registration, rows_of, run_to_end

@@ -1,8 +1,11 @@
-"""Checkpoints of a table's log, and the log's expiry, in a background thread of the committing process.
+"""Upkeep of a sink's table: checkpoints and expiry of its log, and files that dead incarnations have left.
 
 Without checkpoints a reader replays the log from its beginning. Delta's writers make them inside a commit; here the
 commit only checks whether one is due, and a thread with a handle of its own makes it. If the process dies meanwhile,
 the next commit finds it still due, because what counts is the newest checkpoint in the table.
+
+Of the files of dead incarnations those are deleted that the log does not refer to. Removed ones that it still remembers
+are left to vacuum.
 """
 
 from __future__ import annotations
@@ -13,10 +16,14 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
+from spark_ext.datafiles.orphans import delete_orphans
+from spark_ext.errors import StorageError
 from spark_ext.masking import logger
 
 if TYPE_CHECKING:
+    from spark_ext.model.commits import Claim
     from spark_ext.storage import Location
+
 
 _LOG = logger(__name__)
 
@@ -27,7 +34,7 @@ _running: dict[str, threading.Thread] = {}
 
 
 def newest_checkpoint(location: Location) -> int:
-    """The version of the table's newest log checkpoint; 0 when there is none."""
+    """The version of the table's newest log checkpoint, or 0."""
     try:
         raw = location.folder.find("_delta_log/_last_checkpoint")
         return int(json.loads(raw)["version"]) if raw else 0
@@ -61,3 +68,26 @@ def _checkpoint(location: Location) -> None:
     except Exception:
         # Only the speed of readers depends on it, and the next commit tries again.
         _LOG.warning("the log of %s could not be checkpointed", location.uri, exc_info=True)
+
+
+def committed_names(table: DeltaTable) -> frozenset[str]:
+    """Names of the files that the log refers to: live ones, and removed ones that it still remembers."""
+    import pyarrow as pa
+
+    paths = pa.table(table.get_add_actions().select(["path"])).column("path").to_pylist()
+    # A dry run without a retention time lists exactly what the log remembers as removed.
+    removed = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=False)
+    return frozenset(path.rpartition("/")[2] for path in (*paths, *removed))
+
+
+def clean(location: Location, table: DeltaTable, claim: Claim, who: str) -> int:
+    """Delete what dead incarnations have left; returns how many files."""
+    try:
+        return delete_orphans(location, claim, lambda: committed_names(table))
+    except OSError as problem:
+        raise StorageError(
+            f"files that an earlier incarnation left could not be deleted: {problem}",
+            operator=who,
+            kept="everything that was committed",
+            do=f"check the permissions of {location.uri}",
+        ) from problem

@@ -16,7 +16,7 @@ from spark_ext.model.configuration import Stamp
 from spark_ext.model.control import source
 from spark_ext.model.offsets import Json, Position, Running, SourceOffset
 from spark_ext.sources.contract import Channel
-from spark_ext.sources.runtime.orders import MOST_BROADCASTS, OrderBook
+from spark_ext.sources.runtime.directives import MOST_BROADCASTS, DirectiveBook
 from spark_ext.sources.runtime.planner import Planner
 from tests.sources.memory import FakeLedger, Log, Memory, Store, memory, registration, rows_of
 from tests.sources.runtime.test_barriers_planned import Fed, logged
@@ -141,14 +141,14 @@ def test_many_events_for_others_are_looked_at_once(job: Job) -> None:
         job.ledger.accepted.append(_foreign(job, number))
     assert job.epoch() is None
     looked: list[int] = []
-    original = OrderBook._mine
+    original = DirectiveBook._mine
 
-    def counted(self: OrderBook, start: SourceOffset, event: Any) -> bool:
+    def counted(self: DirectiveBook, start: SourceOffset, event: Any) -> bool:
         looked.append(event.sequence)
         return original(self, start, event)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OrderBook, "_mine", counted)
+        patch.setattr(DirectiveBook, "_mine", counted)
         assert job.epoch() is None and not looked
         job.ledger.accept("set_config", "query:other", {"key": "k", "value": 1})
         assert job.epoch() is None
@@ -451,7 +451,9 @@ def test_a_plan_that_did_not_become_an_epoch_is_made_again_with_what_came_meanwh
 def test_an_event_that_had_expired_is_not_obeyed_whoever_looks_and_whenever(tmp_path: Path) -> None:
     clock = [0.5]
     books = [
-        OrderBook(memory(Store({}), uid=uid), registration(checkpoint=str(tmp_path), uid=uid), ledger, lambda: clock[0])
+        DirectiveBook(
+            memory(Store({}), uid=uid), registration(checkpoint=str(tmp_path), uid=uid), ledger, lambda: clock[0]
+        )
         for ledger in [FakeLedger()]
         for uid in ("s", "t")
     ]
@@ -463,9 +465,9 @@ def test_an_event_that_had_expired_is_not_obeyed_whoever_looks_and_whenever(tmp_
     second = books[1].next(SourceOffset("t"))
     assert first.configuration == second.configuration
     assert first.configuration.user() == {"k": 1}
-    for orders in (first, second):
-        assert orders.stamp is not None
-        assert {name: one["status"] for name, one in orders.stamp.outcomes.items()} == {"e2": "expired"}
+    for directives in (first, second):
+        assert directives.stamp is not None
+        assert {name: one["status"] for name, one in directives.stamp.outcomes.items()} == {"e2": "expired"}
 
 
 def test_what_was_asked_of_an_earlier_history_is_not_done_again_and_what_is_in_force_stays(tmp_path: Path) -> None:

@@ -19,14 +19,17 @@ from spark_ext.model.configuration import Configuration, Stamp, concerns
 from spark_ext.model.control import JOB, Event, Scope, query, source
 from spark_ext.model.control_kinds import kinds
 from spark_ext.model.holds import holds_at
+from spark_ext.model.offsets import SourceOffset
+from spark_ext.model.query_offsets import source_offsets
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import Channel
-from spark_ext.sources.runtime.planned import planned_sources
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
-    from spark_ext.model.offsets import Json, Position, SourceOffset
+    from spark_ext.model.offsets import Json, Position
     from spark_ext.sources.contract import ChannelSource
     from spark_ext.spark.session.registry import Registration
+
 
 MOST_BROADCASTS: Final = 1_000
 """Events of the user's in one stamp; what comes after them waits for the next epoch."""
@@ -46,7 +49,7 @@ class EventView(Protocol):
     def events(self, after: int) -> Sequence[Event]:
         """The accepted events above a sequence, in their order."""
 
-    def look_again(self) -> None:
+    def refresh_events(self) -> None:
         """Let the next question for events be answered from the ledger as it is then."""
 
     def finished_channels(self, upto: int) -> Iterable[str]:
@@ -54,7 +57,7 @@ class EventView(Protocol):
 
 
 @dataclass(frozen=True)
-class Orders:
+class Directives:
     """What a source does in its next epoch."""
 
     configuration: Configuration
@@ -70,11 +73,11 @@ class Orders:
     """Whether the source plans nothing: its query is about to be restarted."""
 
 
-class OrderBook:
+class DirectiveBook:
     """The events of one source, as its planner obeys them.
 
     Args:
-        registration: what its job has registered; None outside a job: there are no events.
+        registration: what its job has registered; None outside a job, where no events are followed.
     """
 
     def __init__(
@@ -90,10 +93,10 @@ class OrderBook:
         self._wall_clock = wall_clock
         self._drain = registration.drain if registration else False
         self._final = 0
-        self._looked: tuple[SourceOffset, int, Orders] | None = None
+        self._looked: tuple[SourceOffset, int, Directives] | None = None
         self._finished: tuple[int, frozenset[str]] = (0, frozenset())
         self._in_vain: tuple[int, int] | None = None
-        """The last event obeyed, and the last of those after it, of which none concerns this source."""
+        """The last event obeyed, and the last later event, if none of those concerns this source."""
         self._released: set[int] = set()
         """Events at which the source was let go."""
         self._freed = False
@@ -105,39 +108,39 @@ class OrderBook:
             return NONE if not start.control else Configuration(start.control)
         return stamps.read(self._registration.checkpoint, start.stamp).seen_by(self._registration.query)
 
-    def next(self, start: SourceOffset) -> Orders:
+    def next(self, start: SourceOffset) -> Directives:
         """What the next epoch has to do."""
         before = self.configuration(start)
         if self._registration is None:
-            return Orders(before)
+            return Directives(before)
         later = self._view.events(start.control)
         seen = (start.control, later[-1].sequence if later else 0)
         if self._is_in_vain(start, later):
             self._in_vain = seen
-            return Orders(before, drain=self._drain, final=self._final)
+            return Directives(before, drain=self._drain, final=self._final)
         found, hold = self._obeyed(start, later)
         if self._freed:
             # What the driver has added before it let the source continue belongs into the same epoch.
             self._freed = False
-            self._view.look_again()
+            self._view.refresh_events()
             later = self._view.events(start.control)
             found, hold = self._obeyed(start, later)
         if hold == STAND:
-            return Orders(before, drain=self._drain, final=self._final, hold=True)
+            return Directives(before, drain=self._drain, final=self._final, hold=True)
         if not found and isinstance(hold, Event):
             holds.hold(self._registration.checkpoint, self._registration.start, hold.sequence, start.uid)
-            return Orders(before, drain=self._drain, final=self._final, hold=True)
+            return Directives(before, drain=self._drain, final=self._final, hold=True)
         if not found:
             # Spark asks an idle source every 10 ms: events for others are looked at once.
             waits = any(event.kind == "align" for event in later)
             self._in_vain = None if waits else seen
-            return Orders(before, drain=self._drain, final=self._final)
+            return Directives(before, drain=self._drain, final=self._final)
         last = found[-1][0].sequence
         if self._looked is not None and self._looked[:2] == (start, last):
             return self._looked[2]
-        orders = self._made(start, before, found)
-        self._looked = (start, last, orders)
-        return orders
+        directives = self._made(start, before, found)
+        self._looked = (start, last, directives)
+        return directives
 
     def _is_in_vain(self, start: SourceOffset, later: Sequence[Event]) -> bool:
         """Whether the events that have come since the last look in vain do not concern this source, either."""
@@ -245,7 +248,7 @@ class OrderBook:
 
     # -- what follows from them ---------------------------------------------------------------------------------------
 
-    def _made(self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]]) -> Orders:
+    def _made(self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]]) -> Directives:
         mine = self._registration
         assert mine is not None
         obeyed: list[Event] = []
@@ -265,7 +268,7 @@ class OrderBook:
         # Those that are left out were obeyed, too: as if they did not exist.
         after = replace(before.after(obeyed), sequence=found[-1][0].sequence)
         stamp = Stamp(after, start.control, tuple(broadcasts), outcomes, mine.query)
-        return Orders(after, stamp, self._drain, self._final, jumps)
+        return Directives(after, stamp, self._drain, self._final, jumps)
 
     def _mine(self, start: SourceOffset, event: Event) -> bool:
         assert self._registration is not None
@@ -367,7 +370,7 @@ def is_paused(configuration: Configuration, of_query: str, uid: str) -> bool:
 
 
 def paused_channels(configuration: Configuration, uid: str) -> frozenset[str]:
-    """The channels of a source of which nothing is read."""
+    """The paused channels of a source."""
     mine = f"{source(uid)}/"
     paused = configuration.standing.get("pause", {})
     return frozenset(target.removeprefix(mine) for target in paused if target.startswith(mine))
@@ -380,3 +383,15 @@ def interval_ms(configuration: Configuration, of_query: str, given: int) -> int:
         if found is not None:
             return int(found["interval"])
     return given
+
+
+def planned_sources(checkpoint: str) -> dict[str, SourceOffset]:
+    """The newest planned offsets of a query's channel sources, by uid; empty before the first epoch.
+
+    Args:
+        checkpoint: path or URI of the query's checkpoint directory.
+    """
+    log = SparkLog(checkpoint)
+    newest = log.newest_offsets()
+    logged = None if newest is None else log.offsets(newest)
+    return {} if logged is None else source_offsets(logged)
