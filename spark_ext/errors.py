@@ -75,6 +75,11 @@ class SparkExtError(Exception):
         lines += [f"  {label} {text}" for label, text in self._details() if text]
         return "\n".join(lines)
 
+    def with_stack(self, stack: str) -> SparkExtError:
+        """The same error, with the stack traces of what it came through."""
+        self.stack = stack
+        return self
+
     def within(self, who: str) -> SparkExtError:
         """The same error, placed in a job or query unless it names it: what raised it may know its own uid only.
 
@@ -140,7 +145,7 @@ class StateError(TerminalError):
 
 
 class JobRunningError(StateError):
-    """Another run of the job is under way. Transient for whoever can wait: nothing was changed."""
+    """Another run of the job is under way. Transient for those that can wait: nothing was changed."""
 
     code = "RUNNING"
 
@@ -225,7 +230,7 @@ class CommitError(TransientError):
 
 
 class CheckpointError(TransientError):
-    """A checkpoint of the job was refused or aborted. The job continues, and the next one decides anew."""
+    """A checkpoint of the job was refused or aborted. The job continues, and the next one is independent of it."""
 
     code = "CHECKPOINT"
 
@@ -271,7 +276,7 @@ _RENDERED = re.compile(
 
 
 def from_text(text: str, *, marked: bool = False) -> SparkExtError | None:
-    """The last error of this package in a stack trace, as an object; None if there is none.
+    """The last error of this package in a stack trace, as an object; None if it has none.
 
     Args:
         text: of a worker's failure, as Spark returns it.

@@ -133,7 +133,7 @@ class Composition:
         values = found.user(spec.uid)
         if not spec.built.differs(values):
             return replace(spec, built=replace(spec.built, values=values, sequence=found.sequence))
-        return spec.built.builder.build(values, found.sequence)
+        return spec.built.build(values, found.sequence)
 
     def _append(self, spec: QuerySpec) -> None:
         self.refuse_repeated(spec, self.specs)

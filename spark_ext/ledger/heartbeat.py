@@ -30,7 +30,7 @@ SILENT_AFTER: Final = 60_000
 
 
 Vitals = Mapping[str, Mapping[str, Any]]
-"""What a driver says of its queries with a beat, by uid, as JSON; see `queries.vitals`."""
+"""What a driver says of its queries with a beat, by uid, as JSON; see `queries.history`."""
 
 
 @dataclass(frozen=True)

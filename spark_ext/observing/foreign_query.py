@@ -16,7 +16,7 @@ from spark_ext.model.definitions import QueryDefinition
 from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
 from spark_ext.observing.epochs import ObservedEpochs
-from spark_ext.queries.describe_failure import SparkFailure, diagnosed
+from spark_ext.queries.describe_failure import QueryFailures, SparkFailure
 from spark_ext.queries.watched import WatchedQuery
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.watching.query_events import hints_of
@@ -88,9 +88,10 @@ class ForeignQuery:
         self.lineage = lineage
         self.live = False
         self.run: Run | None = None
-        self.who = f"job '{context.job}', query '{uid}'"
+        self.who = context.operator(uid)
         self.watched = WatchedQuery(uid, self.who, context)
         self._context = context
+        self._failures = QueryFailures(uid, self.who, context)
         self._clock = clock
         self._epochs = ObservedEpochs(clock, divides=context.settings.epoch_parts)
         self._before = before
@@ -224,16 +225,8 @@ class ForeignQuery:
     def _failed(self, failure: BaseException) -> None:
         epoch = self.committed + 1
         judged = SparkFailure.of(failure, self._context.classifier, job=self._context.job, query=self.uid, epoch=epoch)
-        found = diagnosed(judged, self.who, self.committed, self._context.classifier, self.uid)
-        incident = self._context.write_behind.incident(
-            self.who,
-            "failure",
-            found.error.what,
-            NOTHING_IS_DONE,
-            found.stored,
-            found.verdict.labels,
-            fingerprint=found.fingerprint,
-        )
+        found = self._failures.diagnosed(judged, self.committed)
+        incident = self._failures.record(found.error.what, NOTHING_IS_DONE, found)
         self._become(State.FAILED, found.error.what, incident)
 
     # -- what is recorded ---------------------------------------------------------------------------------------------
@@ -262,7 +255,7 @@ class ForeignQuery:
 
     def _become(self, state: State, reason: str = "", incident: str | None = None) -> None:
         self._state, self._reason = state, reason
-        self.watched.incident = incident
+        self.watched.attribute(incident)
         self._show()
 
     def _show(self) -> None:

@@ -108,6 +108,6 @@ class Monitor:
             idle = look.phase is Phase.IDLE and run.watched.progress.settled
             pace.wait = min(SELDOM, 2 * pace.wait) if idle else self._every
             pace.at = time.monotonic() + pace.wait - self._every / 2
-            run.watched.looked(look)
+            run.watched.polled(look)
             stalls.look(run, look, activity)
         self._context.wake.set()

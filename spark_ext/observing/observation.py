@@ -37,8 +37,8 @@ from spark_ext.observing.sampler import Sampler
 from spark_ext.observing.snapshot import live
 from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.context import WatchContext
-from spark_ext.queries.lost_spark import lost_spark
-from spark_ext.queries.vitals import vitals
+from spark_ext.queries.history import vitals
+from spark_ext.queries.spark_query import lost_spark
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.watching.query_events import hint_of
 

@@ -39,7 +39,7 @@ AGAIN: Final = 0.25
 """When it is looked for again if Spark's store did not have it yet, s."""
 
 AT_ONCE: Final = 10
-"""Queries of which an epoch is looked at in one second; of more than so many each is looked at less often."""
+"""Queries whose epochs are sampled within one second; with more queries each is sampled less often."""
 
 NOTICED: Final = EVERY / AT_ONCE
 """How often the thread looks whether a query has committed an epoch, which asks nobody, s."""
@@ -100,7 +100,7 @@ class Sampler:
             if jobs is None or (known is not None and known.epoch >= jobs[0].epoch):
                 self._next[run.uid] += AGAIN - EVERY
             elif not self._over.is_set():
-                run.figures.sample = _sample(times, run, jobs)
+                run.figures.sampled(_sample(times, run, jobs))
         self._context.wake.set()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.history import EpochHistory
     from spark_ext.queries.spec import OperatorSpec, QuerySpec
+    from spark_ext.queries.worker import Worker
 
 _FIELDS: Final = ("uid", "on_bad_row", "bad_rows_path", "max_bad_share", "max_bad_rows")
 
@@ -30,17 +31,26 @@ class BadRowsWatch:
     """Knows up to which epoch bad rows were moved, and how many there were in this run.
 
     `move` is for the query's worker, all else for the thread that decides.
-
-    Args:
-        spec: the query.
-        context: the job's.
-        lineage: the query's.
-        checkpoint: path or URI of Spark's checkpoint directory of the query.
     """
 
-    def __init__(self, spec: QuerySpec, context: JobContext, lineage: int, checkpoint: str) -> None:
-        self._query, self._context, self._lineage, self._checkpoint = spec.uid, context, lineage, checkpoint
-        self._who = f"job '{context.job}', query '{spec.uid}'"
+    def __init__(
+        self,
+        spec: QuerySpec,
+        context: JobContext,
+        lineage: int,
+        *,
+        history: EpochHistory,
+        worker: Worker,
+        clock: Callable[[], float],
+    ) -> None:
+        self._query, self._context, self._lineage = spec.uid, context, lineage
+        self._checkpoint = context.checkpoint_of(spec.uid)
+        self._operator = context.operator(spec.uid)
+        self._worker = worker
+        self._clock = clock
+        self._history = history
+        self._failure: SparkExtError | None = None
+        """Why they could not be moved."""
         self._limits = {source.uid: _limits(source) for source in spec.sources if _quarantines(source)}
         sink = spec.sink
         self._limits_of_sink = _limits(sink) if sink is not None and _quarantines(sink) else None
@@ -52,7 +62,7 @@ class BadRowsWatch:
         self._waits = False
         """Whether something was waiting at the last lookup, perhaps for an epoch that is repeated now."""
         self._again_at = float("-inf")
-        self._outage = Outage("the table of bad rows, or what waits for it,", self._who, context)
+        self._outage = Outage("the table of bad rows, or what waits for it,", self._operator, context)
         self._settler: Settler | None = None
         self._lock = threading.Lock()
         self._arrived: list[Moved] = []
@@ -72,13 +82,22 @@ class BadRowsWatch:
         """Whether all bad rows up to an epoch have been moved."""
         return not (self._uids or self._sinks) or (self._upto is not None and self._upto >= committed)
 
-    def due(self, committed: int, now: float, *, last: bool = False) -> bool:
-        """Whether `move` is to be called. Where nothing waits that is found out here, at the cost of a lookup.
+    def poll(self, committed: int, *, stopping: bool, last: bool = False) -> SparkExtError | None:
+        """Have the worker move what waits; returns why the query has to be given up, or None.
 
         Args:
             committed: the newest committed epoch.
-            now: s, on a clock that never goes back. On an object store, where a lookup is a request, once a second.
-            last: whether the job is ending: then it is not waited for.
+            stopping: whether the query is being stopped: then limits matter no more.
+            last: whether the job is ending. What was committed last may not be known then; Spark's log is asked.
+        """
+        if self.due(committed + last, self._clock(), last=last) and (last or not self._worker.busy):
+            self._worker.do("moving bad rows", self.move, lambda outcome: self.moved(outcome.problem(), committed))
+        return self._failure or (None if stopping else self._exceeded())
+
+    def due(self, committed: int, now: float, *, last: bool = False) -> bool:
+        """Whether `move` is to be called. Where nothing waits that is found out here, at the cost of a lookup.
+
+        On an object store, where a lookup is a request, once a second.
         """
         if self.settled(committed) or not self._outage.due(now) or (now < self._again_at and not last):
             return False
@@ -110,11 +129,7 @@ class BadRowsWatch:
         return self._settler
 
     def move(self) -> None:
-        """Move what committed epochs have left.
-
-        Raises:
-            SparkExtError, OSError: some of it could not be moved.
-        """
+        """Move what committed epochs have left."""
         settler = self._settle()
         for uid in self._uids:
             found = settler.settle(uid)
@@ -125,17 +140,14 @@ class BadRowsWatch:
             with self._lock:
                 self._arrived += of_sinks
 
-    def moved(self, problem: Exception | None, upto: int, now: float) -> SparkExtError | None:
-        """`move` has returned: count what it has moved.
+    def moved(self, problem: Exception | None, upto: int) -> None:
+        """`move` has returned: count what it has moved. It is called again if it has failed.
 
         Args:
             problem: what it has raised; None: nothing.
             upto: the newest epoch that was committed before it.
-            now: s, on a clock that never goes back.
-
-        Returns:
-            Why the query has to be given up; None: it has not, and `move` is called again if it has failed.
         """
+        now = self._clock()
         with self._lock:
             arrived, self._arrived = self._arrived, []
         for one in arrived:
@@ -145,17 +157,17 @@ class BadRowsWatch:
             if not self._local:
                 self._again_at = now + LIST_EVERY
             self._upto = upto if self._upto is None else max(upto, self._upto)
-            return None
-        if isinstance(problem, UNREADABLE):
-            return self._outage.failed(problem, now)
-        return as_error(problem, self._who)
+        elif isinstance(problem, UNREADABLE):
+            self._failure = self._outage.failed(problem, now)
+        else:
+            self._failure = as_error(problem, self._operator)
 
     def _count(self, moved: Moved) -> None:
         who = f"{moved.role} '{moved.uid}'"
         if not self.counts[moved.uid]:
             what = f"{who} has bad rows: {moved.rows} in epoch {moved.epoch}"
             action = f"moved into the table {moved.table}"
-            self._context.write_behind.incident(f"{self._who}, {who}", "bad_rows", what, action)
+            self._context.write_behind.incident(f"{self._operator}, {who}", "bad_rows", what, action)
         self.counts[moved.uid] += moved.rows
         self._tables[moved.uid] = moved.table
         if moved.role == "source":
@@ -176,15 +188,11 @@ class BadRowsWatch:
             )
         )
 
-    def exceeded(self, history: EpochHistory) -> DataError | None:
-        """Why the job has to stop: a source or the sink has more bad rows than it allows.
-
-        Args:
-            history: of the query's epochs in this run.
-        """
+    def _exceeded(self) -> DataError | None:
+        """A source or the sink has more bad rows than it allows."""
         for uid, bad in self.counts.items():
             limits = self._limits.get(uid)
-            what = None if limits is None else limits.exceeded(bad, history.rows_of(uid, self._newest))
+            what = None if limits is None else limits.exceeded(bad, self._history.rows_of(uid, self._newest))
             if what is not None:
                 return self._too_many(what, "source", uid, "correct the input or the declared schema")
         limits = self._limits_of_sink
@@ -198,7 +206,7 @@ class BadRowsWatch:
     def _too_many(self, what: str, role: str, uid: str, do: str) -> DataError:
         return DataError(
             f"{what}; they are in the table {self._tables[uid]}",
-            operator=f"{self._who}, {role} '{uid}'",
+            operator=f"{self._operator}, {role} '{uid}'",
             kept="all committed epochs, and the bad rows in their table",
             do=f"look at the column 'reason' of that table; {do}, or raise the limit, and start the job again: it "
             "continues behind these rows",

@@ -19,7 +19,7 @@ IDLE_WITHIN: Final = 1.0
 """For how long a query of Spark's own sources may be between two epochs and seem busy before it is stopped, s."""
 
 
-class Phase(Enum):
+class RestartPhase(Enum):
     """How far it has come."""
 
     WAITING = "waiting for the boundary"
@@ -37,7 +37,7 @@ class Phase(Enum):
 
 @dataclass
 class BoundaryRestart:
-    """A restart that is wanted. Changed by the query's run; for the deciding thread."""
+    """A restart that is wanted. Its steps are taken by the query's launcher; for the deciding thread."""
 
     sequence: int
     """Of the event before which the sources hold; from then on the query has passed it."""
@@ -45,11 +45,11 @@ class BoundaryRestart:
     """Until when the query has to come to a boundary, s on its clock."""
     begun: float
     """When it was wanted, s on the same clock."""
-    spec: QuerySpec | None = None
-    """The query as it is to run; None: as it does."""
+    spec: QuerySpec
+    """The query as it is to run."""
     prepare: Callable[[], None] | None = None
     """What has to be done before it is started, on the worker's thread."""
-    phase: Phase = Phase.WAITING
+    phase: RestartPhase = RestartPhase.WAITING
     completed: int | None = None
     """The epoch that was interrupted, and has been run to its end."""
     epoch: int = -1
@@ -57,29 +57,54 @@ class BoundaryRestart:
     took_ms: int = 0
     why: str = ""
     """Why it is late or over."""
-    idle_since: float | None = field(default=None, repr=False)
+    _idle_since: float | None = field(default=None, init=False, repr=False)
     """Since when no epoch was planned and not committed, s."""
 
     @property
     def over(self) -> bool:
         """Whether nothing more comes of it."""
-        return self.phase in (Phase.DONE, Phase.LATE, Phase.OVER)
+        return self.phase in (RestartPhase.DONE, RestartPhase.LATE, RestartPhase.OVER)
 
-    @property
-    def completing(self) -> bool:
-        """Whether only the epoch that is planned is to be run."""
-        return self.phase is Phase.COMPLETING
+    def enter(self, phase: RestartPhase) -> None:
+        """Take the next step."""
+        self.phase = phase
 
-    def done(self, epoch: int, now: float) -> None:
-        """The query runs again.
+    def complete(self, epoch: int) -> None:
+        """An epoch was interrupted: it is run to its end."""
+        self.phase, self.completed = RestartPhase.COMPLETING, epoch
+
+    def ended(self, *, failed: bool, ends_itself: bool) -> bool:
+        """The Spark query has ended; returns whether that is a step of the restart.
 
         Args:
-            epoch: its first one.
-            now: s.
+            failed: with a failure.
+            ends_itself: whether Spark ends it when there is nothing to read. It may do so while the sources hold: that
+                is not the end of its input.
         """
-        self.phase, self.epoch = Phase.DONE, epoch
+        by_itself = (RestartPhase.COMPLETING, RestartPhase.WAITING) if ends_itself else (RestartPhase.COMPLETING,)
+        expected = self.phase is RestartPhase.STOPPING or (not failed and self.phase in by_itself)
+        if expected:
+            self.phase = RestartPhase.STOPPED
+        return expected
+
+    def idle_for(self, now: float, *, unsettled: bool) -> float | None:
+        """How long no epoch has been under way, s; None: one is.
+
+        Args:
+            now: s, on the query's clock.
+            unsettled: whether an epoch is planned and not committed.
+        """
+        if unsettled:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        return None if self._idle_since is None else now - self._idle_since
+
+    def done(self, epoch: int, now: float) -> None:
+        """The query runs again."""
+        self.phase, self.epoch = RestartPhase.DONE, epoch
         self.took_ms = round((now - self.begun) * 1000)
 
-    def give_up(self, phase: Phase, why: str) -> None:
+    def give_up(self, phase: RestartPhase, why: str) -> None:
         """It does not take place."""
         self.phase, self.why = phase, why

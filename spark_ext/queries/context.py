@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WatchContext:
-    """What those need who watch queries and write down what they see: of a job, or of queries of others."""
+    """What the parts share that watch queries, of a job or of others, and record what they see."""
 
     job: str
     job_id: str
@@ -34,9 +34,17 @@ class WatchContext:
     write_behind: WriteBehind
     """Rows on their way to the ledger."""
     wake: threading.Event
-    """Set to make whoever decides look at once."""
+    """Set to make the deciding thread poll at once."""
     classifier: Classifier = field(default_factory=Classifier, kw_only=True)
     """Judges failures."""
+
+    def operator(self, query: str) -> str:
+        """Job and query, for messages."""
+        return f"job '{self.job}', query '{query}'"
+
+    def checkpoint_of(self, query: str) -> str:
+        """Spark's checkpoint directory of a query."""
+        return checkpoint_of(self.state, query)
 
 
 @dataclass(frozen=True)

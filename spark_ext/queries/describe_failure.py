@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import RESET, ConfigurationError, SparkExtError, StateError, StorageError, from_text
 from spark_ext.failures.classifier import Classifier
@@ -19,6 +19,9 @@ from spark_ext.failures.verdict import Verdict
 from spark_ext.masking import mask
 from spark_ext.model.restarts import Handling
 from spark_ext.spark.backend.failures import evidence_of
+
+if TYPE_CHECKING:
+    from spark_ext.queries.context import WatchContext
 
 CHANGED: Final = "definition changed"
 """The label `cause` of a state or checkpoint that does not fit the query."""
@@ -33,15 +36,13 @@ LONGEST_STACK: Final = 20_000
 class SparkFailure(Exception):
     """A failure with what is known of it, read while Spark was still there; its text has the stack of the JVM."""
 
-    def __init__(self, text: str, evidence: Evidence, verdict: Verdict | None = None) -> None:
+    def __init__(self, text: str, evidence: Evidence, verdict: Verdict) -> None:
         super().__init__(text)
         self.evidence = evidence
         self.verdict = verdict
 
     @classmethod
-    def of(
-        cls, failure: BaseException, classifier: Classifier, *, job: str = "", query: str = "", epoch: int = -1
-    ) -> BaseException:
+    def of(cls, failure: BaseException, classifier: Classifier, *, job: str, query: str, epoch: int) -> BaseException:
         """The failure with its evidence and verdict; the failure itself if it is one of our errors, or has them.
 
         May take its time: it asks the JVM, and calls plugins.
@@ -49,9 +50,9 @@ class SparkFailure(Exception):
         Args:
             failure: as Spark raised it.
             classifier: the job's.
-            job: for plugins.
-            query: likewise.
-            epoch: likewise.
+            job: for plugins, as are `query` and `epoch`.
+            query: its uid.
+            epoch: that failed.
         """
         if isinstance(failure, (SparkExtError, cls)):
             return failure
@@ -98,40 +99,78 @@ class Diagnosis:
         }
 
 
-def diagnosed(failure: BaseException, who: str, committed: int, classifier: Classifier, query: str = "") -> Diagnosis:
-    """The failure of an epoch.
+def diagnosed(
+    failure: BaseException, operator: str, committed: int, classifier: Classifier, query: str = ""
+) -> Diagnosis:
+    """The failure of the epoch after the newest committed one, by the rules alone, as plugins may block.
 
-    Args:
-        failure: as Spark raised it, or with its evidence.
-        who: job and query, for the message.
-        committed: the newest committed epoch; -1 when there is none.
-        classifier: the job's; without plugins here, which may block.
-        query: for advice.
+    `query` is for advice.
     """
-    verdict = None
     if isinstance(failure, SparkFailure):
         evidence, verdict = failure.evidence, failure.verdict
     else:
         evidence = Evidence(tuple(exceptions(failure, classifier.user_packages)), text=said_by(failure))
-    verdict = verdict or classifier.judge(evidence)
+        verdict = classifier.judge(evidence)
     row = classifier.decision(verdict.labels)
     handling = Handling(row.do, row.attempts, row.outage, row.most, row.window)
-    error = failure if isinstance(failure, SparkExtError) else _error(verdict, evidence, who, committed, query, row.do)
+    error = (
+        failure if isinstance(failure, SparkExtError) else _error(verdict, evidence, operator, committed, query, row.do)
+    )
     return Diagnosis(error, verdict, handling, evidence, committed + 1)
 
 
+class QueryFailures:
+    """The failures of one query: judges and records them, and keeps the one for which the query was given up."""
+
+    def __init__(self, uid: str, operator: str, context: WatchContext) -> None:
+        self.error: SparkExtError | None = None
+        """Why the query failed for good; None unless it did."""
+        self.response: Response | None = None
+        """What is to be done about the failure for which it was given up; None: it was not."""
+        self._uid = uid
+        self._operator = operator
+        self._context = context
+
+    def diagnosed(self, failure: BaseException, committed: int) -> Diagnosis:
+        """See `diagnosed`."""
+        return diagnosed(failure, self._operator, committed, self._context.classifier, self._uid)
+
+    def record(self, what: str, action: str, found: Diagnosis, *, last: bool = False) -> str:
+        """Record a failure; returns the incident's id.
+
+        Args:
+            what: has happened.
+            action: is taken.
+            found: the diagnosis.
+            last: whether the query is given up. That is another incident than the one that was retried: listeners are
+                notified of it, and not of each attempt.
+        """
+        fingerprint = f"{found.fingerprint}-last" if last else found.fingerprint
+        return self._context.write_behind.incident(
+            self._operator, "failure", what, action, found.stored, found.verdict.labels, fingerprint=fingerprint
+        )
+
+    def give_up(self, error: SparkExtError, found: Diagnosis, reason: str) -> str:
+        """The query has failed for good; returns the incident's id."""
+        self.error, self.response = error, found.handling.response
+        return self.record(reason, "stopped: FAILED", found, last=True)
+
+    def abandon(self, error: SparkExtError) -> None:
+        """The query is given up with its job: nothing is written."""
+        self.error = error
+
+
 def _error(
-    verdict: Verdict, evidence: Evidence, who: str, committed: int, query: str, response: Response
+    verdict: Verdict, evidence: Evidence, operator: str, committed: int, query: str, response: Response
 ) -> SparkExtError:
     kept = f"all epochs up to {committed} are committed" if committed >= 0 else "no epoch was committed before"
-    where = {"operator": f"{who}, epoch {committed + 1}", "kept": f"{kept}; this one left nothing visible"}
+    where = {"operator": f"{operator}, epoch {committed + 1}", "kept": f"{kept}; this one left nothing visible"}
     found = _ours(evidence) or _special(verdict, where, query)
     if found is None:
         # A disk comes and goes with its server: restarts ride it out as they do an outage of any target.
         kind = StorageError if verdict.labels.get("resource") == "disk" else SparkExtError
         found = kind(verdict.summary, **where, do=_advice(verdict, response))
-    found.stack = evidence.text
-    return found
+    return found.with_stack(evidence.text)
 
 
 def _ours(evidence: Evidence) -> SparkExtError | None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample, divided
 from spark_ext.model.offsets import LoggedOffsets
-from spark_ext.spark.watching.query_events import Hint
+from spark_ext.spark.watching.query_events import Hint, event_time
 from spark_ext.spark.watching.source_reports import Lag, SourceReport, newest, total_at, total_lag
 
 RECENT = 256
-"""Of so many epochs it is remembered how long their execution took."""
+"""Epochs whose execution times are remembered."""
 
 ASK_AFTER, ASK_EVERY = 1.0, 0.5
 """Age at which an epoch's figures, which come by events, are asked for; and how often then, s."""
@@ -55,13 +55,39 @@ class Figures:
     """What they have said since then, between epochs; for any thread."""
     in_function: bool = False
     """Whether its epochs are given to a function of the user's, by `foreachBatch`."""
-    sample: Sample | None = None
-    """How the time of the newest epoch that was looked at is shared out; set by the thread that looks."""
     parts_ms: Mapping[str, int] | None = None
     """Where the time of the newest epoch went that is in the history, by `epoch_parts.PARTS`; None: unknown."""
 
     others: bool = False
     """Whether it has sources that say nothing between epochs: Spark's own."""
+
+    def __post_init__(self) -> None:
+        self.sample: Sample | None = None
+        """How the time of the newest epoch that was sampled is shared out."""
+
+    def sampled(self, sample: Sample) -> None:
+        """Take how the time of an epoch is shared out; for any thread."""
+        self.sample = sample
+
+    def committed(self) -> None:
+        """Count an epoch."""
+        self.epochs += 1
+
+    def divided(self, parts: Mapping[str, int] | None) -> None:
+        """Take where the time of an epoch went that comes into the history; None: unknown."""
+        self.parts_ms = parts or self.parts_ms
+
+    def take(self, epoch: int, hint: Hint) -> None:
+        """Take Spark's report of an epoch."""
+        self.input_rows += hint.input_rows or 0
+        self.late_rows += hint.late_rows or 0
+        self.state_rows = hint.state_rows or 0
+        self.last_epoch_ms = hint.duration_ms or 0
+        self.recent.append((epoch, hint.duration_ms or 0))
+        self.recent_rows.append((epoch, hint.input_rows or 0))
+        self.run_id, self.watermark = hint.run_id, hint.watermark
+        self.newest_row = hint.newest_row or self.newest_row
+        self.reported, self.in_function = hint.sources, hint.in_function
 
     @property
     def lag(self) -> Lag:
@@ -77,9 +103,9 @@ class CommittedEpoch:
     """An epoch that Spark has committed, with what is known of it."""
 
     number: int
-    offsets: LoggedOffsets | None
-    input_rows: int | None
-    duration_ms: int | None
+    offsets: LoggedOffsets | None = None
+    input_rows: int | None = None
+    duration_ms: int | None = None
     spent_ms: Mapping[str, int] | None = None
     """Where its time went; see `query_events.STAGES`."""
     parts_ms: Mapping[str, int] | None = None
@@ -110,17 +136,6 @@ class CommittedEpoch:
         )
 
 
-@dataclass(frozen=True)
-class _Reported:
-    """What Spark has reported of one epoch."""
-
-    input_rows: int | None = None
-    duration_ms: int | None = None
-    spent_ms: Mapping[str, int] | None = None
-    lag_rows: int | None = None
-    late_rows: int | None = None
-
-
 @dataclass
 class EpochHistory:
     """Brings together commits, which are facts, and figures, which come by events."""
@@ -137,7 +152,8 @@ class EpochHistory:
     """Rows that sources have returned in this run, by uid."""
     _executions: dict[int, int] = field(default_factory=dict)
     """How long the execution of recent epochs took, ms."""
-    _by_epoch: dict[int, _Reported] = field(default_factory=dict)
+    _by_epoch: dict[int, CommittedEpoch] = field(default_factory=dict)
+    """What Spark has reported of epochs that are not in the history yet."""
     _waiting: deque[tuple[int, LoggedOffsets | None, float]] = field(default_factory=deque)
     _asked_at: float = float("-inf")
 
@@ -167,19 +183,15 @@ class EpochHistory:
         self._reported = hint.epoch
         self._reports += 1
         self._rows.update(hint.source_rows)
-        lag = total_lag(hint.sources)
-        self._by_epoch[hint.epoch] = _Reported(
-            hint.input_rows, hint.duration_ms, hint.spent_ms or None, lag, hint.late_rows
+        self._by_epoch[hint.epoch] = CommittedEpoch(
+            hint.epoch,
+            input_rows=hint.input_rows,
+            duration_ms=hint.duration_ms,
+            spent_ms=hint.spent_ms or None,
+            lag_rows=total_lag(hint.sources),
+            late_rows=hint.late_rows,
         )
-        self.figures.input_rows += hint.input_rows or 0
-        self.figures.late_rows += hint.late_rows or 0
-        self.figures.state_rows = hint.state_rows or 0
-        self.figures.last_epoch_ms = hint.duration_ms or 0
-        self.figures.recent.append((hint.epoch or 0, hint.duration_ms or 0))
-        self.figures.recent_rows.append((hint.epoch, hint.input_rows or 0))
-        self.figures.run_id, self.figures.watermark = hint.run_id, hint.watermark
-        self.figures.newest_row = hint.newest_row or self.figures.newest_row
-        self.figures.reported, self.figures.in_function = hint.sources, hint.in_function
+        self.figures.take(hint.epoch, hint)
         if self.divides:
             self._executions[hint.epoch] = hint.spent_ms.get("execution", 0)
             while len(self._executions) > RECENT:
@@ -188,7 +200,8 @@ class EpochHistory:
     def committed(self, epoch: int, offsets: LoggedOffsets | None, *, in_this_run: bool = True) -> None:
         """Take a commit; for one of an earlier run no figures will come."""
         self._waiting.append((epoch, offsets, self.clock() if in_this_run else float("-inf")))
-        self.figures.epochs += in_this_run
+        if in_this_run:
+            self.figures.committed()
 
     def overdue(self) -> bool:
         """Whether an epoch's figures should be asked for: events come late on a busy machine, and may be dropped."""
@@ -209,15 +222,13 @@ class EpochHistory:
             epoch, offsets, since = self._waiting[0]
             if not (everything or epoch <= self._reported or self.clock() - since > FIGURES_WITHIN):
                 return
-            said = self._by_epoch.get(epoch, _Reported())
-            spent = said.spent_ms
+            reported = self._by_epoch.get(epoch, CommittedEpoch(epoch))
+            spent = reported.spent_ms
             if spent and not everything and self._is_to_be_sampled(epoch, since):
                 return
             parts = self._parts(spent)
-            self.figures.parts_ms = parts or self.figures.parts_ms
-            yield CommittedEpoch(
-                epoch, offsets, said.input_rows, said.duration_ms, spent, parts, said.lag_rows, said.late_rows
-            )
+            self.figures.divided(parts)
+            yield replace(reported, offsets=offsets, parts_ms=parts)
             self._waiting.popleft()
             self._by_epoch.pop(epoch, None)
 
@@ -231,3 +242,30 @@ class EpochHistory:
         if not self.divides or spent is None or sample is None:
             return None
         return divided(spent, sample, self._executions.get(sample.epoch))
+
+
+def vitals(queries: Iterable[tuple[str, Figures]]) -> dict[str, dict[str, Any]]:
+    """What a driver says of its queries with each heartbeat, by uid: `lag`, `watermark` and `newest_row` where known.
+
+    These change while no epoch is committed. The page, the report and `top` read them beside the ledger, whose newest
+    row is as old as the newest epoch. A lag is `[rows, at]` by source, and `complete` says whether these are all
+    sources of the query. Times are ms since 1970 UTC.
+    """
+    return {uid: found for uid, figures in queries if (found := _of(figures))}
+
+
+def _of(figures: Figures) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    lag = figures.lag
+    known = {
+        uid: [one.lag_rows, round(one.at * 1000)]
+        for uid, one in lag.sources.items()
+        if one.lag_rows is not None and one.at is not None
+    }
+    if known:
+        found |= {"lag": known, "complete": lag.rows is not None}
+    for name, text in (("watermark", figures.watermark), ("newest_row", figures.newest_row)):
+        at = event_time(text)
+        if at is not None:
+            found[name] = round(at.timestamp() * 1000)
+    return found

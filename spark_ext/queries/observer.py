@@ -13,11 +13,11 @@ from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.model import query_offsets
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.model.restarts import AvailableNowRun
-from spark_ext.queries.history import EpochHistory
 from spark_ext.queries.records import channel_flags, final_flags
 from spark_ext.spark.logs import checkpoint_directory
 
 if TYPE_CHECKING:
+    from spark_ext.queries.history import EpochHistory
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.spark.logs.spark_log import SparkLog
 
@@ -45,7 +45,7 @@ class QueryPosition:
 
 
 RECENT = 128
-"""So many committed epochs are remembered with their offsets, for the cuts of checkpoints."""
+"""Committed epochs whose offsets are remembered, for the cuts of checkpoints."""
 
 LIST_EVERY = 1.0
 """How often commits are listed, which finds those beyond a gap: Spark removes old ones from its log, s."""
@@ -55,12 +55,8 @@ class EpochObserver:
     """Reads Spark's log of one query, and keeps what of it has been seen and stored.
 
     Args:
-        spec: the query.
-        log: of its checkpoint directory.
-        lineage: the query's.
         incarnation: the number under which rows are written.
         flagged: per source, the last finish sequence whose flag is in the ledger.
-        clock: s; never goes back.
     """
 
     def __init__(
@@ -70,10 +66,12 @@ class EpochObserver:
         lineage: int,
         incarnation: int,
         flagged: Mapping[str, int],
-        clock: Callable[[], float] = time.monotonic,
+        *,
+        history: EpochHistory,
+        clock: Callable[[], float],
     ) -> None:
         self.lineage = lineage
-        self.history = EpochHistory(clock)
+        self.history = history
         self._spec = spec
         self._log = log
         self._incarnation = incarnation
@@ -85,7 +83,7 @@ class EpochObserver:
 
     @property
     def position(self) -> QueryPosition:
-        """How far the query had come at the last look."""
+        """How far the query had come at the last poll."""
         return self._position
 
     @property
@@ -94,33 +92,21 @@ class EpochObserver:
         return tuple(self._recent)
 
     def logged(self) -> list[tuple[int, LoggedOffsets]]:
-        """All committed epochs that Spark still has, ascending.
-
-        Raises:
-            OSError: Spark's log cannot be read.
-        """
+        """All committed epochs that Spark still has, ascending."""
         found = ((epoch, self._log.offsets(epoch)) for epoch in self._log.commits())
         return [(epoch, offsets) for epoch, offsets in found if offsets is not None]
 
     def committed_at(self, epoch: int) -> float | None:
-        """When Spark recorded the commit of an epoch, s since 1970, by the clock of the storage; None: not known.
-
-        Raises:
-            OSError: Spark's log cannot be read.
-        """
+        """When Spark recorded the commit of an epoch, s since 1970, by the clock of the storage; None: not known."""
         return self._log.committed_at(epoch)
 
-    def restore(self, known: tuple[str, int] | None, who: str) -> None:
+    def restore(self, known: tuple[str, int] | None, operator: str) -> None:
         """Read what earlier runs have left: the facts from which this one continues.
-
-        Args:
-            known: Spark's query id and the newest committed epoch as the ledger has them; None: never ran.
-            who: job and query, for messages.
 
         Raises:
             StateError: the ledger knows committed epochs of this query and its checkpoint is gone or another one.
         """
-        left = checkpoint_directory.look(self._log, known, who, self._spec.uid)
+        left = checkpoint_directory.look(self._log, known, operator, self._spec.uid)
         self._move(QueryPosition(left.query_id, left.committed, left.offsets))
         self._remember(left.committed, left.offsets)
         self.history.begin_after(left.committed)
@@ -144,28 +130,28 @@ class EpochObserver:
         self._position = replace(self._position, query_id=query_id)
 
     def newest_planned(self) -> LoggedOffsets | None:
-        """Offsets of the newest epoch that Spark has planned, committed or not; None when there is none."""
+        """Offsets of the newest epoch that Spark has planned, committed or not; None: none was planned."""
         newest = self._log.newest_offsets()
         return None if newest is None else self._log.offsets(newest)
 
-    def run_since(self, committed: int) -> AvailableNowRun:
+    def run_since(self, committed: int, newest: LoggedOffsets | None) -> AvailableNowRun:
         """What a run with the trigger `availableNow`, or one that was stopped for a drain, has left.
 
         Args:
             committed: the newest epoch that was committed before it.
+            newest: the newest one that is planned.
         """
-        newest = self.newest_planned()
         return AvailableNowRun(
             committed=newest is None or newest.epoch <= self._position.epoch,
             moved=self._position.epoch > committed,
         )
 
     def adopt(self, spec: QuerySpec) -> None:
-        """The query has been built anew, with the same operators."""
+        """The query has been rebuilt, with the same operators."""
         self._spec = spec
 
-    def look(self) -> list[FinishedRow] | None:
-        """Take in the epochs that have been committed since the last look, however many they are.
+    def poll(self) -> list[FinishedRow] | None:
+        """Take in the epochs that have been committed since the last poll, however many they are.
 
         Returns:
             New finished flags of channels, to be stored; None when no further epoch has been committed.
@@ -178,7 +164,7 @@ class EpochObserver:
         if logged is None:
             # Also when Spark removed that epoch in this moment, because it has committed many more.
             return None
-        # All is read before anything is taken in: a read that fails leaves the whole look to the next one.
+        # All is read before anything is taken in: a read that fails leaves all of it to the next poll.
         between = {epoch: self._log.offsets(epoch) for epoch in range(before + 1, newest)}
         for epoch in range(before + 1, newest + 1):
             # Epochs that Spark has removed are known to be committed, and their offsets are not known any more.
@@ -219,11 +205,7 @@ class EpochObserver:
         self._position = replace(position, input_done=done)
 
     def final_flags(self, position: QueryPosition) -> list[FinishedRow]:
-        """The flags that follow from the query's final checkpoint, and any of a channel that was not stored yet.
-
-        Args:
-            position: of the final checkpoint.
-        """
+        """The flags that follow from the query's final checkpoint, and any of a channel that was not stored yet."""
         now, row = datetime.now(timezone.utc), self._row(position)
         if position.offsets is None:
             return [*final_flags(None, row, now)]

@@ -1,11 +1,12 @@
 """The hooks of a query's operators that Spark never calls: the job calls them in the driver, at its start and its end.
 
-Each call builds the operator anew from its options: between two calls nothing is kept of it here.
+Each call builds the operator from its options: nothing is kept of it between two calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError
@@ -33,10 +34,6 @@ class OperatorHooks:
     """Calls the hooks of one query's sources and sink. All come at least once: after a crash they may come again.
 
     Args:
-        spec: the query.
-        context: the job's.
-        lineage: the query's.
-        checkpoint: path or URI of Spark's checkpoint of the query.
         elsewhere: whether its sink writes to another target from this start on, on request.
     """
 
@@ -57,42 +54,34 @@ class OperatorHooks:
         sink = self._spec.sink
         return None if sink is None else operators.sink(sink.format, sink.options)
 
+    def _all(self) -> list[ChannelSource | TwoPhaseCommitSink]:
+        sink = self._sink()
+        return [*(source for _, source in self._sources()), *((sink,) if sink is not None else ())]
+
     @staticmethod
     @guarded()
     def check(spec: QuerySpec) -> None:
-        """Refuse rows that a query's sink does not take, before anything is done with it.
-
-        Raises:
-            ConfigurationError: the sink refuses them.
-        """
+        """Refuse rows that a query's sink does not take, before anything is done with it."""
         if spec.sink is not None:
             schema = backend_of(spec.writer).frame(spec.writer).schema
             operators.sink(spec.sink.format, spec.sink.options).validate(schema)
 
     @guarded()
     def check_target(self) -> None:
-        """Refuse what is refused before the claim; nothing is written.
-
-        Raises:
-            ConfigurationError, TransientError: the sink refuses its rows, or its target.
-        """
+        """Refuse what is refused before the claim; nothing is written."""
         self._validated()
 
     def _validated(self) -> TwoPhaseCommitSink | None:
         sink, spec = self._sink(), self._spec.sink
         if sink is not None and spec is not None:
             # A target may still be busy with requests of a driver that has died.
-            tries = attempts(sink.options, f"the look at the target of sink '{spec.uid}'", reraise=True)
+            tries = attempts(sink.options, f"the check of the target of sink '{spec.uid}'", reraise=True)
             tries(sink.validate, backend_of(self._spec.writer).frame(self._spec.writer).schema)
         return sink
 
     @guarded()
     def claim(self) -> None:
-        """Fence older incarnations off the target; see `TwoPhaseCommitSink.claim`.
-
-        Raises:
-            FencedError, ConfigurationError, TransientError: the target was not claimed.
-        """
+        """Fence older incarnations off the target; see `TwoPhaseCommitSink.claim`."""
         sink, spec = self._validated(), self._spec.sink
         if sink is None or spec is None:
             return
@@ -103,8 +92,8 @@ class OperatorHooks:
                 tries(sink.claim, claim)
                 break
             except StateError:
-                # An older driver that is still alive may have planned and committed an epoch between the look at the
-                # state and the one at the target. It ends soon: the ledger has fenced it off.
+                # An older driver that is still alive may have planned and committed an epoch between the reads of the
+                # state and of the target. It ends soon: the ledger has fenced it off.
                 if self._planned() == (claim.query_id, claim.planned):
                     raise
         if self._elsewhere:
@@ -149,11 +138,7 @@ class OperatorHooks:
 
     @guarded()
     def open(self, ended: Collection[str]) -> None:
-        """The query is about to start.
-
-        Args:
-            ended: sources that have ended, which are not opened.
-        """
+        """The query is about to start."""
         for source in self._spec.sources:
             if source.uid not in ended:
                 operators.source(source.format, source.options).open()
@@ -164,20 +149,12 @@ class OperatorHooks:
     @guarded()
     def end_of_input(self) -> None:
         """All input of the query, and all its state, has been committed."""
-        for _, source in self._sources():
-            source.end_of_input()
-        sink = self._sink()
-        if sink is not None:
-            sink.end_of_input()
+        for operator in self._all():
+            operator.end_of_input()
 
     @guarded()
     def not_finalized(self, query_id: str, epoch: int) -> str | None:
-        """The first operator that is not finalized yet, for a message; None when all are.
-
-        Args:
-            query_id: Spark's.
-            epoch: the newest committed one.
-        """
+        """The first operator that is not finalized yet, for a message; None when all are."""
         for source in self._spec.sources:
             if (
                 operators.requires_finalization(source.format)
@@ -193,13 +170,7 @@ class OperatorHooks:
 
     @guarded()
     def final_checkpoint(self, offsets: LoggedOffsets, query_id: str, epoch: int) -> None:
-        """The final checkpoint is recorded: acknowledge the last epoch to the sources, and the end to the sink.
-
-        Args:
-            offsets: of the last epoch.
-            query_id: Spark's.
-            epoch: its number.
-        """
+        """The final checkpoint is recorded: acknowledge the last epoch to the sources, and the end to the sink."""
         by_source = query_offsets.source_offsets(offsets)
         for uid, source in self._sources():
             source.on_epoch_committed(Committed.of(by_source[uid], final=True))
@@ -209,45 +180,26 @@ class OperatorHooks:
 
     @guarded()
     def acknowledge(self, offsets: LoggedOffsets) -> None:
-        """A run has ended behind an epoch that is not the last one: acknowledge it to the sources, as Spark does not.
-
-        Args:
-            offsets: of the epoch.
-        """
+        """A run has ended behind an epoch that is not the last: acknowledge it to the sources, as Spark does not."""
         by_source = query_offsets.source_offsets(offsets)
         for uid, source in self._sources():
             if uid in by_source:
                 source.on_epoch_committed(Committed.of(by_source[uid], final=False))
 
     def checkpoint(self, number: int, *, completed: bool) -> list[Exception]:
-        """An aligned checkpoint of the job has been completed, or aborted.
-
-        Returns:
-            What the operators raised: all are called whatever one of them does.
-        """
-        problems: list[Exception] = []
-        sink = self._sink()
-        for operator in (*(source for _, source in self._sources()), *((sink,) if sink is not None else ())):
-            try:
-                (operator.on_checkpoint_completed if completed else operator.on_checkpoint_aborted)(number)
-            except Exception as problem:
-                problems.append(problem)
-        return problems
+        """An aligned checkpoint of the job has been completed, or aborted; returns what the operators raised."""
+        return self._in_all(methodcaller("on_checkpoint_completed" if completed else "on_checkpoint_aborted", number))
 
     def close(self) -> list[Exception]:
-        """The query has stopped for good.
+        """The query has stopped for good; returns what the operators raised."""
+        return self._in_all(methodcaller("close"))
 
-        Returns:
-            What the operators raised: all are closed whatever one of them does.
-        """
+    def _in_all(self, call: Callable[[ChannelSource | TwoPhaseCommitSink], object]) -> list[Exception]:
+        """Call all operators, whatever one of them raises."""
         problems: list[Exception] = []
-        closes = [source.close for _, source in self._sources()]
-        sink = self._sink()
-        if sink is not None:
-            closes.append(sink.close)
-        for close in closes:
+        for operator in self._all():
             try:
-                close()
+                call(operator)
             except Exception as problem:
                 problems.append(problem)
         return problems

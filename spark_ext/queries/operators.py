@@ -20,12 +20,8 @@ _CONTRACTS = (ChannelSource, TwoPhaseCommitSink)
 
 
 def is_source(name: str) -> bool:
-    """Whether a format is a channel source.
-
-    Raises:
-        ConfigurationError: a source of this name was defined and never registered.
-    """
-    return _source_type(name) is not None
+    """Whether a format is a channel source."""
+    return _registered(name, ChannelSource) is not None
 
 
 def is_aligned(name: str) -> bool:
@@ -35,36 +31,20 @@ def is_aligned(name: str) -> bool:
 
 
 def is_sink(name: str) -> bool:
-    """Whether a format is a two-phase commit sink.
-
-    Raises:
-        ConfigurationError: a sink of this name was defined and never registered.
-    """
-    return _sink_type(name) is not None
+    """Whether a format is a two-phase commit sink."""
+    return _registered(name, TwoPhaseCommitSink) is not None
 
 
 def source(name: str, options: Mapping[str, str]) -> ChannelSource:
-    """Build a source.
-
-    Raises:
-        ConfigurationError: the format is unknown in this process, or an option is refused.
-    """
-    found = _source_type(name)
-    if found is None:
-        raise _unknown("source", name)
-    return found(options)
+    """Build a source."""
+    built: ChannelSource = _known(name, ChannelSource, "source")(options)
+    return built
 
 
 def sink(name: str, options: Mapping[str, str]) -> TwoPhaseCommitSink:
-    """Build a sink.
-
-    Raises:
-        ConfigurationError: the format is unknown in this process, or an option is refused.
-    """
-    found = _sink_type(name)
-    if found is None:
-        raise _unknown("sink", name)
-    return found(options)
+    """Build a sink."""
+    built: TwoPhaseCommitSink = _known(name, TwoPhaseCommitSink, "sink")(options)
+    return built
 
 
 def has_option(name: str, option: str) -> bool:
@@ -106,25 +86,11 @@ def moving_fields(name: str) -> frozenset[str]:
 
 
 def identity(name: str, options: Mapping[str, str]) -> dict[str, str]:
-    """What an operator of a format reads from or writes to, by option, secrets masked; see `Options.identity`.
-
-    Raises:
-        ConfigurationError: an option is refused.
-    """
+    """What an operator of a format reads from or writes to, by option, secrets masked; see `Options.identity`."""
     found = formats.find(name)
     if found is None or not issubclass(found, _CONTRACTS):
         return {}
     return found.options_type.parse(name, options).identity()
-
-
-def _source_type(name: str) -> type[ChannelSource] | None:
-    found = _registered(name, ChannelSource)
-    return found if found is not None and issubclass(found, ChannelSource) else None
-
-
-def _sink_type(name: str) -> type[TwoPhaseCommitSink] | None:
-    found = _registered(name, TwoPhaseCommitSink)
-    return found if found is not None and issubclass(found, TwoPhaseCommitSink) else None
 
 
 def _registered(name: str, contract: type[Any]) -> type[Any] | None:
@@ -137,11 +103,14 @@ def _registered(name: str, contract: type[Any]) -> type[Any] | None:
             kept="the job's state is unchanged",
             do=f"call spark_ext.register(spark, {defined.__name__}) before the query is defined",
         )
-    return found
+    return found if found is not None and issubclass(found, contract) else None
 
 
-def _unknown(role: str, name: str) -> ConfigurationError:
-    return ConfigurationError(
+def _known(name: str, contract: type[Any], role: str) -> type[Any]:
+    found = _registered(name, contract)
+    if found is not None:
+        return found
+    raise ConfigurationError(
         f"no {role} with the format name '{name}' is registered in this process",
         operator=f"{role} format '{name}'",
         kept="the job's state is unchanged",

@@ -22,11 +22,7 @@ def channel_flags(
 ) -> list[FinishedRow]:
     """Flags of the channels that have finished by an epoch, in the order of their finish.
 
-    Args:
-        logged: the epoch's offsets.
-        flagged: per source, the last finish whose flag exists.
-        row: fields that all rows share: query, epoch, lineage, incarnation.
-        at: now.
+    `flagged` has, per source, the last finish whose flag exists; `row` the fields that all flags of the query share.
     """
     return [
         _flag("channel", row, at, source=uid, finish=finish)
@@ -36,13 +32,7 @@ def channel_flags(
 
 
 def final_flags(logged: LoggedOffsets | None, row: Mapping[str, Any], at: datetime) -> list[FinishedRow]:
-    """Flags of the sources and of the query, which follow from its final checkpoint.
-
-    Args:
-        logged: offsets of the last epoch; None when the query has ended without one.
-        row: fields that all rows share: query, epoch, lineage, incarnation.
-        at: now.
-    """
+    """Flags of the sources and of the query, which follow from its final checkpoint."""
     offsets = {} if logged is None else query_offsets.source_offsets(logged)
     sources = [_flag("source", row, at, source=uid, drained=offset.drained) for uid, offset in offsets.items()]
     return [*sources, _flag("query", row, at, drained=any(offset.drained for offset in offsets.values()))]
@@ -78,16 +68,7 @@ def query_metadata(
     finished: bool,
     restored: bool,
 ) -> QueryMetadata:
-    """A query's part of a checkpoint.
-
-    Args:
-        spec: the query.
-        query_id: Spark's id.
-        epoch: the cut; None before the first epoch.
-        logged: the cut's offsets.
-        finished: whether the query had finished at the cut.
-        restored: whether it had finished before this incarnation.
-    """
+    """A query's part of a checkpoint. The epoch is that of the cut; None: before the first one."""
     offsets = query_offsets.source_offsets(logged) if logged else {}
     passed = query_offsets.end_offsets(logged) if logged else {}
     sources = {}
@@ -115,13 +96,7 @@ def registrations(
 ) -> list[Registration]:
     """What the workers of a query's operators need to know of its job.
 
-    Args:
-        spec: the query.
-        context: the job's.
-        checkpoint: path or URI of its checkpoint directory.
-        lineage: the query's.
-        passed: the last control event that needs no restart of it any more.
-        claims_after: the newest planned epoch, if its target is still to be claimed.
+    `claims_after` is the newest planned epoch, if its target is still to be claimed.
     """
     roles = [(source.uid, "source") for source in spec.sources]
     roles += [(end.uid, "end_of_input") for end in spec.ends]

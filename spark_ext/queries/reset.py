@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.bad_rows.restored import BadRowsOfJob
 from spark_ext.ledger import LedgerWriter, start_incarnation
+from spark_ext.queries.context import checkpoint_of
 from spark_ext.spark.logs.rescaled import discard
 from spark_ext.storage import Location, link, local_path, move
 
@@ -24,23 +25,13 @@ def reset_queries(
     Flags, epochs and sink identities of the old lineage stay in the tables and no longer count, so the next start reads
     all input again and writes it again, beside the earlier output.
 
-    Args:
-        ledger: the job's.
-        job: its name.
-        state: its state directory.
-        former: the queries, those that read what others of them write first; of each the names that it had, and that no
-            other query has now: its checkpoint may still be there.
-        reason: who requested it, and why.
-
     Returns:
         The new lineages.
 
     Raises:
         StateError: the job runs, or a checkpoint cannot be moved aside.
     """
-    checkpoints = [
-        f"{state.rstrip('/')}/queries/{name}/checkpoint" for query, names in former.items() for name in (query, *names)
-    ]
+    checkpoints = [checkpoint_of(state, name) for query, names in former.items() for name in (query, *names)]
     incarnation = start_incarnation(ledger, job)
     writer = LedgerWriter(ledger, incarnation)
     try:

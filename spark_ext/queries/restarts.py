@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spark_ext.errors import SparkExtError, TransientError
 from spark_ext.model.restarts import (
     ANY_RUN,
@@ -10,80 +12,52 @@ from spark_ext.model.restarts import (
     Cause,
     Decision,
     Failures,
-    Handling,
     RestartPolicy,
     decide,
 )
+
+if TYPE_CHECKING:
+    from spark_ext.queries.describe_failure import Diagnosis
 
 
 class Restarts:
     """Keeps what the decisions of `model.restarts` depend on.
 
     Args:
-        policy: the job's.
         ends_now: whether the query ends with what is there.
     """
 
     def __init__(self, policy: RestartPolicy, *, ends_now: bool) -> None:
-        self._stopping = False
-        self._draining = False
+        self.stopping = False
+        """Whether the query has been asked to stop."""
+        self.draining = False
+        """Whether the query is being stopped for a drain."""
         self._policy = policy
         self._ends_now = ends_now
         self._failures = Failures()
         self._due_at: float | None = None
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the query has been asked to stop."""
-        return self._stopping
-
-    @property
-    def draining(self) -> bool:
-        """Whether the query is being stopped for a drain."""
-        return self._draining
 
     def progressed(self) -> None:
         """An epoch has been committed, or a step of the final checkpoint taken: the next failure is the first."""
         self._failures = self._failures.progressed()
 
     def cause(self, *, failed: bool) -> Cause:
-        """Why the Spark query has ended.
+        """Why the Spark query has ended."""
+        return Cause.of(failed=failed, draining=self.draining, stopping=self.stopping, ends_now=self._ends_now)
 
-        Args:
-            failed: whether it ended with a failure.
-        """
-        return Cause.of(failed=failed, draining=self._draining, stopping=self._stopping, ends_now=self._ends_now)
-
-    def after(
-        self,
-        cause: Cause,
-        error: SparkExtError | None,
-        now: float,
-        run: AvailableNowRun = ANY_RUN,
-        handling: Handling | None = None,
-        sign: str = "",
-    ) -> Decision:
-        """What follows the end of the Spark query, or a start or step that failed; sets when the next try is due.
-
-        Args:
-            cause: why it ended.
-            error: the failure, if that is the cause.
-            now: s, on a clock that never goes back.
-            run: see `decide`.
-            handling: likewise.
-            sign: likewise.
-        """
+    def after(self, cause: Cause, found: Diagnosis | None, now: float, run: AvailableNowRun = ANY_RUN) -> Decision:
+        """What follows the end of the Spark query, or a start or step that failed; sets when the next try is due."""
         decision = decide(
             cause,
-            error,
+            None if found is None else found.error,
             self._failures,
             self._policy,
             now,
-            stopping=self._stopping,
-            draining=self._draining,
+            stopping=self.stopping,
+            draining=self.draining,
             run=run,
-            handling=handling,
-            sign=sign,
+            handling=None if found is None else found.handling,
+            sign="" if found is None else found.sign,
         )
         self._failures = decision.failures
         if decision.action in (Action.RESTART, Action.RUN_AGAIN):
@@ -104,20 +78,20 @@ class Restarts:
 
     def stop(self) -> None:
         """The query is asked to stop: from now on a failure is no reason for a restart."""
-        self._stopping = True
+        self.stopping = True
 
     def drain(self) -> None:
         """The query is stopped for a drain: its input ends with the epoch that was planned last."""
-        self._draining = True
+        self.draining = True
 
 
-def as_error(problem: Exception, who: str) -> SparkExtError:
+def as_error(problem: Exception, operator: str) -> SparkExtError:
     """The failure of a step as one of our errors, for the ledger."""
     if isinstance(problem, SparkExtError):
         return problem
     return TransientError(
         f"a step of the final checkpoint failed: {type(problem).__name__}: {problem}",
-        operator=who,
+        operator=operator,
         kept="all rows are committed; the steps that were recorded are not repeated",
         do="fix the cause and run the job again: it continues with the step that failed",
     )

@@ -6,328 +6,474 @@ worker. Decisions follow from Spark's logs and from how its query ended; listene
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from spark_ext.errors import FencedError, SparkExtError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.commits import Epoch
+from spark_ext.model.execution import Shown, current
 from spark_ext.model.lifecycle import State
-from spark_ext.model.restarts import ANY_RUN, AvailableNowRun, Cause
-from spark_ext.queries.bad_rows import BadRowsWatch
-from spark_ext.queries.boundary import Phase
-from spark_ext.queries.catching_up import CatchingUpQuery
+from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause
+from spark_ext.queries.outage import UNREADABLE
+from spark_ext.queries.records import query_metadata
 from spark_ext.queries.restarts import as_error
-from spark_ext.queries.spark_query import End, Launch, RunnableQuery
-from spark_ext.queries.worker import Commands, Outcome
+from spark_ext.queries.spark_query import End
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark_ext.errors import SparkExtError
+    from spark_ext.failures.labels import Response
+    from spark_ext.ledger.schema import FinishedRow
+    from spark_ext.model.checkpoint_metadata import QueryMetadata
+    from spark_ext.model.offsets import LoggedOffsets
+    from spark_ext.queries.bad_rows import BadRowsWatch
+    from spark_ext.queries.boundary import BoundaryRestart
+    from spark_ext.queries.catching_up import CatchingUp
     from spark_ext.queries.context import JobContext
+    from spark_ext.queries.describe_failure import Diagnosis, QueryFailures
+    from spark_ext.queries.launcher import Launcher
+    from spark_ext.queries.observer import EpochObserver, QueryPosition
+    from spark_ext.queries.operator_hooks import OperatorHooks
+    from spark_ext.queries.outage import Outage
+    from spark_ext.queries.restarts import Restarts
     from spark_ext.queries.spec import QuerySpec
+    from spark_ext.queries.watched import LifeCycle, WatchedQuery
+    from spark_ext.queries.worker import Outcome, Worker
     from spark_ext.spark.watching.query_events import Hint
 
 T = TypeVar("T")
 
 
-class QueryRun(CatchingUpQuery):
-    """A query under supervision. Its attributes are for reading; its state changes by its methods alone.
+class QueryRun:
+    """A query under supervision; `query_run` assembles one. Its attributes are for reading.
 
     Its methods are for one thread at a time, the one that decides: that of the job's start, then the coordinator's.
-
-    Args:
-        spec: the query.
-        context: the job's.
-        lineage: the query's: flags and sink identities of other lineages are not its own.
-        flagged: per source, the last finish sequence whose flag is in the ledger.
-        elsewhere: whether its sink writes to another target from this start on, on request.
-        query: in Spark; None: made from the specification.
-        worker: carries out commands; None: a thread.
-        clock: s; never goes back. The same as that of `tick`.
     """
 
     def __init__(
         self,
-        spec: QuerySpec,
+        uid: str,
         context: JobContext,
-        lineage: int,
-        flagged: Mapping[str, int],
         *,
-        elsewhere: bool = False,
-        query: RunnableQuery | None = None,
-        worker: Commands | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        life: LifeCycle,
+        watched: WatchedQuery,
+        observer: EpochObserver,
+        outage: Outage,
+        restarts: Restarts,
+        failures: QueryFailures,
+        catching_up: CatchingUp,
+        launcher: Launcher,
+        bad_rows: BadRowsWatch,
+        worker: Worker,
+        clock: Callable[[], float],
     ) -> None:
-        super().__init__(spec, context, lineage, flagged, elsewhere=elsewhere, query=query, worker=worker, clock=clock)
-        self._committed_before = -1
-        self._runs = 0
-        self._needs_epoch = False
-        self.bad_rows = BadRowsWatch(spec, context, lineage, self.checkpoint)
+        self.uid = self.sampled_as = uid
+        self.who = context.operator(uid)
+        """Job and query, for messages."""
+        self.checkpoint = context.checkpoint_of(uid)
+        self.lineage = observer.lineage
+        self.begun = context.begun.get(uid, context.incarnation.number)
+        """The start of the job in which the query began."""
+        self.watched = watched
+        """What it does, finer than its state."""
+        self.bad_rows = bad_rows
         """Moves bad rows of its sources, once their epochs are committed."""
+        self.figures = observer.history.figures
+        """What is counted of it in this run."""
+        self.had_finished = False
+        """Whether it had finished before this incarnation: nothing was started."""
+        self._context = context
+        self._life = life
+        self._observer = observer
+        self._outage = outage
+        self._restarts = restarts
+        self._failures = failures
+        self._catching_up = catching_up
+        self._launcher = launcher
+        self._worker = worker
+        self._clock = clock
+        self._why_stopped = ""
+        self._needs_epoch = False
+        """Whether the final checkpoint waits for a further epoch."""
+        self._final_recorded = False
+        """Whether the final checkpoint is recorded: then it is completed, whatever else is requested."""
+
+    # -- what is known of it ------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> QuerySpec:
+        """The query as it runs, or is being restarted."""
+        return self._launcher.spec
+
+    @property
+    def operators(self) -> OperatorHooks:
+        """Calls the hooks of its operators."""
+        return self._launcher.operators
+
+    @property
+    def passed(self) -> int:
+        """The last control event that needs no restart of the query any more."""
+        return self._launcher.passed
+
+    @property
+    def since(self) -> int:
+        """The first epoch with its present plan and configuration; -1: it has not been started."""
+        return self._launcher.since
+
+    @property
+    def live(self) -> bool:
+        """Whether Spark runs it, as the last poll has found."""
+        return self._launcher.live
+
+    @property
+    def in_spark(self) -> StreamingQuery | None:
+        """The query in Spark; None before its first start."""
+        return self._launcher.query.handle
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether an epoch is planned and not committed, by Spark's logs."""
+        return self._launcher.unsettled
+
+    @property
+    def busy(self) -> str:
+        """What its worker is carrying out; "" when it has nothing to do."""
+        return self._worker.busy
+
+    @property
+    def state(self) -> State:
+        """The query's state."""
+        return self._life.state
+
+    @property
+    def reason(self) -> str:
+        """Why it entered its state; "" when that needs no reason."""
+        return self._life.reason
+
+    @property
+    def shown(self) -> Shown:
+        """What it does, finer than its state."""
+        return current(self.state, self.watched.shown)
 
     @property
     def phase(self) -> str:
         """What Spark is busy with, for display; "" when it does not run."""
-        return self._query.phase if self._state is State.RUNNING else ""
+        return self._launcher.query.phase if self.state is State.RUNNING else ""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has been asked to stop."""
+        return self._restarts.stopping
+
+    @property
+    def error(self) -> SparkExtError | None:
+        """Why it failed for good; None unless it did."""
+        return self._failures.error
+
+    @property
+    def response(self) -> Response | None:
+        """What is to be done about the failure for which it was given up; None: it was not."""
+        return self._failures.response
+
+    @property
+    def position(self) -> QueryPosition:
+        """How far it has come. A snapshot: the parts belong together."""
+        return self._observer.position
+
+    @property
+    def query_id(self) -> str | None:
+        """Spark's id; None before the first start."""
+        return self.position.query_id
+
+    @property
+    def committed(self) -> int:
+        """The newest committed epoch; -1: none."""
+        return self.position.epoch
+
+    @property
+    def offsets(self) -> LoggedOffsets | None:
+        """The offsets of the newest committed epoch; None without one."""
+        return self.position.offsets
+
+    @property
+    def input_done(self) -> bool:
+        """Whether the newest committed epoch has all input, and the state is empty."""
+        return self.position.input_done
+
+    @property
+    def application(self) -> str:
+        """Under which its target knows its epochs; "" without a sink of ours."""
+        sink, number = self.spec.sink, self._context.incarnation.number
+        if sink is None:
+            return ""
+        return Epoch(sink.uid, self.lineage, self.query_id or "", self.committed, number).application
+
+    @property
+    def recent(self) -> tuple[tuple[int, LoggedOffsets], ...]:
+        """The newest committed epochs with their offsets, ascending."""
+        return self._observer.recent
+
+    def logged(self) -> list[tuple[int, LoggedOffsets]]:
+        """See `EpochObserver`; for any thread."""
+        return self._observer.logged()
+
+    def committed_at(self, epoch: int) -> float | None:
+        """See `EpochObserver`."""
+        return self._observer.committed_at(epoch)
+
+    def final_flags(self, position: QueryPosition) -> list[FinishedRow]:
+        """See `EpochObserver`."""
+        return self._observer.final_flags(position)
+
+    def metadata(self, position: QueryPosition | None = None, *, finished: bool | None = None) -> QueryMetadata:
+        """The query's part of a checkpoint: at a position, or at its newest committed epoch and as its state says."""
+        at = position or self.position
+        finished = self.state is State.FINISHED or at.input_done if finished is None else finished
+        epoch = None if at.epoch < 0 else at.epoch
+        return query_metadata(self.spec, at.query_id, epoch, at.offsets, finished=finished, restored=self.had_finished)
 
     # -- start --------------------------------------------------------------------------------------------------------
+
+    def restore(self, known: tuple[str, int] | None) -> None:
+        """Read what earlier runs have left; see `EpochObserver`."""
+        self._observer.restore(known, self.who)
+
+    def finished_before(self, known: tuple[str, int] | None) -> None:
+        """The query had finished in an earlier run, by the ledger: nothing is started, and no checkpoint is needed."""
+        if known is not None:
+            self._observer.recall(known)
+        self.had_finished = True
+        self._life.finished_before()
 
     def resume_final(self) -> None:
         """An earlier run has recorded the final checkpoint: what is left are its steps, without Spark."""
         self._final_recorded = True
-        self._become(State.FINISHING, "resumed")
+        self._life.become(State.FINISHING, "resumed")
+
+    def resume_drain(self) -> None:
+        """A drain was in force before this start: the query runs the epoch that is planned, and no other."""
+        self._restarts.drain()
+
+    def complete_first(self, then: QuerySpec) -> None:
+        """Before the start: the epoch that an earlier one has planned is run as this query, and then `then` follows."""
+        self._launcher.complete_first(then)
 
     def claim(self, *, late: bool) -> None:
-        """Command: fence older incarnations off the target; see `OperatorHooks.claim`. Failures come with `deliver`.
-
-        Args:
-            late: whether a run that ends with what is there may leave this to its first epoch; see `late_claim`.
-        """
-        late = self._claims_late = late and self._may_claim_late
-        operators = self.operators
-        self._worker.do("claim", lambda: operators.check_target() if late else operators.claim(), self._done)
+        """Command: see `Launcher`. Failures come with `deliver`, as do those of `open` and `start`."""
+        self._launcher.claim(late=late)
 
     def open(self) -> None:
         """Command: call the operators' `open`, except that of sources which have ended."""
-        ended = self.position.ended_sources
-        self._worker.do("open", lambda: self.operators.open(ended), self._done)
+        self._launcher.open()
 
     def start(self) -> None:
-        """Command: start the Spark query. A start that fails is raised by `deliver`."""
-        self._require(State.RUNNING)
-        self._before_launch()
-        self._starting = True
-        self._show()
-        self._worker.do("start", self._launch, self._launched_first)
+        """Command: start the Spark query."""
+        self._launcher.start()
 
     def begin_late(self, record: Callable[[], None]) -> None:
-        """Command: all of a start at once, of a query that comes to a running job. One that fails is a failed query.
+        """Command: all of a start at once, of a query that comes to a running job. If that fails, the query fails."""
+        self._launcher.begin_late(record, self._start_failed)
 
-        Args:
-            record: called once the target is claimed.
-        """
-        ended = self.position.ended_sources
+    def _restart(self, *, claim: bool = False) -> None:
+        self._launcher.restart(self._start_failed, claim=claim)
 
-        def first() -> None:
-            self.operators.claim()
-            record()
-            self.operators.open(ended)
-
-        self._before_first = first
-        self._restart()
+    def _start_failed(self, error: Exception) -> None:
+        self._on_end(End(error), self._clock())
 
     def deliver(self) -> None:
-        """Take in what commands have brought.
-
-        Raises:
-            Exception: what a command of the job's start has raised.
-            FencedError: a newer incarnation owns the ledger or a target.
-        """
+        """Take in what commands have brought. Raises FencedError, and whatever a command of the job's start raised."""
         self._worker.deliver()
-
-    def _done(self, outcome: Outcome[None]) -> None:
-        if not self._restarts.stopping:
-            outcome.result()
-
-    def _launched_first(self, outcome: Outcome[Launch]) -> None:
-        self._starting = False
-        if outcome.error is None or not self._restarts.stopping:
-            self._launched(outcome.result())
-
-    def _launched(self, launch: Launch) -> None:
-        self._live = True
-        self._runs += 1
-        self._planned_before = launch.planned
-        self._committed_before = self.committed
-        self._observer.started(launch.query_id)
-        self.watched.launched(stateful=launch.stateful, further=self._state is State.RUNNING)
-        if not self._state.ended and self._state is not State.FINISHING:
-            self._become(State.RUNNING)
-        wanted = self._boundary
-        if wanted is not None and wanted.phase is Phase.STARTING:
-            self.since = self.committed + 1
-            wanted.done(self.since, self._clock())
-            self._boundary = None
-        elif self.since < 0 and not (wanted is not None and wanted.completing):
-            self.since = self.committed + 1
 
     # -- supervision --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Take in what commands have brought, look at the facts, and decide what they call for. Does not block.
-
-        Args:
-            now: s, on the run's clock.
-
-        Raises:
-            FencedError: a newer incarnation owns the ledger or a target.
-        """
+        """Take in what commands have brought, poll the facts, and decide what they call for. Does not block."""
         self.deliver()
-        if not self._state.ended and not self._starting:
-            lasting = self._outage.during(now, lambda: self._look(now))
+        if not self.state.ended and not self._life.starting:
+            lasting = self._outage.during(now, lambda: self._poll(now))
             if self._outage.on and self._restarts.stopping:
                 # Nothing in Spark's log decides about a query that is being stopped.
-                self._look_at_the_end(now)
+                self._poll_end(now)
             elif lasting is not None:
                 self.fail(lasting)
         self._cancel_if_stopped()
 
-    def _look(self, now: float) -> None:
+    def _poll(self, now: float) -> None:
         self.observe()
         if self._observer.history.overdue() and not self._worker.busy:
-            self._ask_for_figures()
+            self._launcher.ask_for_figures()
         self._record_epochs()
-        self._move_bad_rows(now)
-        if self._state.ended:
+        problem = self.bad_rows.poll(self.committed, stopping=self._restarts.stopping)
+        if problem is not None:
+            self.fail(problem)
+        if self.state.ended:
             return
-        if self.input_done and self._state is not State.FINISHING and not self._restarts.stopping:
-            self._become(State.FINISHING)
+        if self.input_done and self.state is not State.FINISHING and not self._restarts.stopping:
+            self._life.become(State.FINISHING)
         else:
-            self._look_at_the_end(now)
-            self._look_at_the_rest(now)
-        self._look_at_the_boundary(now)
+            self._poll_end(now)
+            self._poll_catching_up(now)
+        self._launcher.poll_boundary(now, self._start_failed)
 
-    def _move_bad_rows(self, now: float) -> None:
-        if self.bad_rows.due(self.committed, now) and not self._worker.busy:
-            upto = self.committed
-            self._worker.do("moving bad rows", self.bad_rows.move, lambda outcome: self._bad_rows_moved(outcome, upto))
-        exceeded = self.bad_rows.exceeded(self._observer.history)
-        if exceeded is not None and not self._restarts.stopping:
-            self.fail(exceeded)
+    def observe(self) -> None:
+        """Take in the epochs that have been committed since the last poll. May raise OSError."""
+        flags = self._observer.poll()
+        if flags is not None:
+            self._restarts.progressed()
+            self._context.write_behind.committed(self.uid, self.committed)
+            self.watched.committed()
+            self._life.show()
+            for flag in flags:
+                self._context.write_behind.put_soon(flag)
 
-    def _bad_rows_moved(self, outcome: Outcome[None], upto: int) -> None:
-        if isinstance(outcome.error, FencedError):
-            raise outcome.error
-        lasting = self.bad_rows.moved(outcome.error, upto, self._clock())
-        if lasting is not None and not self._state.ended:
-            self.fail(lasting)
+    def _record_epochs(self, *, everything: bool = False) -> None:
+        for row in self._observer.epoch_rows(everything=everything):
+            self._context.write_behind.put(row)
 
-    def _look_at_the_end(self, now: float) -> None:
-        if self._live and self._query.ended:
-            run = ANY_RUN
-            if not self._restarts.stopping:
-                # Before the end is taken: if Spark's log cannot be read, it is still there for the next look. An epoch
-                # may have been committed between the last look and the end, and resolves no incident of the end.
-                self.observe()
-            if (
-                self._ends_itself or self._restarts.draining or self._boundary is not None
-            ) and not self._restarts.stopping:
-                run = self._observer.run_since(self._committed_before)
-            end = self._query.take_end()
-            assert end is not None
-            if self._ends_itself and end.failure is None and not self._restarts.stopping:
-                run = self._how_it_ended(run, end.own)
-            self._live = False
-            self._on_end(end, now, run)
-        if self._state is not State.FINISHING and not self._state.ended and self._restarts.due(now):
+    def report(self, hint: Hint) -> None:
+        """Take an event of a Spark query, if it is this one's; called on Spark's listener thread."""
+        if hint.kind == "progress" and hint.query_id == self.query_id:
+            self._launcher.take(hint)
+
+    def look_closer(self, *, paused: bool) -> None:
+        """Take in what the monitor has seen. A query that is stalled fails, if the job's settings say so."""
+        self.watched.take(running=self.state is State.RUNNING, paused=paused)
+        self._life.show()
+        stall = self.watched.stall
+        if stall is not None and self._context.settings.on_stall == "fail" and self.state is State.RUNNING:
+            self.fail(stall.error(self.who))
+
+    # -- the end of the Spark query -----------------------------------------------------------------------------------
+
+    def _poll_end(self, now: float) -> None:
+        if self.live and self._launcher.query.ended:
+            self._take_end(now)
+        if self.state is not State.FINISHING and not self.state.ended and self._restarts.due(now):
             self._restart()
 
-    def ask_late(self) -> None:
-        """The query has ended: ask for figures whose events have not come yet."""
-        if self._runs:
-            self._ask_for_figures()
-        if self.bad_rows.due(self.committed + 1, self._clock(), last=True):
-            # What was committed last may not be known yet; Spark's log is asked.
-            upto = self.committed
-            self._worker.do("moving bad rows", self.bad_rows.move, lambda outcome: self._bad_rows_moved(outcome, upto))
-
-    def observe_late(self) -> None:
-        """Take in what came with the end."""
-        try:
-            if self._runs:
-                self.observe()
-        finally:
-            self._record_epochs(everything=True)
-
-    def _ask_for_figures(self) -> None:
-        after = self._observer.history.reported_upto
-
-        def ask() -> list[Hint]:
-            self._keep_event_times()
-            return self._query.reports(after)
-
-        self._worker.do("figures", ask, self._figures)
-
-    def _figures(self, outcome: Outcome[list[Hint]]) -> None:
-        # Figures are hints: without them history has none.
-        for hint in outcome.value or ():
-            self._observer.history.report(hint)
+    def _take_end(self, now: float) -> None:
+        run, newest = ANY_RUN, None
+        launcher, stopping = self._launcher, self._restarts.stopping
+        if not stopping:
+            # Before the end is taken: if Spark's log cannot be read, it is still there for the next poll. An epoch may
+            # have been committed between the last poll and the end, and resolves no incident of the end.
+            self.observe()
+            if launcher.ends_itself or launcher.between or self._restarts.draining:
+                newest = self._observer.newest_planned()
+                run = self._observer.run_since(launcher.committed_before, newest)
+        end = launcher.take_end()
+        if launcher.ends_itself and end.failure is None and not stopping:
+            run = self._catching_up.judge(run, end.own, newest)
+        self._on_end(end, now, run)
 
     def _on_end(self, end: End, now: float, run: AvailableNowRun = ANY_RUN) -> None:
         """The Spark query has ended, or could not be started."""
-        found = None if end.failure is None else self._diagnosed(end.failure)
-        if self._ended_for_restart(failed=found is not None):
+        found = None if end.failure is None else self._failures.diagnosed(end.failure, self.committed)
+        if self._launcher.ended_for_restart(failed=found is not None):
             return
-        if self._state is State.FINISHING and not self._needs_epoch:
-            # All its input is committed: the final checkpoint needs no further epoch of it, as far as is known.
+        if self.state is State.FINISHING and not self._needs_epoch:
+            # All its input is committed: the final checkpoint needs no further epoch of it, as is known so far.
             if found is not None:
-                self._failure_incident(str(found.error), "ignored: all input is committed", found)
+                self._failures.record(str(found.error), "ignored: all input is committed", found)
             return
         self._decide(self._restarts.cause(failed=found is not None), found, now, run)
 
-    def _restart(self, *, claim: bool = False) -> None:
-        def launch() -> Launch:
-            # What led to the restart is in the ledger before it, whatever happens next.
-            with suppress(SparkExtError):
-                self._context.write_behind.flush()
-            if claim:
-                self.operators.claim()
-            if self._before_first is not None:
-                self._before_first()
-                self._before_first = None
-            return self._launch()
+    def _decide(self, cause: Cause, found: Diagnosis | None, now: float, run: AvailableNowRun = ANY_RUN) -> None:
+        """Decide what follows an end or a failure, and carry it out: every failure takes this way."""
+        decision = self._restarts.after(cause, found, now, run)
+        action, reason, finishing = decision.action, decision.reason, self.state is State.FINISHING
+        if action is Action.CANCEL:
+            self._life.become(State.CANCELED, reason)
+        elif action is Action.FINISH and not finishing:
+            self._life.become(State.FINISHING, reason)
+        elif action is Action.RUN_AGAIN and decision.delay_ms and not finishing:
+            self._life.become(State.RESTARTING, "it ended without a committed epoch")
+        elif action is Action.SUSPEND:
+            self._catching_up.read_all(finishing=finishing)
+        elif action is Action.AWAIT_UPSTREAM:
+            self._catching_up.rest(self._clock())
+        elif action is Action.FAIL and found is not None:
+            self.fail(found.error, found, reason)
+        elif action is Action.RESTART and found is not None:
+            what = f"restart {decision.failures.count} in {decision.delay_ms} ms"
+            incident = self._failures.record(reason, what, found)
+            if self.state in (State.RUNNING, State.RESTARTING):  # one that was built late has not run yet
+                self._life.become(State.RESTARTING, reason, incident)
 
-        self._restarts.clear()
-        self._before_launch()
-        self._starting = True
-        self._show()
-        self._worker.do("start", launch, self._restarted)
+    def fail(self, error: SparkExtError, found: Diagnosis | None = None, reason: str = "") -> None:
+        """The query has failed for good, with the given diagnosis or that of the error; Spark's query is stopped."""
+        reason = reason or str(error)
+        incident = self._failures.give_up(error, found or self._failures.diagnosed(error, self.committed), reason)
+        self._life.become(State.FAILED, reason, incident)
+        if self.live:
+            self._launcher.stop()
 
-    def _restarted(self, outcome: Outcome[Launch]) -> None:
-        self._starting = False
-        if outcome.error is not None:
-            self._on_end(End(outcome.error), self._clock())
-        else:
-            self._launched(outcome.result())
+    # -- an end with what is there, and restarts ----------------------------------------------------------------------
+
+    def _poll_catching_up(self, now: float) -> None:
+        """Whether there is more to read, or the last step is due."""
+        if self.state.ended or self._restarts.stopping or self._life.starting:
+            return
+        self._launcher.poll_claim(self._claimed)
+        if self._catching_up.has_more(now, paused=self.watched.paused):
+            self._restart()
+        elif self._catching_up.done and not (self.input_done or self._launcher.between) and self._may_suspend(now):
+            acknowledge = self._catching_up.acknowledge(self.operators, self.offsets)
+            self.take_step("acknowledging what was read", acknowledge, self._suspended)
+
+    def _suspended(self, unread: str) -> None:
+        reach(FailPoint.SUSPENDED)
+        if not self.state.ended:
+            state = State.CANCELED if unread else State.SUSPENDED
+            self._life.become(state, unread or "it has read what was there")
+
+    def _may_suspend(self, now: float) -> bool:
+        """Whether its worker is free, no wait is under way, and nothing that was committed is still to be moved."""
+        settled = self.bad_rows.settled(self.committed)
+        return settled and not self._worker.busy and not self._restarts.waiting(now)
+
+    def _claimed(self, outcome: Outcome[None]) -> None:
+        error = outcome.problem()
+        if error is not None and not self.state.ended and not self._restarts.stopping:
+            self._fail_after(error)
+
+    def _fail_after(self, error: Exception) -> None:
+        """A command has failed without which the query cannot go on."""
+        found = self._failures.diagnosed(error, self.committed)
+        self.fail(found.error, found)
+
+    def restart_at(self, wanted: BoundaryRestart) -> None:
+        """Restart the query between two epochs, as soon as it is there; `wanted` says how that goes."""
+        self._launcher.restart_at(wanted)
+
+    def pass_by(self, sequence: int) -> None:
+        """The query needs no restart for a control event: what it runs with is what the event calls for."""
+        self._launcher.pass_by(sequence)
 
     # -- the final checkpoint -----------------------------------------------------------------------------------------
 
     def may_finish(self, now: float) -> bool:
         """Whether the next step of the final checkpoint can be taken: its worker is free, and no wait is under way."""
         stopped = self._restarts.stopping and not self._final_recorded
-        return self._state is State.FINISHING and not stopped and not self._starting and self._may_suspend(now)
-
-    def _may_suspend(self, now: float) -> bool:
-        settled = self.bad_rows.settled(self.committed)
-        return settled and not self._worker.busy and not self._restarts.waiting(now)
+        return self.state is State.FINISHING and not stopped and not self._life.starting and self._may_suspend(now)
 
     def take_step(self, what: str, action: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Command: a step of the final checkpoint. One that fails is tried again, as a failed epoch is.
-
-        Args:
-            what: for messages.
-            action: the step, on the worker's thread.
-            then: gets what it returned, on the deciding thread.
-        """
+        """Command: a step of the final checkpoint. One that fails is tried again, as a failed epoch is."""
 
         def taken(outcome: Outcome[T]) -> None:
-            if isinstance(outcome.error, FencedError):
-                raise outcome.error
-            if outcome.error is None:
+            error = outcome.problem()
+            if error is None:
                 then(outcome.result())
-            elif not self._state.ended:
-                found = self._diagnosed(outcome.error)
-                step = replace(found, error=as_error(outcome.error, self.who))
-                self._decide(Cause.STEP, step, self._clock())
+            elif not self.state.ended:
+                found = self._failures.diagnosed(error, self.committed)
+                self._decide(Cause.STEP, replace(found, error=as_error(error, self.who)), self._clock())
 
         self._worker.do(what, action, taken)
 
     def step_taken(self, *, recorded: bool) -> None:
-        """A step of the final checkpoint has been taken.
-
-        Args:
-            recorded: whether the final checkpoint is recorded: from here on Spark is not needed, and a stop waits.
-        """
+        """A step has been taken. Once the final checkpoint is recorded Spark is not needed, and a stop waits."""
         self._restarts.progressed()
         self._restarts.clear()
         self._needs_epoch = False
@@ -336,41 +482,119 @@ class QueryRun(CatchingUpQuery):
     def ensure_running(self) -> None:
         """Start the Spark query unless it runs: finalization needs a further epoch."""
         self._needs_epoch = True
-        if not self._live and not self._starting:
-            self._restart(claim=self._runs == 0)
+        if not self.live and not self._life.starting:
+            self._restart(claim=self._launcher.starts == 0)
 
     def stop_spark(self) -> None:
         """Stop the Spark query, if it runs, and wait for it: for the worker's thread."""
-        self._query.stop()
+        self._launcher.query.stop()
 
     def finished(self) -> None:
         """The final checkpoint is complete."""
-        self._become(State.FINISHED)
+        self._life.become(State.FINISHED)
 
     def notify_checkpoint(self, number: int, *, completed: bool) -> None:
-        """Command: call the operators' hooks for an aligned checkpoint. What they raise is an incident.
+        """Command: call the operators' hooks for an aligned checkpoint, complete or aborted. Failures are incidents."""
+        if not self.state.ended:
+            self._launcher.notify_checkpoint(number, completed=completed)
 
-        Args:
-            number: of the checkpoint.
-            completed: whether it is complete; else it was aborted.
-        """
-        if self._state.ended:
+    # -- an end before that of the input ------------------------------------------------------------------------------
+
+    def request_stop(self, reason: str = "stopped") -> None:
+        """Stop the Spark query where it is; no end of input is emitted. A recorded final checkpoint is completed."""
+        if self.state.ended or self._restarts.stopping:
             return
+        self._why_stopped = reason
+        self._restarts.stop()
+        if self.live or self._worker.busy:
+            self._launcher.stop()
+        self._cancel_if_stopped()
 
-        def called(outcome: Outcome[list[Exception]]) -> None:
-            for problem in outcome.value or ([outcome.error] if outcome.error is not None else []):
-                what = f"checkpoint {number}: {problem}"
-                self._context.write_behind.incident(self.who, "checkpoint", what, "ignored")
+    def _cancel_if_stopped(self) -> None:
+        if not self._restarts.stopping or self.state.ended or self._worker.busy or self._final_recorded:
+            return
+        if self.state is State.FINISHING:
+            self._life.become(State.CANCELED, "stopped before the final checkpoint; the next start takes it")
+        elif not self.live:
+            self._life.become(State.CANCELED, self._why_stopped)
 
-        self._worker.do("checkpoint", lambda: self.operators.checkpoint(number, completed=completed), called)
+    def request_drain(self) -> None:
+        """A drain is in force: channel sources read it in the ledger, Spark's own cannot, so their query is stopped.
 
-    # -- end -----------------------------------------------------------------------------------------------------------
+        An epoch that is planned by then is run to its end: its sink may have made a part of it visible.
+        """
+        if not self.may_end_by_drain or self.state.ended or self._restarts.draining or self._restarts.stopping:
+            return
+        runs = self.live or self._life.starting
+        try:
+            settled = not runs and not self.unsettled
+        except UNREADABLE:
+            return  # asked again by the next tick; its poll says when this has lasted too long
+        self._restarts.drain()
+        if runs:
+            self._launcher.stop(self._drain_stopped)
+        elif settled and self.state is not State.FINISHING:
+            self._life.become(State.FINISHING, "drained")
+
+    @property
+    def may_end_by_drain(self) -> bool:
+        """Whether a drain ends the query where it is: it has sources of Spark's own, and no others that still run."""
+        return bool(self.spec.natives) and self.spec.fed.issubset(self.position.ended_sources)
+
+    def _drain_stopped(self, outcome: Outcome[None]) -> None:
+        if outcome.error is not None and not self.state.ended:
+            self._fail_after(outcome.error)
+
+    def cancel(self, reason: str) -> None:
+        """Give the query up: its worker has not ended in time. Spark's query is stopped without waiting for it."""
+        if not self.state.ended:
+            self._context.write_behind.incident(self.who, "stop", reason, "CANCELED")
+            self._life.become(State.CANCELED, reason)
+        self.give_up()
+
+    def abandon(self, error: SparkExtError) -> None:
+        """The job cannot be supervised any more: fail, and write nothing, as the ledger may have another owner.
+
+        Spark's query is stopped; `busy` says whether that is still under way.
+        """
+        if not self.state.ended:
+            self._failures.abandon(error)
+            self._life.enter(State.FAILED)
+            self._launcher.stop()
+
+    def refuse(self) -> None:
+        """The start of the job was refused: stop Spark's query, or give it up when its worker does not answer."""
+        busy = self.busy
+        if not self.state.ended:
+            self._life.enter(State.CANCELED)
+        if busy:
+            self.give_up()
+        elif self.live:
+            self._launcher.stop()
+
+    def give_up(self) -> None:
+        """Stop Spark's query without waiting for it."""
+        self._worker.abandon(self._launcher.query.stop)
+
+    def ask_late(self) -> None:
+        """The query has ended: ask for figures whose events have not come yet, and move the last bad rows."""
+        if self._launcher.starts:
+            self._launcher.ask_for_figures()
+        self.bad_rows.poll(self.committed, stopping=True, last=True)
+
+    def observe_late(self) -> None:
+        """Take in what came with the end."""
+        try:
+            if self._launcher.starts:
+                self.observe()
+        finally:
+            self._record_epochs(everything=True)
 
     def release(self) -> None:
         """Withdraw the registrations of the query's operators, and end its worker."""
         self._worker.close()
-        self._registered.withdraw()
+        self._launcher.registrations.withdraw()
 
     def keep_registered(self) -> None:
         """Keep the registrations of its operators alive; for any thread."""
-        self._registered.keep()
+        self._launcher.registrations.keep()

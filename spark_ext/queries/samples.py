@@ -52,14 +52,10 @@ class Samples:
         self._over = over
         self._cleaned = False
         self._answered: dict[str, tuple[float, set[str]]] = {}
-        """When each query was sampled last, s, monotonic, and who has answered."""
+        """When each query was sampled last, s, monotonic, and which watchers answered."""
 
     def take(self, query: str, *, stacks: bool) -> tuple[WorkerSample, ...]:
         """Ask for the processes of one query, and wait for some seconds at most. Nobody may answer.
-
-        Args:
-            query: its uid.
-            stacks: whether their stacks are wanted.
 
         Raises:
             OSError: the state directory cannot be written.
@@ -77,7 +73,7 @@ class Samples:
                 known = len(answers)
                 answers.update(self._answers(asked, answers))
                 changed = time.monotonic() if len(answers) > known else changed
-                if expected and expected <= {_who(name) for name in answers}:
+                if expected and expected <= {_watcher(name) for name in answers}:
                     break
                 if answers and time.monotonic() - changed >= QUIET:
                     break
@@ -86,7 +82,7 @@ class Samples:
             for name in [f"{asked}.request", *answers]:
                 with suppress(OSError):
                     self._folder.delete(name)
-        self._answered[query] = (time.monotonic(), {_who(name) for name in answers})
+        self._answered[query] = (time.monotonic(), {_watcher(name) for name in answers})
         return tuple(_sample(answer["host"], one) for answer in answers.values() for one in answer["processes"])
 
     def _clean(self) -> None:
@@ -107,7 +103,7 @@ class Samples:
                     yield name, json.loads(self._folder.read(name))
 
 
-def _who(answer: str) -> str:
+def _watcher(answer: str) -> str:
     """The watcher that has given an answer, by the name of its file."""
     return answer.partition(".answer-")[2]
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+import psutil
+
 from spark_ext.control import current, emitted
-from spark_ext.model.identity import OPTION, Identity
-from spark_ext.queries.lost_spark import lost_spark
+from spark_ext.errors import SparkLostError
+from spark_ext.model.execution import Phase
+from spark_ext.model.identity import OPTION
+from spark_ext.queries.describe_failure import SparkFailure
+from spark_ext.spark.backend.failures import is_lost_connection
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs import queries_of_jobs as of_jobs
 from spark_ext.spark.logs.checkpoint_directory import clear_drafts, clear_unfinished
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_ext.model.offsets import LoggedOffsets
+    from spark_ext.queries.context import JobContext
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.spark.backend.contract import OwnEnd
 
@@ -37,19 +44,22 @@ _MAINTENANCE: Final = "spark.sql.streaming.stateStore.maintenanceInterval"
 _MAINTENANCE_OF_SHORT_RUNS: Final = "5s"
 """Of a run that ends with what is there: it may be over in less than a minute each time, and its state would grow."""
 
+_DIES_WITHIN: Final = 2.0
+"""How long a JVM whose connections have broken may take to be gone, s."""
+
+_KEPT: Final = "all committed epochs, and the ledger"
+
 _PHASES: Final = {
-    "Initializing": "starting workers",
-    "Getting offsets": "planning",
-    "Writing offsets": "planning",
-    "Processing new data": "running an epoch",
-    "Waiting for": "waiting for data",
+    Phase.STARTING: "starting workers",
+    Phase.PLANNING: "planning",
+    Phase.EPOCH: "running an epoch",
+    Phase.IDLE: "waiting for data",
 }
-"""What the first words of Spark's status messages mean for a user."""
 
 
 def phase_of(message: str) -> str:
     """Spark's status message in a user's words; "" for one that is not known."""
-    return next((phase for begin, phase in _PHASES.items() if message.startswith(begin)), "")
+    return _PHASES.get(Phase.of(message), "")
 
 
 @dataclass(frozen=True)
@@ -75,10 +85,6 @@ class Launch:
 
 class RunnableQuery(Protocol):
     """What supervision needs of a Spark query. It can be started again after each end."""
-
-    @property
-    def started(self) -> bool:
-        """Whether it was ever started by this object."""
 
     @property
     def ended(self) -> bool:
@@ -123,33 +129,18 @@ class SparkQuery:
     """A query in Spark, with the checkpoint, trigger and name that its job gives it.
 
     Args:
-        spec: the query.
-        name: under which Spark shows it.
-        checkpoint: path or URI of its checkpoint directory.
-        on_end: called on a thread of its own when the query has ended.
-        identity: of its job, which the sink finds in the writer's options.
-        judged: adds evidence and verdict to a failure; may take its time.
-        until_now: whether the job's run ends with what is there.
+        committed: returns its newest committed epoch.
     """
 
     def __init__(
-        self,
-        spec: QuerySpec,
-        name: str,
-        checkpoint: str,
-        on_end: Callable[[], None],
-        identity: Identity,
-        judged: Callable[[BaseException], BaseException],
-        *,
-        until_now: bool = False,
+        self, spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int, committed: Callable[[], int]
     ) -> None:
-        self._until_now = until_now or spec.available_now
+        self._until_now = context.until is not None or spec.available_now
         self._spec = spec
-        self._name = name
+        self._context = context
         self._checkpoint = checkpoint
-        self._on_end = on_end
-        self._identity = identity
-        self._judged = judged
+        self._identity = context.identity(spec.uid, checkpoint, lineage)
+        self._committed = committed
         self._query: StreamingQuery | None = None
         self._end: End | None = None
         self._backend = backend_of(spec.writer)
@@ -157,11 +148,6 @@ class SparkQuery:
         # A worker's thread has none of the user's scheduler pool, job group or description.
         self._properties = self._backend.local_properties(self._session)
         self._pid = self._backend.jvm_pid(self._session)
-
-    @property
-    def started(self) -> bool:
-        """See `RunnableQuery`."""
-        return self._query is not None
 
     @property
     def ended(self) -> bool:
@@ -186,14 +172,15 @@ class SparkQuery:
         self._backend.activate(self._session, self._properties)
         of_jobs.add(self._checkpoint)
         clear_unfinished(self._checkpoint)
-        if not self.started:
+        if self._query is None:
             # Of earlier drivers: tasks that only fail remove theirs.
             clear_drafts(self._checkpoint)
         emitted.discard_uncommitted(self._checkpoint)
         for name, value in self._local_properties().items():
             # Of this thread, from which that of the query, and so all its tasks, take them over.
             self._session.sparkContext.setLocalProperty(name, value)
-        writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
+        name = f"{self._context.job}/{self._spec.uid}"
+        writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(name)
         if self._spec.sink is not None:
             writer = writer.option(OPTION, self._identity.encode())
         self._backend.name_sink(writer, self._spec.uid)
@@ -205,8 +192,8 @@ class SparkQuery:
         else:
             writer = writer.trigger(processingTime="0 seconds")
         settings = self._settings()
-        who = f"job '{self._identity.job}', query '{self._spec.uid}'"
-        with with_settings(self._session, settings, who), cheap_files(self._session, self._checkpoint):
+        operator = self._context.operator(self._spec.uid)
+        with with_settings(self._session, settings, operator), cheap_files(self._session, self._checkpoint):
             return writer.start()
 
     def _settings(self) -> dict[str, str]:
@@ -235,9 +222,11 @@ class SparkQuery:
 
     def _named(self, failure: BaseException) -> BaseException:
         """The failure with what is known of it, read while Spark is there; or that Spark is not there any more."""
-        who = f"job '{self._identity.job}', query '{self._spec.uid}'"
-        lost = lost_spark(failure, who, self._pid, lambda: self._backend.is_stopped(self._session))
-        return lost or self._judged(failure)
+        context, query = self._context, self._spec.uid
+        lost = lost_spark(failure, context.operator(query), self._pid, lambda: self._backend.is_stopped(self._session))
+        return lost or SparkFailure.of(
+            failure, context.classifier, job=context.job, query=query, epoch=self._committed() + 1
+        )
 
     def _await(self, query: StreamingQuery) -> None:
         try:
@@ -245,7 +234,7 @@ class SparkQuery:
             self._end = End(own=self._own_end(query))
         except BaseException as failure:
             self._end = End(self._named(failure))
-        self._on_end()
+        self._context.wake.set()
 
     def _own_end(self, query: StreamingQuery) -> OwnEnd | None:
         if not self._until_now:
@@ -295,3 +284,51 @@ class SparkQuery:
         if self._query is None:
             return []
         return hints_of(self._backend.recent_progress(self._query, after))
+
+
+def lost_spark(
+    failure: BaseException, operator: str, pid: int | None, stopped: Callable[[], bool]
+) -> SparkLostError | None:
+    """The error of a query that has failed because Spark has gone; None if Spark is there.
+
+    Its JVM has died, or its session was stopped: nothing can be restarted in such a process. Takes up to two seconds,
+    and only when the connection to the JVM has failed.
+
+    Args:
+        failure: as it was raised.
+        operator: job and query, for the message.
+        pid: of the JVM; None: unknown.
+        stopped: whether this process has stopped the session.
+    """
+    if stopped():
+        return SparkLostError(
+            "the Spark session was stopped while the job was running",
+            operator=operator,
+            kept=_KEPT,
+            do="stop the job with job.stop() before the session; a further run, with a new session, continues",
+        )
+    if pid is None or not is_lost_connection(failure) or not _dies(pid):
+        return None
+    return SparkLostError(
+        f"Spark's JVM, process {pid}, has died",
+        operator=operator,
+        kept=_KEPT,
+        do="look for the cause: the system's log for the out-of-memory killer, hs_err_pid*.log for a crash; then start "
+        "the program again: the job continues",
+    )
+
+
+def _dies(pid: int) -> bool:
+    by = time.monotonic() + _DIES_WITHIN
+    while _lives(pid):
+        if time.monotonic() > by:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False

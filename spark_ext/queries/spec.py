@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
 from spark_ext.model.holds import ALL, SETTINGS
 from spark_ext.options import UID
 from spark_ext.queries import operators
-from spark_ext.queries.named_tables import named_table, with_path
 from spark_ext.queries.writer_checks import (
     NOTHING_STARTED,
     check_session,
@@ -23,11 +23,13 @@ from spark_ext.queries.writer_checks import (
     partition_option,
 )
 from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.spark.session.catalogue import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from spark_ext.model.offsets import Json
+    from spark_ext.spark.backend.contract import WriterTarget
 
 
 @dataclass(frozen=True)
@@ -44,27 +46,14 @@ class OperatorSpec:
         return operators.public_options(self.format, self.options)
 
 
-class Builds(Protocol):
-    """Builds a query from the user's configuration."""
-
-    @property
-    def who(self) -> str:
-        """Job and query, for messages."""
-
-    def build(self, values: Mapping[str, Json], sequence: int = 0) -> QuerySpec:
-        """Build it.
-
-        Args:
-            values: the user's configuration of the query.
-            sequence: of the last control event in it.
-        """
-
-
 @dataclass(frozen=True)
-class Built:
-    """How a query was built: what has to be known to build it anew."""
+class QueryBuild:
+    """How a query was built: what has to be known to rebuild it."""
 
-    builder: Builds
+    operator: str
+    """Job and query, for messages."""
+    build: Callable[[Mapping[str, Json], int], QuerySpec]
+    """Builds it from the user's configuration and the sequence of the last control event in that."""
     values: Mapping[str, Json]
     """The user's configuration of the query."""
     read: frozenset[str]
@@ -105,7 +94,7 @@ class QuerySpec:
     sink_format: str
     available_now: bool
     """Whether it ends with what is there when it starts; for Spark's own sources."""
-    built: Built | None = None
+    built: QueryBuild | None = None
     """How it was built, if it was added as a function of the configuration."""
 
     @property
@@ -130,49 +119,43 @@ class QuerySpec:
 
 
 def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: bool) -> QuerySpec:
-    """Derive the specification from a writer's plan.
-
-    Raises:
-        ConfigurationError: a uid is missing, malformed or repeated, or an option of the writer belongs to the job.
-    """
-    who = f"job '{job}', query '{uid}'"
+    """Derive the specification from a writer's plan."""
+    operator = f"job '{job}', query '{uid}'"
     if not UID.fullmatch(uid):
         raise ConfigurationError(
             f"'{uid}' cannot be a query's uid",
-            operator=who,
+            operator=operator,
             kept=NOTHING_STARTED,
             do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
         )
-    given = check_writer(writer, who)
-    backend = backend_of(given)
-    writer = backend.copy(given)
-    target = backend.target(writer)
-    check_target(target, who)
-    partitioned = partition_option(target, who)
+    writer = backend_of(check_writer(writer, operator)).copy(check_writer(writer, operator))
+    target = backend_of(writer).target(writer)
+    check_target(target, operator)
+    partitioned = partition_option(target, operator)
     if partitioned is not None:
         writer = writer.option("partition_by", partitioned)
-        target = backend.target(writer)
-    if named_table(target, who):
-        writer = with_path(writer, target, who)
-        target = backend.target(writer)
+        target = backend_of(writer).target(writer)
+    if _named_table(target, operator):
+        writer = _with_path(writer, target, operator)
+        target = backend_of(writer).target(writer)
     available_now = available_now or "AvailableNow" in target.trigger
-    frame = backend.frame(writer)
-    check_session(frame.sparkSession, who)
+    frame = backend_of(writer).frame(writer)
+    check_session(frame.sparkSession, operator)
     sources: list[OperatorSpec] = []
     ends: list[OperatorSpec] = []
     natives: list[str] = []
     operators.keep_secret(target.format, target.options)
-    for leaf in backend.sources(frame):
+    for leaf in backend_of(frame).sources(frame):
         operators.keep_secret(leaf.format, leaf.options)
         if leaf.format != END_OF_INPUT and not operators.is_source(leaf.format):
             natives.append(leaf.description)
             continue
         if leaf.format != END_OF_INPUT:
-            check_source(leaf, who, available_now=available_now)
+            check_source(leaf, operator, available_now=available_now)
         assert leaf.uid is not None
         found = OperatorSpec(leaf.uid, leaf.format, dict(leaf.options))
         (ends if leaf.format == END_OF_INPUT else sources).append(found)
-    check_watermarks(backend.watermarks(frame), who)
+    check_watermarks(backend_of(frame).watermarks(frame), operator)
     sink = None
     if operators.is_sink(target.format):
         # Building it checks its options, including the uid, before anything runs.
@@ -189,27 +172,70 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
         target.format,
         available_now,
     )
-    refuse_repeated(who, spec.operators)
+    refuse_repeated(operator, spec.operators)
     return spec
 
 
-def refuse_repeated(who: str, found: tuple[OperatorSpec, ...]) -> None:
-    """Refuse a uid that stands for two operators.
+def _named_table(target: WriterTarget, operator: str) -> str | None:
+    """The name of the table that a writer is to write to; None if it has none. Refused with a path as well.
 
-    Raises:
-        ConfigurationError: names the uid and where it is used.
+    It is replaced by the table's location, and all that follows knows that only. A name that leads to another place at
+    the next start is thus a `path` that has changed, and a table that was dropped and made again is one that lacks the
+    job's commits: both are refused.
     """
-    counts = Counter(operator.uid for operator in found)
+    option = operators.named_option(target.format)
+    name = None if option is None else target.options.get(option)
+    if name is not None and target.path is not None:
+        raise ConfigurationError(
+            f"the options '{option}' and 'path' are both set: '{name}' and '{target.path}'",
+            operator=operator,
+            kept=NOTHING_STARTED,
+            do="use one of them",
+        )
+    return name
+
+
+def _with_path(writer: DataStreamWriter, target: WriterTarget, operator: str) -> DataStreamWriter:
+    """A writer of a job with the location of its table in place of the name."""
+    option = operators.named_option(target.format)
+    assert option is not None
+    frame = backend_of(writer).frame(writer)
+    name = target.options[option]
+    path = resolve(frame.sparkSession, name, f"{operator}, sink '{target.options.get('uid')}'", frame.schema)
+    backend_of(writer).remove_option(writer, option)
+    return writer.option("path", path)
+
+
+def refuse_repeated(operator: str, found: tuple[OperatorSpec, ...]) -> None:
+    """Refuse a uid that stands for two operators."""
+    counts = Counter(one.uid for one in found)
     for uid, count in counts.items():
         if count > 1:
-            same = [operator for operator in found if operator.uid == uid]
-            formats = sorted({operator.format for operator in same})
-            twice = all(operators.is_source(operator.format) for operator in same)
+            same = [one for one in found if one.uid == uid]
+            formats = sorted({one.format for one in same})
+            twice = all(operators.is_source(one.format) for one in same)
             raise ConfigurationError(
                 f"uid '{uid}' stands for {count} operators ({', '.join(formats)}); its state could go to either",
-                operator=who,
+                operator=operator,
                 kept=NOTHING_STARTED,
                 do="load the source once per use, each time with a uid of its own (a self-join too)"
                 if twice
                 else f"give each operator a uid of its own, such as '{uid}-in' and '{uid}-out'",
             )
+
+
+def definition_of(spec: QuerySpec) -> QueryDefinition:
+    """What a query is made of, as the ledger remembers it."""
+    found = [_operator(source, Role.SOURCE) for source in spec.sources]
+    found += [_operator(end, Role.END) for end in spec.ends]
+    found += [_operator(spec.sink, Role.SINK)] if spec.sink is not None else []
+    frame = backend_of(spec.writer).frame(spec.writer)
+    columns = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
+    state = backend_of(frame).stateful_operators(frame)
+    return QueryDefinition(tuple(found), spec.natives, spec.sink_format, columns, state)
+
+
+def _operator(spec: OperatorSpec, role: Role) -> OperatorDefinition:
+    return OperatorDefinition(
+        spec.uid, role, spec.format, operators.identity(spec.format, spec.options), spec.public_options()
+    )

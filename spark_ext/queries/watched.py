@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_ext.errors import StallError
 from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.model.execution import Look, Progress, Shown, execution_state
 from spark_ext.model.holders import Holder
-from spark_ext.model.lifecycle import State
+from spark_ext.model.lifecycle import IllegalTransition, State, can_follow
 
 if TYPE_CHECKING:
     from spark_ext.model.slow import SlowEpoch
@@ -52,6 +53,15 @@ class Stall:
         words = "Spark's query does not stop" if self.kind == "stop_blocked" else "no progress"
         return f"{words} since {self.since:%H:%M:%S} UTC: {self.holder.what}"
 
+    def error(self, operator: str) -> StallError:
+        """Of a query that is given up for it."""
+        return StallError(
+            self.what,
+            operator=operator,
+            kept="all committed epochs",
+            do="look at the stacks of the incident, correct what holds the query, and start the job again",
+        )
+
 
 MOST_THREADS: Final = 4
 """Threads whose stacks are kept with an incident."""
@@ -61,22 +71,17 @@ MOST_FRAMES: Final = 40
 
 
 class WatchedQuery:
-    """What a query does, from its life cycle, its commits, and looks at Spark that another thread takes.
+    """What a query does, from its life cycle, its commits, and snapshots of Spark that another thread takes.
 
-    Its methods are for the thread that decides, except `looked`.
-
-    Args:
-        uid: the query's.
-        who: job and query, for messages.
-        context: the job's.
+    Its methods are for the thread that decides, except `polled` and `examined`.
     """
 
-    def __init__(self, uid: str, who: str, context: WatchContext) -> None:
+    def __init__(self, uid: str, operator: str, context: WatchContext) -> None:
         self._uid = uid
-        self._who = who
+        self._operator = operator
         self._context = context
         self._monitored = bool(context.settings.monitor_interval)
-        self._looks: queue.SimpleQueue[Look] = queue.SimpleQueue()
+        self._snapshots: queue.SimpleQueue[Look] = queue.SimpleQueue()
         self._found: queue.SimpleQueue[Stall | None] = queue.SimpleQueue()
         self.paused = False
         """Whether a control event keeps its sources from reading."""
@@ -98,6 +103,10 @@ class WatchedQuery:
         """It had finished before this start: there is nothing to record."""
         self.shown = Shown(State.FINISHED)
 
+    def attribute(self, incident: str | None) -> None:
+        """An incident has led to the present state of the life cycle; None: none has."""
+        self.incident = incident
+
     def launched(self, *, stateful: bool, further: bool = False) -> None:
         """Spark has started it.
 
@@ -105,10 +114,10 @@ class WatchedQuery:
             stateful: whether it continues from state.
             further: whether it has been running: with the trigger `availableNow` one run follows another.
         """
-        # Without looks at it: that it runs.
+        # Without snapshots: that it runs.
         self.progress = Progress(stateful=stateful, settled=further or not self._monitored)
         self.moved_at = time.monotonic()
-        for left in (self._looks, self._found):
+        for left in (self._snapshots, self._found):
             while not left.empty():
                 left.get()  # about what ran before
         self.stall = self.slow = self._stall_incident = None
@@ -119,9 +128,9 @@ class WatchedQuery:
         self.stall = self.slow = self._stall_incident = None
         self.moved_at = time.monotonic()
 
-    def looked(self, look: Look) -> None:
+    def polled(self, snapshot: Look) -> None:
         """Take what Spark says of it at one moment; for any thread."""
-        self._looks.put(look)
+        self._snapshots.put(snapshot)
 
     def examined(self, found: Stall | None) -> None:
         """Take that it is stalled, or not any more; for any thread."""
@@ -129,17 +138,17 @@ class WatchedQuery:
         self._context.wake.set()
 
     def take(self, *, running: bool, paused: bool) -> None:
-        """Take in the looks so far.
+        """Take in the snapshots so far.
 
         Args:
-            running: whether it is RUNNING in its life cycle; looks at it are of no use otherwise.
+            running: whether it is RUNNING in its life cycle; snapshots are of no use otherwise.
             paused: whether a control event keeps its sources from reading.
         """
         self.paused = paused
-        while not self._looks.empty():
-            look = self._looks.get()
+        while not self._snapshots.empty():
+            snapshot = self._snapshots.get()
             if running:
-                self.progress = self.progress.after(look)
+                self.progress = self.progress.after(snapshot)
         while not self._found.empty():
             found = self._found.get()
             if found is None or found.kind == "stall":
@@ -154,17 +163,11 @@ class WatchedQuery:
     def _recorded(self, found: Stall) -> str:
         action = "waiting for it" if found.kind == "stop_blocked" else "reported"
         return self._context.write_behind.incident(
-            self._who, found.kind, found.what, action, found.evidence, found.holder.labels
+            self._operator, found.kind, found.what, action, found.evidence, found.holder.labels
         )
 
     def show(self, state: State, reason: str, *, starting: bool) -> None:
-        """Record what it does, if that has changed.
-
-        Args:
-            state: of its life cycle.
-            reason: why it entered that.
-            starting: whether Spark is asked to start it.
-        """
+        """Record what it does, if that has changed."""
         now = execution_state(state, reason, self.progress, starting=starting and self._monitored, paused=self.paused)
         now = self._with_incident(now)
         if (now.state, now.incident) != (self.shown.state, self.shown.incident):
@@ -183,7 +186,7 @@ class WatchedQuery:
             return replace(now, incident=self.shown.incident)
         since = now.since or datetime.now(timezone.utc)
         found = self._context.write_behind.incident(
-            self._who,
+            self._operator,
             "scheduling",
             now.reason,
             "waiting for a slot",
@@ -191,3 +194,61 @@ class WatchedQuery:
             {"type": FailureType.SYSTEM.value, "origin": Origin.SPARK.value},
         )
         return replace(now, incident=found)
+
+
+class LifeCycle:
+    """The state of a query in its life cycle. Each change is recorded as what the query does."""
+
+    def __init__(self, operator: str, watched: WatchedQuery) -> None:
+        self.operator = operator
+        self.state = State.CREATED
+        self.reason = ""
+        """Why it entered its state; "" when that needs no reason."""
+        self.starting = False
+        """Whether Spark is asked to start it."""
+        self._watched = watched
+
+    def become(self, state: State, reason: str = "", incident: str | None = None) -> None:
+        """Enter a state and record it; entering the present one again is no event."""
+        further = state is not self.state
+        if further:
+            self.enter(state)
+            self.reason = reason
+        if further or incident is not None:
+            # A further failure while it recovers: the time from now on is that one's.
+            self._watched.attribute(incident)
+            self.show()
+
+    def enter(self, state: State) -> None:
+        """Enter a state without a record."""
+        self.require(state)
+        self.state = state
+
+    def require(self, state: State) -> None:
+        """Refuse a state that cannot follow the present one."""
+        if not can_follow(self.state, state):
+            raise IllegalTransition(f"{self.operator}: {state.value} cannot follow {self.state.value}")
+
+    def starts(self) -> None:
+        """Spark is asked to start it."""
+        self.starting = True
+        self.show()
+
+    def started(self) -> None:
+        """The start has ended, in whichever way."""
+        self.starting = False
+
+    def launched(self, *, stateful: bool) -> None:
+        """Spark has started it; see `WatchedQuery`."""
+        self._watched.launched(stateful=stateful, further=self.state is State.RUNNING)
+        if not self.state.ended and self.state is not State.FINISHING:
+            self.become(State.RUNNING)
+
+    def finished_before(self) -> None:
+        """It had finished before this start: there is nothing to record."""
+        self.enter(State.FINISHED)
+        self._watched.had_finished()
+
+    def show(self) -> None:
+        """Record what it does, if that has changed."""
+        self._watched.show(self.state, self.reason, starting=self.starting)

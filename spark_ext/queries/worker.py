@@ -1,4 +1,4 @@
-"""A thread that carries out commands in their order, and brings the results back to whoever decides.
+"""A thread that carries out commands in their order, and brings the results back to the deciding thread.
 
 The coordinator's thread must never block: what may take time (a hook, a claim, a start or a stop in Spark, a write
 before the next step) is a command for the worker of its query. Results are messages: they wait until the deciding
@@ -11,8 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from spark_ext.errors import FencedError
 from spark_ext.masking import logger
 
 log = logger("spark_ext.job")
@@ -28,14 +29,20 @@ class Outcome(Generic[T]):
     error: Exception | None = None
 
     def result(self) -> T:
-        """What it returned.
-
-        Raises:
-            Exception: what it raised.
-        """
+        """What it returned."""
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value]
+
+    def problem(self) -> Exception | None:
+        """What it raised; None: nothing.
+
+        Raises:
+            FencedError: that is what it raised: a newer incarnation owns the ledger or a target.
+        """
+        if isinstance(self.error, FencedError):
+            raise self.error
+        return self.error
 
 
 def outcome_of(action: Callable[[], T]) -> Outcome[T]:
@@ -48,41 +55,6 @@ def outcome_of(action: Callable[[], T]) -> Outcome[T]:
         return Outcome(error=RuntimeError(f"{type(exit).__name__}: {exit}"))
 
 
-class Commands(Protocol):
-    """What carries out commands. Its methods are for the deciding thread alone."""
-
-    @property
-    def busy(self) -> str:
-        """The command that is under way, or whose result has not been delivered; "" when there is none."""
-
-    def do(self, what: str, action: Callable[[], T], then: Callable[[Outcome[T]], None]) -> None:
-        """Give a command: it is carried out after those given before.
-
-        Args:
-            what: for messages.
-            action: the command.
-            then: gets its outcome, on the deciding thread.
-        """
-
-    def deliver(self) -> None:
-        """Hand over the outcomes that have come since the last call.
-
-        Raises:
-            Exception: what a `then` raises; outcomes behind it stay for the next call.
-        """
-
-    def abandon(self, last: Callable[[], object]) -> None:
-        """Give up all commands; their outcomes are not delivered.
-
-        Args:
-            last: carried out at once on a thread of its own, and again behind the command that is under way, which
-                may have changed things in the meantime. Its errors are logged.
-        """
-
-    def close(self) -> None:
-        """No further command comes; the thread ends behind those that were given."""
-
-
 @dataclass(frozen=True)
 class _Command:
     what: str
@@ -91,7 +63,7 @@ class _Command:
 
 
 class Worker:
-    """Commands on a thread of its own, which starts with the first one.
+    """Carries out commands on a thread of its own, which starts with the first one. For the deciding thread alone.
 
     Args:
         name: of the thread.
@@ -111,12 +83,18 @@ class Worker:
 
     @property
     def busy(self) -> str:
-        """See `Commands`."""
+        """The command that is under way, or whose result has not been delivered; "" without one."""
         with self._lock:
             return self._undelivered[0].what if self._undelivered else ""
 
     def do(self, what: str, action: Callable[[], T], then: Callable[[Outcome[T]], None]) -> None:
-        """See `Commands`."""
+        """Give a command: it is carried out after those given before.
+
+        Args:
+            what: for messages.
+            action: the command.
+            then: gets its outcome, on the deciding thread.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -129,7 +107,7 @@ class Worker:
             self._lock.notify()
 
     def deliver(self) -> None:
-        """See `Commands`."""
+        """Hand over the outcomes that have come. If a `then` raises, those behind it stay for the next call."""
         while True:
             with self._lock:
                 if not self._outcomes:
@@ -139,7 +117,12 @@ class Worker:
             command.then(outcome)
 
     def abandon(self, last: Callable[[], object]) -> None:
-        """See `Commands`."""
+        """Give up all commands; their outcomes are not delivered.
+
+        Args:
+            last: carried out at once on a thread of its own, and again behind the command that is under way, which
+                may have changed things in the meantime. Its errors are logged.
+        """
         with self._lock:
             self._last = last
             self._left.clear()
@@ -149,7 +132,7 @@ class Worker:
         threading.Thread(target=_quietly, args=(last,), name=f"{self._name}-last", daemon=True).start()
 
     def close(self) -> None:
-        """See `Commands`."""
+        """No further command comes; the thread ends behind those that were given."""
         with self._lock:
             self._closed = True
             self._lock.notify()

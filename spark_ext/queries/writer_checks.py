@@ -34,12 +34,8 @@ _PARTITION_BY = "partition_by"
 """The option by which a sink of ours takes its partition columns."""
 
 
-def check_writer(given: Any, who: str) -> DataStreamWriter:
-    """Refuse what is not a stream's writer.
-
-    Raises:
-        ConfigurationError: says what was given instead, and what to give.
-    """
+def check_writer(given: Any, operator: str) -> DataStreamWriter:
+    """Refuse what is not a stream's writer."""
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -49,7 +45,7 @@ def check_writer(given: Any, who: str) -> DataStreamWriter:
     if is_connect(given):
         _refuse(
             f"a {name} of Spark Connect was given",
-            who,
+            operator,
             "use a classic session, such as that of spark_ext.session(): a job reads Spark's plans in the driver's JVM",
         )
     if isinstance(given, DataStreamWriter):
@@ -57,65 +53,58 @@ def check_writer(given: Any, who: str) -> DataStreamWriter:
         if backend.is_stopped(backend.frame(given).sparkSession):
             _refuse(
                 "the Spark session of the query has been stopped",
-                who,
+                operator,
                 "make a new session, and define the query's DataFrame with it",
             )
         return given
     if isinstance(given, StreamingQuery):
         _refuse(
             "a query that runs already was given: start() and toTable() start it outside the job",
-            who,
+            operator,
             "stop it with its stop(), and leave start() or toTable() out; delta_2pc takes the name of a table as the "
             f"option 'table'; {wanted}",
         )
     if isinstance(given, DataFrame):
-        _refuse("a DataFrame was given, which does not say where its rows go", who, wanted)
+        _refuse("a DataFrame was given, which does not say where its rows go", operator, wanted)
     if kind.__module__.startswith("pyspark.sql") and "Writer" in name:
         _refuse(
             "the writer of a batch was given",
-            who,
+            operator,
             "read the input with spark.readStream and write it with df.writeStream, not df.write",
         )
-    _refuse(f"{'None' if given is None else f'an object of type {name}'} was given as the query's writer", who, wanted)
+    shown = "None" if given is None else f"an object of type {name}"
+    _refuse(f"{shown} was given as the query's writer", operator, wanted)
 
 
-def check_session(spark: SparkSession, who: str) -> None:
-    """Refuse settings of the session under which no query of Spark's runs.
-
-    Raises:
-        ConfigurationError: names the setting.
-    """
+def check_session(spark: SparkSession, operator: str) -> None:
+    """Refuse settings of the session under which no query of Spark's runs."""
     kept = str(spark.conf.get(_PROGRESS_KEPT, "100"))
     if kept.lstrip("-").isdigit() and int(kept) < 1:
         _refuse(
             f"{_PROGRESS_KEPT} is {kept}: Spark ends a query with 'empty collection' when it keeps no progress report",
-            who,
+            operator,
             "set it to 1 or more; its default is 100",
         )
 
 
-def check_target(target: WriterTarget, who: str) -> None:
-    """Refuse what a job sets itself, and what the sink cannot do.
-
-    Raises:
-        ConfigurationError: names the method of the writer, and the way out.
-    """
+def check_target(target: WriterTarget, operator: str) -> None:
+    """Refuse what a job sets itself, and what the sink cannot do."""
     if "checkpointlocation" in target.options:
         _refuse(
             "the option 'checkpointLocation' is set; a job manages the checkpoints of its queries",
-            who,
+            operator,
             "remove the option; the checkpoint is kept in the job's state directory",
         )
     if "OneTimeTrigger" in target.trigger:
         _refuse(
             "Trigger.Once runs one epoch and stops before the end of input can be processed",
-            who,
+            operator,
             "remove the trigger: the job ends by itself when its bounded sources do",
         )
     if target.trigger not in _AT_ONCE:
         _refuse(
             f"the trigger {target.trigger} is set; a job starts the epochs of its queries itself",
-            who,
+            operator,
             "remove trigger(...); Job(..., interval='10 s') sets the minimum time between epochs",
         )
     if not operators.is_sink(target.format):
@@ -124,37 +113,34 @@ def check_target(target: WriterTarget, who: str) -> None:
         _refuse(
             f"the output mode is {target.output_mode.lower()}; the sink '{target.format}' appends: it would add the "
             "whole result, or each change of a row, as further rows",
-            who,
+            operator,
             "remove outputMode(...) and define an event-time watermark with spark_ext.with_watermark, so that each "
             "result is emitted once, when it is complete",
         )
     if target.clustering:
         _refuse(
             f"clusterBy({', '.join(target.clustering)}) is set; the sink '{target.format}' does not cluster",
-            who,
+            operator,
             "remove clusterBy(...)",
         )
 
 
-def partition_option(target: WriterTarget, who: str) -> str | None:
+def partition_option(target: WriterTarget, operator: str) -> str | None:
     """The value of the option `partition_by` that stands for the writer's `partitionBy`; None if that was not called.
 
     Spark hands the columns only to its own sinks.
-
-    Raises:
-        ConfigurationError: the sink has no partitions, or its option names other columns.
     """
     if not target.partitioning or not operators.is_sink(target.format):
         return None
     shown = f"partitionBy({', '.join(target.partitioning)})"
     if not operators.has_option(target.format, _PARTITION_BY):
-        _refuse(f"{shown} is set; the sink '{target.format}' has no partitions", who, "remove partitionBy(...)")
+        _refuse(f"{shown} is set; the sink '{target.format}' has no partitions", operator, "remove partitionBy(...)")
     unusual = [name for name in target.partitioning if "," in name or name != name.strip()]
     if unusual:
         _refuse(
             f"{shown}: the sink '{target.format}' takes no column '{unusual[0]}', whose name has a comma or begins or "
             "ends with a blank",
-            who,
+            operator,
             "rename the column",
         )
     value = ",".join(target.partitioning)
@@ -162,43 +148,34 @@ def partition_option(target: WriterTarget, who: str) -> str | None:
     if given is not None and [name.strip() for name in given.split(",")] != list(target.partitioning):
         _refuse(
             f"{shown} is set, and the option '{_PARTITION_BY}' is '{given}'",
-            who,
+            operator,
             "use one of them",
         )
     return value
 
 
-def check_source(leaf: PlanSource, who: str, *, available_now: bool) -> None:
-    """Refuse a channel source that could not run, or not end.
-
-    Raises:
-        ConfigurationError: an option is unknown or missing, such as the uid; or `available_now` is given for input
-            that has no end.
-    """
+def check_source(leaf: PlanSource, operator: str, *, available_now: bool) -> None:
+    """Refuse a channel source that could not run, or not end."""
     source = operators.source(leaf.format, leaf.options)
     if available_now and isinstance(source, AlignedSource):
         _refuse(
             f"the query has available_now, and source '{source.options.uid}' ({leaf.format}) ends when the query that "
             "feeds it has finished, not with what is there now",
-            who,
+            operator,
             "remove available_now",
         )
     if available_now and leaf.format != STAMP and not _bounded(source):
         _refuse(
             f"the query has available_now, which is for Spark's own sources, and source '{source.options.uid}' "
             f"({leaf.format}) has no end",
-            who,
+            operator,
             "remove available_now: job.run(until='now') reads what is there, and ends; without `until` the query runs "
             f"on; or give the source an end: {_BOUNDED.get(leaf.format, 'its page says how')}",
         )
 
 
-def check_ends_now(sources: Iterable[tuple[str, Mapping[str, str]]], who: str) -> None:
+def check_ends_now(sources: Iterable[tuple[str, Mapping[str, str]]], operator: str) -> None:
     """Refuse a run that ends with what is there over a source that always has more.
-
-    Args:
-        sources: format and options of each channel source of a query.
-        who: job and query, for messages.
 
     Raises:
         ConfigurationError: names the source.
@@ -209,7 +186,7 @@ def check_ends_now(sources: Iterable[tuple[str, Mapping[str, str]]], who: str) -
             _refuse(
                 f"the run is to end with what is there now, and source '{source.options.uid}' ({form}) has no end and "
                 "does not say how much it holds: there would always be more to read",
-                who,
+                operator,
                 "run the job without until='now', or limit the source: its page says how",
             )
 
@@ -223,13 +200,10 @@ _BOUNDED = {
 }
 
 
-def check_watermarks(found: tuple[Watermark, ...], who: str) -> None:
+def check_watermarks(found: tuple[Watermark, ...], operator: str) -> None:
     """Refuse Spark's own watermark over sources that end.
 
     Nothing advances it past the last row: the last windows would stay in the state, and the query would be finished.
-
-    Raises:
-        ConfigurationError: names the column, the sources and the way out.
     """
     for watermark in found:
         formats = [leaf.format for leaf in watermark.sources]
@@ -244,7 +218,7 @@ def check_watermarks(found: tuple[Watermark, ...], who: str) -> None:
         _refuse(
             f"withWatermark on column '{watermark.column}' over {below} does not pass the last row: when the input "
             "ends, the last windows would stay in the state and never be emitted",
-            who,
+            operator,
             f"use spark_ext.with_watermark(df, '{watermark.column}', delay) in place of df.withWatermark, once for "
             "each source",
         )
@@ -254,5 +228,5 @@ def _bounded(source: ChannelSource) -> bool:
     return source.ends if isinstance(source, StagedSource) else source.bounded
 
 
-def _refuse(what: str, who: str, do: str) -> NoReturn:
-    raise ConfigurationError(what, operator=who, kept=NOTHING_STARTED, do=do)
+def _refuse(what: str, operator: str, do: str) -> NoReturn:
+    raise ConfigurationError(what, operator=operator, kept=NOTHING_STARTED, do=do)

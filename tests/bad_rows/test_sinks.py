@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,7 +21,8 @@ from spark_ext.bad_rows.settle import Moved, Settler
 from spark_ext.bad_rows.table import SCHEMA, Owner
 from spark_ext.errors import DataError, StateError
 from spark_ext.queries.bad_rows import BadRowsWatch
-from spark_ext.settings import JobSettings
+from spark_ext.queries.history import EpochHistory
+from tests.queries.fakes import Bench
 
 QUERY_ID = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
 
@@ -198,19 +198,16 @@ def test_rows_of_an_earlier_decision_that_are_gone_are_missed(world: World) -> N
 def test_a_query_without_the_option_moves_those_of_an_epoch_that_it_repeats(world: World) -> None:
     """An earlier start has left them; at the first look the epoch is not committed yet."""
     rows, mark = world.attempt(1, ["a"])
-    context: Any = SimpleNamespace(job="j", job_id="id", state=world.state, settings=JobSettings())
-    query: Any = SimpleNamespace(uid="q", sources=(), sink=None)
-    watch = BadRowsWatch(query, context, 1, str(world.checkpoint))
+    bench = Bench(Path(world.state).parent, sources=[])
+    context = replace(bench.context, job="j", job_id="id")
+    watch = BadRowsWatch(bench.spec, context, 1, history=EpochHistory(), worker=bench.worker, clock=bench.clock)
     world.commit(0)
-    assert watch.due(0, 0.0)
-    watch.move()
-    watch.moved(None, 0, 0.0)
+    watch.poll(0, stopping=False)
     rows.decide(mark, 1, 1)
     world.commit(1)
-    assert watch.due(1, 1.0)
-    watch.move()
+    watch.poll(1, stopping=False)
     assert world.rows() == [(1, "a")]
-    assert not watch.due(2, 2.0) and watch.settled(2)
+    assert not watch.due(2, bench.clock.now) and watch.settled(2)
 
 
 def test_much_is_left_in_a_file_which_goes_with_the_epoch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

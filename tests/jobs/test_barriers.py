@@ -373,7 +373,7 @@ def test_a_query_that_feeds_others_and_whose_sources_with_barriers_have_ended_re
     until(lambda: job.a.run.committed == 0, "the epoch")
     with pytest.raises(CheckpointError, match="or others that have ended"):
         wait_for(job.coordinator.checkpoint(), END)
-    job.a.run.spec = replace(job.a.spec, available_now=True)
+    job.a.run._launcher.spec = replace(job.a.spec, available_now=True)
     with pytest.raises(CheckpointError, match="still missing: a, c"):
         wait_for(job.ask(), END)
     job.stop()

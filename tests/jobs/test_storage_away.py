@@ -17,7 +17,7 @@ from spark_ext.jobs.snapshot import job_snapshot
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.observing import upkeep
-from spark_ext.queries.registered import Registered
+from spark_ext.queries.launcher import Registrations
 from spark_ext.queries.run import QueryRun
 from tests.jobs.test_coordinator import END, FakeJob
 from tests.queries.fakes import STALE, Storage, position
@@ -39,7 +39,7 @@ class WatchedJob(FakeJob):
 
     def released(self) -> bool:
         """Whether the next start in this process finds nothing of it."""
-        registered = any(run._registered._there for run in self.coordinator.runs)
+        registered = any(run._launcher.registrations._there for run in self.coordinator.runs)
         return self.last_actions == ["listener removed"] and self.a.writer.forgotten and not registered
 
 
@@ -123,18 +123,18 @@ def test_a_step_of_the_end_that_fails_skips_no_other(tmp_path: Path, monkeypatch
 def test_a_refused_start_releases_all_its_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A registration that could not be withdrawn left the others, and whoever waited for the end."""
     job = WatchedJob(tmp_path)
-    withdraw = Registered.withdraw
+    withdraw = Registrations.withdraw
     failures = [STALE]
 
-    def fail_once(registered: Registered) -> None:
+    def fail_once(registered: Registrations) -> None:
         if failures:
             raise failures.pop()
         withdraw(registered)
 
-    monkeypatch.setattr(Registered, "withdraw", fail_once)
+    monkeypatch.setattr(Registrations, "withdraw", fail_once)
     job.coordinator.refuse()
     assert job.coordinator.done.is_set() and job.states() == (State.CANCELED,) * 3
-    assert job.b.run._registered._withdrawn
+    assert job.b.run._launcher.registrations._withdrawn
 
 
 # -- the look at the fence --------------------------------------------------------------------------------------------

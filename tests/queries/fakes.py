@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from spark_ext.control.requests import Accepted, ControlRefused, Request
+from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence, Raised
 from spark_ext.ledger import Incarnation
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, ExecutionStateRow, Row
@@ -21,12 +22,13 @@ from spark_ext.ledger.view import event_of
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.model.offsets import Finished, SourceOffset
 from spark_ext.model.until import UntilNow
+from spark_ext.queries.assembly import query_run
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.spark_query import End
 from spark_ext.queries.spec import OperatorSpec, QuerySpec
-from spark_ext.queries.worker import Commands, Outcome, outcome_of
+from spark_ext.queries.worker import Outcome, Worker, outcome_of
 from spark_ext.settings import JobSettings
 from spark_ext.spark.backend.contract import OwnEnd
 from spark_ext.spark.logs.spark_log import SparkLog
@@ -40,7 +42,8 @@ QUERY_ID = "fake-id"
 
 def java_failure(kind: str, message: str) -> SparkFailure:
     """A failure as Spark raises it: an exception of the JVM."""
-    return SparkFailure(f"{kind}: {message}", Evidence((Raised(kind, message),)))
+    evidence = Evidence((Raised(kind, message),))
+    return SparkFailure(f"{kind}: {message}", evidence, Classifier().judge(evidence))
 
 
 TASK_LOST = java_failure("org.apache.spark.SparkException", "ExecutorLostFailure (executor 1 exited): a task was lost")
@@ -95,7 +98,7 @@ class Storage:
 
 
 class FakeLedger:
-    """A ledger in memory, as far as the coordinator reads one."""
+    """A ledger in memory: the parts that the coordinator reads."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -268,22 +271,17 @@ class FakeQuery:
         place.write_text(text)
 
 
-class Inline:
+class Inline(Worker):
     """Carries out commands at once, on the thread that gives them."""
 
-    busy = ""
+    def __init__(self) -> None:
+        super().__init__("inline", lambda: None)
 
     def do(self, what: str, action: Callable[[], T], then: Callable[[Outcome[T]], None]) -> None:
         then(outcome_of(action))
 
-    def deliver(self) -> None:
-        pass
-
     def abandon(self, last: Callable[[], object]) -> None:
         last()
-
-    def close(self) -> None:
-        pass
 
 
 class Bench:
@@ -312,7 +310,7 @@ class Bench:
         available_now: bool = False,
         query: str = "q",
         around: Bench | None = None,
-        worker: Commands | None = None,
+        worker: Worker | None = None,
         until: UntilNow | None = None,
         **settings: Any,
     ) -> None:
@@ -333,7 +331,7 @@ class Bench:
             available_now,
         )
         self.query = FakeQuery(folder / "state" / "queries" / query / "checkpoint")
-        self.worker: Commands = worker or Inline()
+        self.worker: Worker = worker or Inline()
         self.run = self.made()
 
     def _context(self, folder: Path, settings: dict[str, Any]) -> JobContext:
@@ -352,7 +350,15 @@ class Bench:
 
     def made(self) -> QueryRun:
         """A run as a start of the job makes one."""
-        return QueryRun(self.spec, self.context, 1, {}, query=self.query, worker=self.worker, clock=self.clock)
+        return query_run(
+            self.spec,
+            self.context,
+            1,
+            {},
+            in_spark=lambda *_: self.query,
+            workers=lambda *_: self.worker,
+            clock=self.clock,
+        )
 
     def started(self) -> Bench:
         """With the query running."""

@@ -10,14 +10,14 @@ import pytest
 from spark_ext.control import holds
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
-from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, Phase
+from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, RestartPhase
 from spark_ext.spark.session import registry
 from tests.queries.fakes import TASK_LOST, Bench, java_failure, position
 
 
 def wanted(bench: Bench, sequence: int = 5, within: float = 60.0) -> BoundaryRestart:
     now = bench.clock.now
-    asked = BoundaryRestart(sequence, now + within, now)
+    asked = BoundaryRestart(sequence, now + within, now, bench.run.spec)
     bench.run.restart_at(asked)
     return asked
 
@@ -44,11 +44,11 @@ def test_a_query_is_restarted_once_all_its_sources_hold_and_no_epoch_is_under_wa
     bench.query.plan(position("a"), position("b", at=1))
     hold(bench, "b")
     bench.tick(1)
-    assert (asked.phase, bench.query.starts) == (Phase.WAITING, 1)
+    assert (asked.phase, bench.query.starts) == (RestartPhase.WAITING, 1)
     bench.query.commit_planned()
     bench.tick(1)
     bench.tick(1)
-    assert (asked.phase, asked.epoch, asked.took_ms, asked.completed) == (Phase.DONE, 2, 6000, None)
+    assert (asked.phase, asked.epoch, asked.took_ms, asked.completed) == (RestartPhase.DONE, 2, 6000, None)
     assert (bench.query.starts, bench.query.only_planned) == (2, False)
     assert bench.states() == ["RUNNING", "RESTARTING", "RUNNING"]
     assert bench.rows(IncidentRow) == []
@@ -63,16 +63,16 @@ def test_an_ended_source_is_not_waited_for(tmp_path: Path) -> None:
     hold(bench, "b")
     bench.tick(1)
     bench.tick(1)
-    assert asked.phase is Phase.DONE
+    assert asked.phase is RestartPhase.DONE
 
 
 def test_a_query_that_does_not_come_to_a_boundary_continues(tmp_path: Path) -> None:
     bench = Bench(tmp_path).started()
     asked = wanted(bench, within=10)
     bench.tick(9)
-    assert asked.phase is Phase.WAITING
+    assert asked.phase is RestartPhase.WAITING
     bench.tick(1)
-    assert (asked.phase, bench.run.state, bench.query.starts) == (Phase.LATE, State.RUNNING, 1)
+    assert (asked.phase, bench.run.state, bench.query.starts) == (RestartPhase.LATE, State.RUNNING, 1)
 
 
 @pytest.mark.parametrize("working", [False, True])
@@ -84,14 +84,14 @@ def test_sources_of_sparks_own_are_stopped_between_two_epochs(
     bench.query.plan(1)
     asked = wanted(bench)
     bench.tick(1)
-    assert asked.phase is Phase.WAITING
+    assert asked.phase is RestartPhase.WAITING
     bench.query.commit_planned()
     bench.tick()
     if working:
-        assert asked.phase is Phase.WAITING
+        assert asked.phase is RestartPhase.WAITING
         bench.tick(IDLE_WITHIN)
     bench.tick()
-    assert (asked.phase, asked.epoch) == (Phase.DONE, 1)
+    assert (asked.phase, asked.epoch) == (RestartPhase.DONE, 1)
 
 
 def test_an_epoch_that_is_interrupted_is_completed_as_it_was_planned(tmp_path: Path) -> None:
@@ -99,15 +99,15 @@ def test_an_epoch_that_is_interrupted_is_completed_as_it_was_planned(tmp_path: P
     bench.query.plan(1)
     asked = wanted(bench, within=10)
     bench.tick(10)
-    assert asked.phase is Phase.STOPPING
+    assert asked.phase is RestartPhase.STOPPING
     bench.tick()
-    assert (asked.phase, bench.query.only_planned, bench.query.starts) == (Phase.COMPLETING, True, 2)
+    assert (asked.phase, bench.query.only_planned, bench.query.starts) == (RestartPhase.COMPLETING, True, 2)
     bench.tick(30)
     bench.query.commit_planned()
     bench.query.end()
     bench.tick()
     bench.tick()
-    assert (asked.phase, asked.completed, asked.epoch) == (Phase.DONE, 0, 1)
+    assert (asked.phase, asked.completed, asked.epoch) == (RestartPhase.DONE, 0, 1)
     assert (bench.query.only_planned, bench.query.starts) == (False, 3)
 
 
@@ -119,14 +119,14 @@ def test_a_failure_of_the_epoch_that_is_completed_is_a_failure(tmp_path: Path) -
     bench.tick()
     bench.query.end(TASK_LOST)
     bench.tick()
-    assert (asked.phase, len(bench.rows(IncidentRow))) == (Phase.COMPLETING, 1)
+    assert (asked.phase, len(bench.rows(IncidentRow))) == (RestartPhase.COMPLETING, 1)
     bench.tick(60)
     assert (bench.query.running, bench.query.only_planned) == (True, True)
     bench.query.commit_planned()
     bench.query.end()
     bench.tick()
     bench.tick()
-    assert asked.phase is Phase.DONE
+    assert asked.phase is RestartPhase.DONE
 
 
 def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
     bench.tick()
     bench.query.refusals.append(java_failure("java.net.BindException", "no port is free"))
     bench.tick()
-    assert (asked.phase, bench.run.state) == (Phase.STARTING, State.RESTARTING)
+    assert (asked.phase, bench.run.state) == (RestartPhase.STARTING, State.RESTARTING)
     bench.tick(60)
-    assert (asked.phase, bench.run.state) == (Phase.DONE, State.RUNNING)
+    assert (asked.phase, bench.run.state) == (RestartPhase.DONE, State.RUNNING)
 
 
 @pytest.mark.parametrize("ask", ["stop", "drain"])
@@ -153,7 +153,7 @@ def test_a_stop_or_drain_of_the_job_comes_first(tmp_path: Path, ask: str) -> Non
         bench.run.request_drain()
     bench.tick()
     bench.tick()
-    assert asked.phase is Phase.OVER
+    assert asked.phase is RestartPhase.OVER
     assert bench.query.starts == 1
     assert bench.run.state is (State.CANCELED if ask == "stop" else State.FINISHING)
 
@@ -165,7 +165,7 @@ def test_a_run_of_what_is_available_does_not_finish_while_it_holds(tmp_path: Pat
     bench.query.end()
     bench.tick()
     bench.tick()
-    assert (asked.phase, bench.run.state, bench.query.starts) == (Phase.DONE, State.RUNNING, 2)
+    assert (asked.phase, bench.run.state, bench.query.starts) == (RestartPhase.DONE, State.RUNNING, 2)
 
 
 def test_somebody_elses_stop_is_no_restart(tmp_path: Path) -> None:
@@ -173,4 +173,4 @@ def test_somebody_elses_stop_is_no_restart(tmp_path: Path) -> None:
     asked = wanted(bench)
     bench.query.end()
     bench.tick()
-    assert (bench.run.state, asked.phase) == (State.CANCELED, Phase.OVER)
+    assert (bench.run.state, asked.phase) == (State.CANCELED, RestartPhase.OVER)

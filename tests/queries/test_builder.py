@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.holds import ALL, SETTINGS, is_read
 from spark_ext.queries.builder import Configured, is_builder, settings_of
-from spark_ext.queries.spec import Built
+from spark_ext.queries.spec import QueryBuild
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,18 @@ def test_a_key_that_is_missing_is_recorded_and_values_are_copies() -> None:
     assert not hasattr(config, "__setitem__")
 
 
+def unbuilt(values: Mapping[str, Any], sequence: int) -> NoReturn:
+    raise AssertionError
+
+
 def test_only_keys_that_were_read_make_a_difference() -> None:
-    built = Built(None, {"a": 1, "b": 1}, frozenset({"a", "gone"}))  # type: ignore[arg-type]
+    built = QueryBuild("q", unbuilt, {"a": 1, "b": 1}, frozenset({"a", "gone"}))
     assert not built.differs({"a": 1, "b": 2})
     assert built.differs({"a": 2})
     assert built.differs({})
     assert built.differs({"a": 1, "gone": None})
     assert built.differs({"a": 1, f"{SETTINGS}x": 1})
-    assert Built(None, {}, frozenset({ALL})).differs({"c": 1})  # type: ignore[arg-type]
+    assert QueryBuild("q", unbuilt, {}, frozenset({ALL})).differs({"c": 1})
     assert [is_read(built.keys, key) for key in ("a", "b", "spark.sql.x", "spark.x")] == [True, False, True, False]
     assert not is_read((), "spark.sql.x")
 

@@ -158,7 +158,8 @@ def test_the_event_times_of_a_run_are_written_down_before_the_query_is_started_a
     """Spark forgets them, also where a query follows others within one run of the job."""
     feeding = Feeding()
     bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(feeding))
-    bench.run.spec = replace(bench.spec, ends=(OperatorSpec("a~end", "end_of_input", {}),))
+    bench.spec = replace(bench.spec, ends=(OperatorSpec("a~end", "end_of_input", {}),))
+    bench.run = bench.made()
     bench.started()
     bench.query.commit({"offset": 1})
     bench.query.hints.append(Hint("progress", QUERY_ID, "run", 0, event_times={"a~end": 50}))

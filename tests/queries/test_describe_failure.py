@@ -55,7 +55,13 @@ def diagnosis_of(text: str, query: str = "q") -> Diagnosis:
     """The diagnosis of a failure of which only the text is left."""
     evidence = evidence_of_text(text)
     assert evidence is not None
-    return diagnosed(SparkFailure(text, evidence), f"job 'j', query '{query}'", 3, CLASSIFIER, query)
+    return diagnosed(
+        SparkFailure(text, evidence, CLASSIFIER.judge(evidence)), f"job 'j', query '{query}'", 3, CLASSIFIER, query
+    )
+
+
+def judged(failure: BaseException, classifier: Classifier = CLASSIFIER) -> BaseException:
+    return SparkFailure.of(failure, classifier, job="j", query="q", epoch=0)
 
 
 def traced(raise_it: Callable[[], None]) -> str:
@@ -179,9 +185,9 @@ def test_the_stack_of_the_jvm_is_part_of_a_failures_text() -> None:
     class Captured(Exception):
         _stackTrace = "java.lang.X: it failed\n\tat a.B(C.java:1)"
 
-    assert str(SparkFailure.of(Captured("it failed"), CLASSIFIER)) == f"it failed\n\n{Captured._stackTrace}"
+    assert str(judged(Captured("it failed"))) == f"it failed\n\n{Captured._stackTrace}"
     own = StateError("it failed")
-    assert SparkFailure.of(own, CLASSIFIER) is own
+    assert judged(own) is own
 
 
 def test_installed_packages_of_the_users_own_are_the_users() -> None:
@@ -191,7 +197,7 @@ def test_installed_packages_of_the_users_own_are_the_users() -> None:
         failure = problem
 
     def origin(packages: tuple[str, ...]) -> Origin:
-        found = SparkFailure.of(failure, Classifier(FailureRules(user_packages=packages)))
+        found = judged(failure, Classifier(FailureRules(user_packages=packages)))
         return diagnosed(found, "q", 0, CLASSIFIER).verdict.origin
 
     assert (origin(()), origin(("yaml",))) == (Origin.DEPENDENCY, Origin.USER)

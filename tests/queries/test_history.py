@@ -101,7 +101,7 @@ def test_an_epoch_waits_for_a_sample_of_it_or_of_a_later_one(clock: Clock) -> No
         history.committed(epoch, None)
         history.report(timed(epoch))
     assert list(history.ready()) == []
-    history.figures.sample = Sample(1, 90.0, user_code=60.0)
+    history.figures.sampled(Sample(1, 90.0, user_code=60.0))
     found = list(history.ready())
     assert [epoch.number for epoch in found] == [0, 1]
     assert all(epoch.parts_ms is not None and epoch.parts_ms["user_code"] == 60 for epoch in found)
@@ -127,7 +127,7 @@ def test_without_the_wish_nothing_is_divided(clock: Clock) -> None:
     history = EpochHistory(clock)
     history.committed(0, None)
     history.report(timed(0))
-    history.figures.sample = Sample(0, 90.0)
+    history.figures.sampled(Sample(0, 90.0))
     assert [epoch.parts_ms for epoch in history.ready()] == [None]
 
 
@@ -136,5 +136,5 @@ def test_proportions_are_those_of_the_epoch_that_was_looked_at(clock: Clock) -> 
     for epoch, execution in enumerate((100, 1_000)):
         history.committed(epoch, None)
         history.report(replace(timed(epoch), spent_ms={**SPENT, "execution": execution}))
-    history.figures.sample = Sample(1, 1_000.0, state=500.0)
+    history.figures.sampled(Sample(1, 1_000.0, state=500.0))
     assert [epoch.parts_ms["state"] for epoch in history.ready() if epoch.parts_ms] == [50, 500]

@@ -219,17 +219,17 @@ def test_an_epoch_resolves_a_failure_and_the_next_one_opens_it_again(bench: Benc
 
 def test_an_epoch_before_a_failure_does_not_resolve_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was committed, and the query has failed, between the look at Spark's log and that at the query's end."""
-    look = bench.run._observer.look
+    poll = bench.run._observer.poll
 
-    def look_and_then(*, once: list[None] = [None]) -> Any:  # noqa: B006
-        found = look()
+    def poll_and_then(*, once: list[None] = [None]) -> Any:  # noqa: B006
+        found = poll()
         if once:
             once.clear()
             bench.query.commit(position())
             bench.query.end(PASSING)
         return found
 
-    monkeypatch.setattr(bench.run._observer, "look", look_and_then)
+    monkeypatch.setattr(bench.run._observer, "poll", poll_and_then)
     bench.tick()
     bench.tick(0.1)
     assert bench.run.committed == 0

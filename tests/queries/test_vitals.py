@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from spark_ext.queries.history import Figures
-from spark_ext.queries.vitals import vitals
+from spark_ext.queries.history import Figures, vitals
 from spark_ext.spark.watching.source_reports import SourceReport
 
 

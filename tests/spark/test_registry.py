@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError, StateError
-from spark_ext.queries.registered import Registered
+from spark_ext.queries.launcher import Registrations
 from spark_ext.spark.session import lag_notes, registry
 from spark_ext.spark.watching.source_reports import SourceReport
 from tests.sources.memory import registration
@@ -101,7 +101,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 def test_what_a_cleaner_has_deleted_is_written_again_until_it_is_withdrawn(tmp_path: Path) -> None:
     place = tmp_path / "registry"
     entries = [registration(), registration(uid="t")]
-    mine = Registered(entries, place)
+    mine = Registrations(entries, place)
     mine.keep()
     assert not place.exists(), "nothing is kept that was not published"
     mine.publish()
@@ -139,7 +139,7 @@ def test_what_killed_drivers_have_left_goes_with_the_next_start(tmp_path: Path) 
 def test_what_was_withdrawn_is_not_published_again(tmp_path: Path) -> None:
     """A restart that was given up, and whose claim returned late, did so: other jobs were then refused the uids."""
     place = tmp_path / "registry"
-    mine = Registered([registration()], place)
+    mine = Registrations([registration()], place)
     mine.withdraw()
     with pytest.raises(StateError, match="has ended"):
         mine.publish()

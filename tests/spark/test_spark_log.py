@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from spark_ext.errors import StateError
-from spark_ext.queries import plans
+from spark_ext.queries import builder
 from spark_ext.spark.logs import state_operators, watermarks
 from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets
 from tests.support.refusals import refused
@@ -89,7 +89,7 @@ def test_a_log_of_an_unknown_form_is_not_read() -> None:
         ("metadata", "", lambda log: log.query_id()),
         ("commits/1", "v1\n", lambda log: log.commit(1)),
         (watermarks.NAME, "", lambda log: watermarks.newest(log.checkpoint, 1)),
-        (plans.NAME, "", lambda log: plans.of_epoch(log.checkpoint, 1)),
+        (builder.PLANS, "", lambda log: builder.planned_values(log.checkpoint, 1)),
         ("state/0/_metadata/metadata", "v1\n", lambda log: state_operators.operators(log, 1)),
     ],
 )

@@ -25,7 +25,7 @@ from spark_ext.model.control import Delivery, Event, Scope
 from spark_ext.model.event_progress import Rebuilt, Step
 from spark_ext.model.holds import changed_key, holds_at
 from spark_ext.model.lifecycle import State
-from spark_ext.queries.boundary import BoundaryRestart, Phase
+from spark_ext.queries.boundary import BoundaryRestart, RestartPhase
 from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
@@ -254,7 +254,8 @@ class Rebuilds:
         for run in change.runs:
             if run.spec.uid in specs:
                 spec = specs[run.spec.uid]
-                wanted = BoundaryRestart(change.event.sequence, by, now, spec, prepared(run, spec, self._context))
+                prepare = prepared(run, spec, self._context)
+                wanted = BoundaryRestart(change.event.sequence, by, now, spec or run.spec, prepare)
                 change.restarts[run.spec.uid] = wanted
                 run.restart_at(wanted)
         change.ready = True
@@ -262,8 +263,8 @@ class Rebuilds:
 
     def _conclude(self, change: _Change) -> None:
         self._current = None
-        late = {uid: one for uid, one in change.restarts.items() if one.phase is Phase.LATE}
-        done = {uid: one for uid, one in change.restarts.items() if one.phase is Phase.DONE}
+        late = {uid: one for uid, one in change.restarts.items() if one.phase is RestartPhase.LATE}
+        done = {uid: one for uid, one in change.restarts.items() if one.phase is RestartPhase.DONE}
         if late:
             reason = "; ".join(f"query '{uid}': {one.why}" for uid, one in late.items())
             self._current = change

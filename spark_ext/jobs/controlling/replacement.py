@@ -1,4 +1,4 @@
-"""A query that is built anew while it runs: what it may become, and what has to be done before it starts."""
+"""A query that is rebuilt while it runs: what it may become, and what has to be done before it starts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.changes import compare
-from spark_ext.queries import plans
-from spark_ext.queries.builder import refuse_change
+from spark_ext.queries.builder import planned_values, refuse_change
 from spark_ext.queries.context import checkpoint_of
-from spark_ext.queries.definition import definition_of
 from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.spec import definition_of
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.epoch_files import unrecorded_settings
 from spark_ext.spark.logs.spark_log import SparkLog
@@ -37,13 +36,12 @@ def rebuilt(before: QuerySpec, checkpoint: str, values: Mapping[str, Json], sequ
         Exception: what the user's function raises.
     """
     assert before.built is not None
-    builder = before.built.builder
-    after = builder.build(values, sequence)
+    after = before.built.build(values, sequence)
     for change in compare(before.uid, definition_of(before), definition_of(after)):
         if change.breaking:
             raise ConfigurationError(
                 str(change),
-                operator=builder.who,
+                operator=before.built.operator,
                 kept="the query continues as it was",
                 do="let the configuration decide how, not what is read and written",
             )
@@ -64,7 +62,7 @@ def _settings_in(checkpoint: str) -> dict[str, str]:
 
 
 def prepared(run: QueryRun, after: QuerySpec | None, context: JobContext) -> Callable[[], None] | None:
-    """What the operators need before the query is started anew: those that differ are claimed and opened again.
+    """What the operators need before the query is started again: those that differ are claimed and opened again.
 
     Args:
         run: the query, as it runs.
@@ -109,7 +107,7 @@ def as_planned(spec: QuerySpec, state: str) -> QuerySpec | None:
     planned, committed = log.newest_offsets(), log.newest_commit()
     if planned is None or (committed is not None and planned <= committed):
         return None
-    values = plans.of_epoch(checkpoint, planned)
+    values = planned_values(checkpoint, planned)
     if values is None or not spec.built.differs(values):
         return None
-    return spec.built.builder.build(values, spec.built.sequence)
+    return spec.built.build(values, spec.built.sequence)

@@ -37,7 +37,7 @@ from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.commits import FenceMark
 from spark_ext.queries.context import checkpoint_of
-from spark_ext.queries.definition import definition_of
+from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.rescaled import take

@@ -14,8 +14,8 @@ from spark_ext.jobs.starting.recorded_past import recall_late, with_renames
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.dag import JobGraph
 from spark_ext.model.definitions import QueryDefinition
+from spark_ext.queries.assembly import query_run
 from spark_ext.queries.context import checkpoint_of
-from spark_ext.queries.run import QueryRun
 from spark_ext.queries.writer_checks import NOTHING_STARTED, check_ends_now
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spark_ext.ledger import LedgerWriter
     from spark_ext.ledger.schema import DefinitionRow
     from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
     from spark_ext.queries.spec import OperatorSpec, QuerySpec
 
 
@@ -219,7 +220,7 @@ class LateQueries:
         self._rows[spec.uid] = recall_late(self._context.job, self._memory, spec, there, number)
         if self._context.until is not None:
             check_now(spec, self._context.job)
-        run = QueryRun(spec, self._context, self._memory.lineage(spec.uid), {})
+        run = query_run(spec, self._context, self._memory.lineage(spec.uid), {})
         run.restore(None)
         return run
 

@@ -16,7 +16,7 @@ from spark_ext.ledger.schema import ControlEventRow, DefinitionRow
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.queries import operators
 from spark_ext.queries.context import checkpoint_of
-from spark_ext.queries.definition import definition_of
+from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime import position
 from spark_ext.spark.logs.placing import put_in_place
 from spark_ext.spark.logs.rescaled import complete as complete_rescale

@@ -51,10 +51,11 @@ from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.lost_driver import record_lost_driver
 from spark_ext.observing.monitor import Monitor
 from spark_ext.observing.sampler import Sampler
+from spark_ext.queries.assembly import query_run
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import diagnosed
+from spark_ext.queries.history import vitals
 from spark_ext.queries.run import QueryRun
-from spark_ext.queries.vitals import vitals
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session import registry
 from spark_ext.storage import local_path
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from spark_ext.jobs.composition import Composition
     from spark_ext.ledger.memory import QueryMemory
     from spark_ext.model.latency import Marker
+    from spark_ext.queries.run import QueryRun
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.settings import JobSettings
 
@@ -342,7 +344,7 @@ def _restored(
     known: QueryMemory, spec: QuerySpec, context: JobContext, *, elsewhere: bool
 ) -> tuple[QueryRun, FinalCheckpoint | None]:
     """A query as an earlier run left it: finished, in its final checkpoint, or to be started."""
-    run = QueryRun(spec, context, known.lineage, known.flagged, elsewhere=elsewhere)
+    run = query_run(spec, context, known.lineage, known.flagged, elsewhere=elsewhere)
     if known.finished:
         run.finished_before(known.last_epoch)
         return run, None

@@ -76,7 +76,7 @@ class Facts:
     beats: Mapping[int, datetime] = field(default_factory=dict)
     """When drivers without a recorded end were last alive, by incarnation."""
     said: Vitals = field(default_factory=dict)
-    """By query: what the driver of the newest start has said of it with its last heartbeat; see `queries.vitals`."""
+    """By query: what the driver of the newest start has said of it with its last heartbeat; see `queries.history`."""
 
 
 class FactsReader:

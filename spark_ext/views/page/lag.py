@@ -36,8 +36,7 @@ def query_lag(said: Mapping[str, Any], rows: int | None, planned: int | None, *,
     """What is known of a query.
 
     Args:
-        said: of it with the newest heartbeat, see `queries.vitals`; empty if there is none. What is malformed is left
-            out.
+        said: of it with the newest heartbeat, see `queries.history`; may be empty. What is malformed is left out.
         rows: its lag by its newest epoch; None: unknown.
         planned: when that epoch was planned; None: unknown.
         finished: whether it has finished: it has nothing to read then.

@@ -1,0 +1,473 @@
+"""A query in Spark: the claim of its target, its registrations, its starts and restarts, and its stop.
+
+`QueryRun` decides when, on the thread that decides. What takes time is a command for the query's worker.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ext.control import holds
+from spark_ext.delta.failures import child
+from spark_ext.errors import SparkExtError, StateError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.lifecycle import State
+from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, RestartPhase
+from spark_ext.queries.builder import record_plan
+from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.records import registrations
+from spark_ext.queries.spark_query import End, Launch, RunnableQuery
+from spark_ext.spark.logs import watermarks
+from spark_ext.spark.logs.watermarks import EventTimes
+from spark_ext.spark.session import registry
+from spark_ext.spark.session.late_claim import is_asked
+from spark_ext.storage import Folder, Location
+
+if TYPE_CHECKING:
+    from spark_ext.model.offsets import LoggedOffsets
+    from spark_ext.queries.catching_up import CatchingUp
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.observer import EpochObserver
+    from spark_ext.queries.restarts import Restarts
+    from spark_ext.queries.spec import QuerySpec
+    from spark_ext.queries.watched import LifeCycle
+    from spark_ext.queries.worker import Outcome, Worker
+    from spark_ext.spark.session.registry import Registration
+    from spark_ext.spark.watching.query_events import Hint
+
+    InSpark = Callable[[QuerySpec, JobContext, str, int, Callable[[], int]], RunnableQuery]
+    """Makes a query in Spark from its specification, its job's context, its checkpoint directory, its lineage, and
+    what returns its newest committed epoch."""
+
+
+class Launcher:
+    """What a query is at present, and what is done with it in Spark. For the deciding thread, except `_launch`.
+
+    Args:
+        in_spark: makes the query in Spark, at first and for each new specification.
+        elsewhere: whether its sink writes to another target from this start on, on request.
+    """
+
+    def __init__(
+        self,
+        spec: QuerySpec,
+        context: JobContext,
+        *,
+        life: LifeCycle,
+        observer: EpochObserver,
+        restarts: Restarts,
+        catching_up: CatchingUp,
+        worker: Worker,
+        in_spark: InSpark,
+        clock: Callable[[], float],
+        elsewhere: bool,
+    ) -> None:
+        self.spec = spec
+        self.checkpoint = context.checkpoint_of(spec.uid)
+        self.operators = OperatorHooks(spec, context, observer.lineage, self.checkpoint, elsewhere=elsewhere)
+        self.passed = max(context.passed, spec.built.sequence if spec.built is not None else 0)
+        """The last control event that needs no restart of the query any more."""
+        self.since = -1
+        """The first epoch with its present plan and configuration; -1: it has not been started."""
+        self.live = False
+        """Whether Spark runs it, as the last poll has found."""
+        self.starts = 0
+        """Its starts in this start of the job."""
+        self.committed_before = -1
+        """The newest epoch that was committed before its last start."""
+        self._context = context
+        self._life = life
+        self._observer = observer
+        self._restarts = restarts
+        self._catching_up = catching_up
+        self._worker = worker
+        self._in_spark = in_spark
+        self._clock = clock
+        self.query = self._made()
+        self.registrations = Registrations(self._entries(), context.registry)
+        self._event_times = EventTimes()
+        self._claims_late = False
+        """Its target is still to be claimed: when a planner asks for it, as nothing is planned before."""
+        self._before_first: Callable[[], None] | None = None
+        self._wanted: BoundaryRestart | None = None
+
+    def _made(self) -> RunnableQuery:
+        observer = self._observer
+        return self._in_spark(
+            self.spec, self._context, self.checkpoint, observer.lineage, lambda: observer.position.epoch
+        )
+
+    def _entries(self, claims_after: int | None = None) -> list[Registration]:
+        lineage = self._observer.lineage
+        return registrations(self.spec, self._context, self.checkpoint, lineage, self.passed, claims_after)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether an epoch is planned and not committed, by Spark's logs."""
+        return self._is_unsettled(self._observer.newest_planned())
+
+    def _is_unsettled(self, planned: LoggedOffsets | None) -> bool:
+        return planned is not None and planned.epoch > self._observer.position.epoch
+
+    @property
+    def ends_itself(self) -> bool:
+        """Whether Spark ends it when there is nothing to read."""
+        return self.spec.available_now or self._context.until is not None
+
+    # -- claims -------------------------------------------------------------------------------------------------------
+
+    def claim(self, *, late: bool) -> None:
+        """Command: fence older incarnations off the target; see `OperatorHooks.claim`.
+
+        Args:
+            late: whether a run that ends with what is there may leave this to its first epoch; see `late_claim`.
+        """
+        self._claims_late = late and self._may_claim_late
+        self._worker.do("claim", self.operators.check_target if self._claims_late else self.operators.claim, self._done)
+
+    @property
+    def _may_claim_late(self) -> bool:
+        """Whether each epoch to come is one that its planners ask for: Spark's own sources do not.
+
+        An exchange is claimed at the start: it is the job's own, and its readers look at it at once.
+        """
+        spec = self.spec
+        asks = spec.sink is not None and not spec.natives and not spec.feeds_exchange
+        return self._context.until is not None and asks and self._observer.position.epoch >= 0 and not self.unsettled
+
+    def poll_claim(self, then: Callable[[Outcome[None]], None]) -> None:
+        """Claim what was left to the first epoch, if a planner waits for it now."""
+        uids = [one.uid for one in (*self.spec.sources, *self.spec.ends)]
+        context = self._context
+        asked = self._claims_late and not self._worker.busy
+        if asked and is_asked(uids, context.incarnation.start, context.registry):
+            self._worker.do("claim", self._claim_for_planner, then)
+
+    def _claim_for_planner(self) -> None:
+        self._claim_now()
+        self.registrations.publish()
+
+    def _claim_now(self) -> None:
+        self.operators.claim()
+        self._claims_late = False
+        self.registrations.renew(self._entries())
+
+    def open(self) -> None:
+        """Command: call the operators' `open`, except that of sources which have ended."""
+        ended = self._observer.position.ended_sources
+        self._worker.do("open", lambda: self.operators.open(ended), self._done)
+
+    def _done(self, outcome: Outcome[None]) -> None:
+        """A command of the job's start has ended: raise its error, unless the query is being stopped."""
+        if not self._restarts.stopping:
+            outcome.result()
+
+    # -- starts -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Command: start the Spark query. An error is raised when the worker delivers it."""
+
+        def started(outcome: Outcome[Launch]) -> None:
+            self._life.started()
+            if outcome.error is None or not self._restarts.stopping:
+                self._launched(outcome.result())
+
+        self._life.require(State.RUNNING)
+        self._start(self._launch, started)
+
+    def begin_late(self, record: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        """Command: all of a start at once, of a query that comes to a running job."""
+        ended = self._observer.position.ended_sources
+
+        def first() -> None:
+            self.operators.claim()
+            record()
+            self.operators.open(ended)
+
+        self._before_first = first
+        self.restart(failed)
+
+    def restart(self, failed: Callable[[Exception], None], *, claim: bool = False) -> None:
+        """Command: start the Spark query again, as it now is."""
+
+        def launch() -> Launch:
+            # What led to the restart is in the ledger before it, whatever happens next.
+            with suppress(SparkExtError):
+                self._context.write_behind.flush()
+            if claim:
+                self.operators.claim()
+            if self._before_first is not None:
+                self._before_first()
+                self._before_first = None
+            return self._launch()
+
+        def restarted(outcome: Outcome[Launch]) -> None:
+            self._life.started()
+            if outcome.error is not None:
+                failed(outcome.error)
+            else:
+                self._launched(outcome.result())
+
+        self._restarts.clear()
+        self._start(launch, restarted)
+
+    def _start(self, launch: Callable[[], Launch], then: Callable[[Outcome[Launch]], None]) -> None:
+        self._catching_up.launching()
+        self._life.starts()
+        self._worker.do("start", launch, then)
+
+    def _launch(self) -> Launch:
+        """On the worker's thread."""
+        planned = self._observer.newest_planned()
+        unsettled = self._is_unsettled(planned)
+        committed = self._observer.position.epoch
+        if self._claims_late and planned is not None and not unsettled:
+            self.registrations.renew(self._entries(planned.epoch))
+        elif self._claims_late:
+            self._claim_now()  # Spark repeats the epoch
+        self.registrations.publish()
+        if self.since < 0:
+            holds.forget(self.checkpoint, self._context.incarnation.start)
+        self._keep_event_times()
+        state = Location.of(child(self.checkpoint, "state"), {}).folder
+        if planned is None and committed < 0:
+            # Of a discarded history: Spark's maintenance of state writes after a query has ended, up to a minute later.
+            self.query.settle()
+            state.delete_tree()
+        # With a drain only the epoch that was planned before it is left to run, or with a restart, in the old plan.
+        only_planned = unsettled and (self._restarts.draining or self._completing)
+        built = self.spec.built
+        if built is not None and not unsettled:
+            record_plan(self.checkpoint, committed + 1, built.values, built.sequence)
+        stateful = planned is not None and _has_files(state)
+        return Launch(self.query.start(only_planned=only_planned), planned, stateful)
+
+    def _launched(self, launch: Launch) -> None:
+        committed = self.committed_before = self._observer.position.epoch
+        self.live = True
+        self.starts += 1
+        self._catching_up.launched(launch.planned)
+        self._observer.started(launch.query_id)
+        self._life.launched(stateful=launch.stateful)
+        wanted = self._wanted
+        if wanted is not None and wanted.phase is RestartPhase.STARTING:
+            self.since = committed + 1
+            wanted.done(self.since, self._clock())
+            self._wanted = None
+        elif self.since < 0 and not self._completing:
+            self.since = committed + 1
+
+    # -- while it runs ------------------------------------------------------------------------------------------------
+
+    def ask_for_figures(self) -> None:
+        """Command: ask Spark for figures whose events have not come."""
+        history = self._observer.history
+        after = history.reported_upto
+
+        def ask() -> list[Hint]:
+            self._keep_event_times()
+            return self.query.reports(after)
+
+        def asked(outcome: Outcome[list[Hint]]) -> None:
+            # Figures are hints: without them history has none.
+            for hint in outcome.value or ():
+                history.report(hint)
+
+        self._worker.do("figures", ask, asked)
+
+    def take(self, hint: Hint) -> None:
+        """Take figures and event times from a report; for any thread."""
+        self._observer.history.report(hint)
+        self._event_times.take(hint)
+
+    def _keep_event_times(self) -> None:
+        """On the worker's thread: write down how far each watermark has come, which Spark forgets at its next start."""
+        if len(self.spec.ends) + len(self.spec.natives) < 2:
+            return  # Spark restores the only one
+        for hint in self.query.reports(-1):
+            self._event_times.take(hint)
+        epoch = max(self._observer.position.epoch, self._event_times.epoch)
+        watermarks.record(self.checkpoint, epoch, self._event_times.at)
+
+    def notify_checkpoint(self, number: int, *, completed: bool) -> None:
+        """Command: call the operators' hooks for an aligned checkpoint. What they raise is an incident."""
+
+        def called(outcome: Outcome[list[Exception]]) -> None:
+            for problem in outcome.value or ([outcome.error] if outcome.error is not None else []):
+                what = f"checkpoint {number}: {problem}"
+                self._context.write_behind.incident(self._life.operator, "checkpoint", what, "ignored")
+
+        self._worker.do("checkpoint", lambda: self.operators.checkpoint(number, completed=completed), called)
+
+    def stop(self, then: Callable[[Outcome[None]], None] | None = None) -> None:
+        """Command: stop the Spark query; the end itself comes from the query.
+
+        Args:
+            then: gets the outcome; None: one that fails is an incident.
+        """
+        self._worker.do("stop", self.query.stop, then or self._stop_returned)
+
+    def _stop_returned(self, outcome: Outcome[None]) -> None:
+        if outcome.error is not None and not self._life.state.ended:
+            what = f"Spark's query could not be stopped: {outcome.error}"
+            self._context.write_behind.incident(self._life.operator, "stop", what, "none")
+
+    def take_end(self) -> End:
+        """The Spark query has ended, and `query.ended` says so: how."""
+        end = self.query.take_end()
+        assert end is not None
+        self.live = False
+        return end
+
+    # -- a restart at a boundary --------------------------------------------------------------------------------------
+
+    @property
+    def between(self) -> bool:
+        """Whether a restart at a boundary is wanted, or under way."""
+        return self._wanted is not None
+
+    @property
+    def _completing(self) -> bool:
+        return self._wanted is not None and self._wanted.phase is RestartPhase.COMPLETING
+
+    def restart_at(self, wanted: BoundaryRestart) -> None:
+        """Restart the query between two epochs, as soon as it is there; the only one until it is over."""
+        self._wanted = wanted
+        self._context.wake.set()
+
+    def pass_by(self, sequence: int) -> None:
+        """The query needs no restart for a control event: what it runs with is what the event calls for."""
+        if sequence > self.passed:
+            self.passed, self.since = sequence, self._observer.position.epoch + 1
+
+    def complete_first(self, then: QuerySpec) -> None:
+        """See `QueryRun`."""
+        now = self._clock()
+        passed = max(self.passed, then.built.sequence if then.built is not None else 0)
+        self._wanted = BoundaryRestart(passed, now, now, then, phase=RestartPhase.COMPLETING)
+
+    def ended_for_restart(self, *, failed: bool) -> bool:
+        """Whether the end of the Spark query is a step of such a restart: the next poll decides what follows."""
+        if self._wanted is None or self._restarts.stopping or self._restarts.draining:
+            return False
+        return self._wanted.ended(failed=failed, ends_itself=self.ends_itself)
+
+    def poll_boundary(self, now: float, failed: Callable[[Exception], None]) -> None:
+        """Take the next step of a restart that is wanted.
+
+        Args:
+            now: s, on the query's clock.
+            failed: called if a start fails.
+        """
+        wanted, life = self._wanted, self._life
+        if wanted is None:
+            return
+        if life.state.ended or life.state is State.FINISHING or self._restarts.stopping or self._restarts.draining:
+            self._wanted = None
+            wanted.give_up(RestartPhase.OVER, "the query is ending, or has ended")
+        elif wanted.phase is RestartPhase.WAITING:
+            if self._may_stop(wanted, now):
+                reach(FailPoint.QUERY_HELD)
+                wanted.enter(RestartPhase.STOPPING)
+                life.become(State.RESTARTING, f"requested by control event {wanted.sequence}")
+                self.stop()
+            elif now >= wanted.by:
+                self._wanted = None
+                wanted.give_up(RestartPhase.LATE, "the query did not come to the end of an epoch in time")
+        elif wanted.phase is RestartPhase.COMPLETING and not (self.live or life.starting or self.unsettled):
+            wanted.enter(RestartPhase.STOPPED)
+        elif wanted.phase is RestartPhase.STOPPED and not life.starting:
+            self._go_on(wanted)
+            self.restart(failed)
+
+    def _may_stop(self, wanted: BoundaryRestart, now: float) -> bool:
+        """Whether no epoch is under way, and none can be planned; for Spark's own sources, or seems to be."""
+        if not self.live or self._life.starting or self._worker.busy:
+            return False
+        sources = {source.uid for source in self.spec.sources} - self._observer.position.ended_sources
+        if not holds.all_hold(self.checkpoint, self._context.incarnation.start, wanted.sequence, sources):
+            return False
+        # Spark's own sources cannot hold: a query that is never idle is stopped in the end, and completes its epoch.
+        native = bool(self.spec.natives)
+        idle = wanted.idle_for(now, unsettled=self.unsettled)
+        if native and now >= wanted.by:
+            return True
+        return idle is not None and (not native or not self.query.working or idle >= IDLE_WITHIN)
+
+    def _go_on(self, wanted: BoundaryRestart) -> None:
+        """The Spark query has stopped: an epoch that it has left is completed first, as it was planned."""
+        reach(FailPoint.QUERY_STOPPED)
+        planned = self._observer.newest_planned()
+        if planned is not None and self._is_unsettled(planned):
+            wanted.complete(planned.epoch)
+        else:
+            wanted.enter(RestartPhase.STARTING)
+            self._adopt(wanted)
+        self._life.become(State.RESTARTING, f"requested by control event {wanted.sequence}")
+
+    def _adopt(self, wanted: BoundaryRestart) -> None:
+        if wanted.spec is not self.spec:
+            self.spec = wanted.spec
+            self._observer.adopt(wanted.spec)
+            self.operators = OperatorHooks(wanted.spec, self._context, self._observer.lineage, self.checkpoint)
+            self.query = self._made()
+            self._before_first = wanted.prepare
+        self.passed = max(self.passed, wanted.sequence)
+        self.registrations.renew(self._entries())
+
+
+def _has_files(folder: Folder) -> bool:
+    try:
+        return next(folder.files(), None) is not None
+    except OSError:
+        return False
+
+
+class Registrations:
+    """The registrations of one query's operators, from its start until its job has ended.
+
+    Safe for several threads: once withdrawn they stay so.
+    """
+
+    def __init__(self, entries: Sequence[Registration], folder: Path) -> None:
+        self._entries = tuple(entries)
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._there = False
+        self._withdrawn = False
+
+    def publish(self) -> None:
+        """The query is about to start."""
+        with self._lock:
+            if self._withdrawn:
+                raise StateError(
+                    "the query's job has ended, and its start comes too late",
+                    operator=" and ".join(sorted({f"job '{one.job}', query '{one.query}'" for one in self._entries})),
+                    kept="all committed epochs; nothing was started",
+                    do="nothing: the job's next start continues",
+                )
+            registry.publish(self._entries, self._folder)
+            self._there = True
+
+    def renew(self, entries: Sequence[Registration]) -> None:
+        """Put others in their place, of the same uids: those are published with the next start."""
+        with self._lock:
+            self._entries = tuple(entries)
+
+    def keep(self) -> None:
+        """Write them again if a cleaner of temporary files has deleted them, and make them look used."""
+        with self._lock:
+            if self._there:
+                registry.keep(self._entries, self._folder)
+
+    def withdraw(self) -> None:
+        """The query has ended for good."""
+        with self._lock:
+            self._there = False
+            self._withdrawn = True
+            for entry in self._entries:
+                registry.withdraw([entry.uid], self._folder, (entry.job_id, entry.incarnation))
