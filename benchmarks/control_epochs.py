@@ -56,8 +56,8 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         def window(side: str) -> tuple[float, float]:
             nonlocal answers
             seconds = SETTLING_S + WINDOW_S
-            looks = controller.LOOK_EVERY
-            controller.LOOK_EVERY = math.inf if side == NO_LOOKS else looks
+            looks = controller.POLL_EVERY
+            controller.POLL_EVERY = math.inf if side == NO_LOOKS else looks
             try:
                 if side not in (POLLED, EVENTS):
                     time.sleep(seconds)
@@ -71,7 +71,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                     posted.extend(found.times)
                     answers += found.statuses.total()
             finally:
-                controller.LOOK_EVERY = looks
+                controller.POLL_EVERY = looks
             return with_epochs(checkpoint_of(folder / "state"), end - WINDOW_S, end)
 
         window(EVENTS)  # imports what the server needs

@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 import spark_ext as sx
-from spark_ext.jobs.interrupt import stop_on_interrupt
+from spark_ext.jobs.run_options import stop_on_interrupt
 
 sys.path.insert(0, str(Path(__file__).parent))
 from flights import (  # type: ignore[import-not-found]

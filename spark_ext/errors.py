@@ -14,9 +14,12 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from spark_ext.masking import mask
+
+if TYPE_CHECKING:
+    pass
 
 NOTHING_DONE: Final = "nothing was read or written"
 """What is kept when something is refused before any data moved."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spark_ext.control.log import ControlLog
 from spark_ext.errors import ConfigurationError
-from spark_ext.jobs.change_declarations import Wishes
 from spark_ext.jobs.exchange import Exchange
 from spark_ext.jobs.renamed_targets import with_renames
 from spark_ext.ledger import Ledger
@@ -34,6 +33,66 @@ Build: TypeAlias = "Callable[[], DataStreamWriter] | Callable[[Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class ChangeDeclarations:
+    """What a user says of changes of the job: renames, accepted changes, and queries that are abandoned on purpose."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Former names by query."""
+    accepted: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Per query, what of it may differ from what it was: `uid.option`."""
+    removed: frozenset[str] = frozenset()
+
+    def with_query(self, job: str, query: str, renamed_from: str | None, accept: Collection[str]) -> ChangeDeclarations:
+        """What was said of a query when it was added.
+
+        Raises:
+            ConfigurationError: it contradicts itself, or what was said before.
+        """
+        who = f"job '{job}', query '{query}'"
+        if isinstance(accept, str):
+            accept = (accept,)
+        for change in accept:
+            if not all(change.rpartition(".")[::2]):
+                raise ConfigurationError(
+                    f"'{change}' does not name an option of an operator",
+                    operator=who,
+                    kept=NOTHING_STARTED,
+                    do="write the operator's uid, a dot, and the option, such as accept=('orders.path',)",
+                )
+        if renamed_from is not None and (renamed_from == query or renamed_from in self.renamed.values()):
+            wrong = "is this query's own uid" if renamed_from == query else "was given for two queries"
+            raise ConfigurationError(
+                f"renamed_from='{renamed_from}' {wrong}",
+                operator=who,
+                kept=NOTHING_STARTED,
+                do="name the uid under which this query ran before, once",
+            )
+        if query in self.removed:
+            raise _added_and_removed(job, query)
+        renamed = self.renamed if renamed_from is None else {**self.renamed, query: renamed_from}
+        return replace(self, renamed=renamed, accepted={**self.accepted, query: frozenset(accept)})
+
+    def with_removed(self, job: str, query: str) -> ChangeDeclarations:
+        """A query is abandoned.
+
+        Raises:
+            ConfigurationError: it is in the job.
+        """
+        if query in self.accepted:
+            raise _added_and_removed(job, query)
+        return replace(self, removed=self.removed | {query})
+
+
+def _added_and_removed(job: str, query: str) -> ConfigurationError:
+    return ConfigurationError(
+        "the query is added to the job and removed from it",
+        operator=f"job '{job}', query '{query}'",
+        kept=NOTHING_STARTED,
+        do="leave out job.add(...) or job.remove(...)",
+    )
+
+
+@dataclass(frozen=True)
 class Gate:
     """A query that is built and started when others have finished."""
 
@@ -45,31 +104,23 @@ class Gate:
 
 
 class Composition:
-    """The queries and exchanges of a job.
-
-    Args:
-        spark: the job's session.
-        job: its name.
-        state: its state directory.
-    """
+    """The queries and exchanges of a job."""
 
     def __init__(self, spark: SparkSession, job: str, state: str) -> None:
         self.specs: list[QuerySpec] = []
         self.gates: list[Gate] = []
         self.exchanges: dict[str, Exchange] = {}
-        self.wishes = Wishes()
+        self.declared = ChangeDeclarations()
         self._spark = spark
         self.job = job
         self.state = state.rstrip("/")
-        self.configuration: Callable[[], Configuration] = self._stored
-        """What the control events have put into force."""
 
-    def _stored(self) -> Configuration:
-        """By the ledger, before the job is started: there may be none yet."""
+    def stored_configuration(self) -> Configuration:
+        """What the control events have put into force, while the job does not run; it may have no ledger yet."""
         ledger = Ledger(self.state)
         if not ledger.table(ControlEventRow).exists():
             return Configuration()
-        return with_renames(ControlLog(ledger).configuration(), lineages(ledger.jobs()), self.wishes.renamed)
+        return with_renames(ControlLog(ledger).configuration(), lineages(ledger.jobs()), self.declared.renamed)
 
     @property
     def uids(self) -> tuple[str, ...]:
@@ -97,11 +148,11 @@ class Composition:
                 kept=NOTHING_STARTED,
                 do="give each query a uid of its own",
             )
-        before, self.wishes = self.wishes, self.wishes.with_query(self.job, uid, renamed_from, accept)
+        before, self.declared = self.declared, self.declared.with_query(self.job, uid, renamed_from, accept)
         try:
             self._take(uid, query, gates, available_now=available_now)
         except BaseException:
-            self.wishes = before
+            self.declared = before
             raise
 
     def _take(self, uid: str, query: DataStreamWriter | Build, gates: tuple[str, ...], *, available_now: bool) -> None:
@@ -109,19 +160,19 @@ class Composition:
         if callable(query) and is_builder(query, self._who(uid)):
             given = Builder(self.job, uid, query, self._spark, available_now)  # type: ignore[arg-type]
         if not gates:
-            self._append(self._specified(uid, given, available_now=available_now))
+            found = self.stored_configuration() if isinstance(given, Builder) else Configuration()
+            self._append(self._specified(uid, given, found, available_now=available_now))
         else:
             self._check_uid(uid)
             self.gates.append(Gate(uid, gates, given, available_now))
 
-    def _specified(self, uid: str, given: Any, *, available_now: bool) -> QuerySpec:
+    def _specified(self, uid: str, given: Any, configuration: Configuration, *, available_now: bool) -> QuerySpec:
         if isinstance(given, Builder):
-            found = self.configuration()
-            return given.build(found.user(uid), found.sequence)
+            return given.build(configuration.user(uid), configuration.sequence)
         return query_spec(self.job, uid, given() if callable(given) else given, available_now=available_now)
 
-    def renewed(self, spec: QuerySpec) -> QuerySpec:
-        """A query with the configuration that is in force now: calls the user's function if it takes one.
+    def renewed(self, spec: QuerySpec, configuration: Configuration) -> QuerySpec:
+        """A query with another configuration: calls the user's function if it takes one.
 
         Raises:
             ConfigurationError: as `Job.add`.
@@ -129,11 +180,10 @@ class Composition:
         """
         if spec.built is None:
             return spec
-        found = self.configuration()
-        values = found.user(spec.uid)
+        values, sequence = configuration.user(spec.uid), configuration.sequence
         if not spec.built.differs(values):
-            return replace(spec, built=replace(spec.built, values=values, sequence=found.sequence))
-        return spec.built.build(values, found.sequence)
+            return replace(spec, built=replace(spec.built, values=values, sequence=sequence))
+        return spec.built.build(values, sequence)
 
     def _append(self, spec: QuerySpec) -> None:
         self.refuse_repeated(spec, self.specs)
@@ -164,6 +214,10 @@ class Composition:
                 do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
             )
 
+    def remove(self, uid: str) -> None:
+        """See `Job.remove`."""
+        self.declared = self.declared.with_removed(self.job, uid)
+
     def exchange(self, name: str, **settings: Any) -> Exchange:
         """See `Job.exchange`."""
         if name in self.exchanges:
@@ -177,18 +231,14 @@ class Composition:
         self.exchanges[name] = made
         return made
 
-    def build(self, gate: Gate, others: Sequence[QuerySpec]) -> QuerySpec:
+    def build(self, gate: Gate, others: Sequence[QuerySpec], configuration: Configuration) -> QuerySpec:
         """Build a query whose time has come: calls the user's function.
-
-        Args:
-            gate: the query.
-            others: the queries that are there.
 
         Raises:
             ConfigurationError: as `Job.add`.
             Exception: what the function raises.
         """
-        spec = self._specified(gate.uid, gate.build, available_now=gate.available_now)
+        spec = self._specified(gate.uid, gate.build, configuration, available_now=gate.available_now)
         self.refuse_repeated(spec, others)
         return spec
 
@@ -202,12 +252,6 @@ class Composition:
         sealed: Collection[str] = (),
     ) -> JobGraph:
         """The job's graph.
-
-        Args:
-            specs: the queries that are built.
-            waiting: those that are not.
-            ended: queries that have finished and are not in the job any more.
-            sealed: exchanges that such queries have written to their end.
 
         Raises:
             ConfigurationError: a cycle; an exchange that nobody writes, or that two queries write; an unknown query in
@@ -250,13 +294,13 @@ class Composition:
             return ()
         return (self._exchange_in(sink.options, self._who(spec.uid), sink.uid),)
 
-    def _exchange_in(self, options: Any, who: str, operator: str) -> str:
+    def _exchange_in(self, options: Any, query: str, uid: str) -> str:
         path = {name.lower(): value for name, value in options.items()}.get("path", "")
         name = exchange_of(path, self.state)
         if name is None:
             raise ConfigurationError(
                 f"'{path}' is not an exchange of this job: it is not in {self.state}/exchanges",
-                operator=f"{who}, operator '{operator}'",
+                operator=f"{query}, operator '{uid}'",
                 kept=NOTHING_STARTED,
                 do="read and write an exchange in its own job, with job.exchange(name); between jobs, use a table",
             )

@@ -1,9 +1,10 @@
-"""The last steps of a job, on its way out: none of them may keep the others from being taken."""
+"""The end of a job: what was asked of it, and its last steps. One that fails does not keep others from being taken."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ext.control.job_events import acknowledge
@@ -14,6 +15,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.queries.worker import Outcome
 
 if TYPE_CHECKING:
+    from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.observing.upkeep import Upkeep
     from spark_ext.queries.context import JobContext
 
@@ -29,6 +31,44 @@ AT_LEAST = 1.0
 """How long it waits, when the time for stopping is over, for what is about to end by itself, s."""
 
 
+class EndRequest:
+    """What was asked of a job: to stop, and by when, or to drain. Safe for several threads."""
+
+    def __init__(self, context: JobContext, execution: ExecutionGraph) -> None:
+        self.stop_by: float | None = None
+        """When queries that have not stopped are given up, s, monotonic; None: no stop was asked for."""
+        self._context, self._execution = context, execution
+        self._drained = context.drain
+        self._lock = threading.Lock()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the job has been asked to stop."""
+        return self.stop_by is not None
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Stop all queries, without end of input.
+
+        Args:
+            timeout: s; None: the setting `stop_timeout`.
+        """
+        by = time.monotonic() + (self._context.settings.stop_timeout / 1000 if timeout is None else timeout)
+        with self._lock:
+            self.stop_by = by if self.stop_by is None else min(by, self.stop_by)
+        self._context.wake.set()
+
+    def drained(self, lineage: int) -> bool:
+        """Whether a drain is in force for a query of this lineage; it stays in force until the job has finished."""
+        return self._drained >= lineage
+
+    def drain(self) -> None:
+        """A drain has been written to the ledger: stop the queries whose sources cannot read it there."""
+        # As in the ledger: also for a query that is built later.
+        lineages = (run.lineage for run in self._execution.runs)
+        self._drained = max(self._drained, self._context.incarnation.lineage, *lineages)
+        self._context.wake.set()
+
+
 class Ending:
     """Takes the last steps, and keeps the first failure among them.
 
@@ -36,11 +76,12 @@ class Ending:
         context: the job's.
         upkeep: writes the last rows.
         state: of the job.
+        at_end: called when the job has ended, whatever the storage does; what they raise is logged.
     """
 
-    def __init__(self, context: JobContext, upkeep: Upkeep, state: Callable[[], State]) -> None:
-        self.at_end: list[Callable[[], object]] = []
-        """Called when the job has ended, whatever the storage does; what they raise is logged."""
+    def __init__(
+        self, context: JobContext, upkeep: Upkeep, state: Callable[[], State], at_end: Sequence[Callable[[], object]]
+    ) -> None:
         self.alive_at = time.monotonic()
         """When the coordinator's thread last showed that nothing holds it, s, monotonic."""
         self.failure: SparkExtError | None = None
@@ -48,14 +89,14 @@ class Ending:
         self._context = context
         self._upkeep = upkeep
         self._state = state
+        self._at_end = tuple(at_end)
+
+    def show_life(self) -> None:
+        """Nothing holds the coordinator's thread."""
+        self.alive_at = time.monotonic()
 
     def attempt(self, what: str, step: Callable[[], object]) -> None:
-        """Take a step; one that fails is logged.
-
-        Args:
-            what: for messages.
-            step: the step.
-        """
+        """Take a step; one that fails is logged."""
         try:
             step()
         except Exception as problem:
@@ -78,11 +119,11 @@ class Ending:
             deliver: called before each time; what it raises is logged.
         """
         while True:
-            self.alive_at = time.monotonic()
+            self.show_life()
             try:
                 deliver()
             except Exception as problem:
-                log.warning("job '%s' has ended, and then: %s", self._context.job, problem)
+                log.warning("error after job '%s' ended: %s", self._context.job, problem)
             left = by - time.monotonic()
             if condition() or left <= 0:
                 return
@@ -109,7 +150,7 @@ class Ending:
 
     def _write(self) -> None:
         """On the upkeep's thread: the last rows, and the row that says that this incarnation has ended."""
-        for action in self.at_end:
+        for action in self._at_end:
             self.attempt("a last action", action)
         state = self._state()
         try:

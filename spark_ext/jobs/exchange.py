@@ -31,7 +31,7 @@ class Exchange:
     refused.
 
     Delivery: exactly once, from the producer's epochs to the consumers'. Order: rows of one key that one task of the
-    producer has written reach a consumer in that order; between keys, and without a key, there is none.
+    producer has written reach a consumer in that order; between keys, and without a key, no order is kept.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Exchange:
                 "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
             )
         if kind not in KINDS:
-            raise self._refused(f"there is no kind of exchange '{kind}'", f"use one of: {', '.join(KINDS)}")
+            raise self._refused(f"unknown exchange kind '{kind}'", f"use one of: {', '.join(KINDS)}")
         if any("," in column or column != column.strip() for column in key):
             raise self._refused(
                 "a column of the key has a comma in its name, or begins or ends with a blank", "rename it"
@@ -88,7 +88,7 @@ class Exchange:
         return tuple(self._readers)
 
     def descriptor(self, job_id: str) -> Descriptor | None:
-        """What it is, as far as that is known before it is written; None when its columns are not.
+        """What is known of it before it is written; None when its columns are not.
 
         Args:
             job_id: the job's.
@@ -182,7 +182,7 @@ class Exchange:
         return f"<Exchange {self.name}: {self._partitions} partitions, read by {', '.join(self._readers) or 'nobody'}>"
 
 
-def _parsed(schema: StructType | str, who: str) -> StructType:
+def _parsed(schema: StructType | str, operator: str) -> StructType:
     if not isinstance(schema, str):
         return schema
     from pyspark.sql.types import StructType
@@ -192,5 +192,5 @@ def _parsed(schema: StructType | str, who: str) -> StructType:
     except ParseException:
         found = None
     if not isinstance(found, StructType):
-        raise refused(f"the schema '{schema}' cannot be parsed", who, "write it as in 'id long, at timestamp'")
+        raise refused(f"the schema '{schema}' cannot be parsed", operator, "write it as in 'id long, at timestamp'")
     return found

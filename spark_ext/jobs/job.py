@@ -7,51 +7,49 @@ result = job.run()
 
 from __future__ import annotations
 
-import threading
-from datetime import datetime, timezone
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.control.job_events import request
-from spark_ext.errors import ConfigurationError, JobFailedError, StateError
-from spark_ext.failures.classifier import load
+from spark_ext.jobs.active_run import ActiveRun
 from spark_ext.jobs.checkpointing.savepoint_requests import check_folder
 from spark_ext.jobs.composition import Composition
-from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.jobs.measuring import follow
-from spark_ext.jobs.result import JobResult, job_result
-from spark_ext.jobs.run_options import IfRunning, RunOptions, Until
-from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
-from spark_ext.jobs.starting.start import start_job
-from spark_ext.jobs.stores import use_stores
-from spark_ext.jobs.viewable import Viewable
+from spark_ext.jobs.restoring.as_of import AsOf, as_of
+from spark_ext.jobs.restoring.damage import restore_after
+from spark_ext.jobs.restoring.offline import savepoint_of_stopped
+from spark_ext.jobs.restoring.rescale import rescale
+from spark_ext.jobs.restoring.restore import restore
+from spark_ext.jobs.result import JobResult
+from spark_ext.jobs.run_options import Emit, IfRunning, RunOptions, Until
+from spark_ext.jobs.serving import JobClient, Serving
+from spark_ext.jobs.starting.changing import forget, reset
+from spark_ext.jobs.starting.job_checks import checked_job
 from spark_ext.ledger import Ledger, LedgerFrames
-from spark_ext.masking import logger
-from spark_ext.metrics.measuring import check_measuring, measured
 from spark_ext.model.lifecycle import State
-from spark_ext.observing.dump_folder import check_dumps
-from spark_ext.observing.job_incidents import JobIncidents
-from spark_ext.options import UID
-from spark_ext.queries.context import JobContext
+from spark_ext.observing.dumps import PATIENCE
+from spark_ext.observing.job_incidents import UserIncidents
 from spark_ext.queries.run import QueryRun
-from spark_ext.queries.writer_checks import NOTHING_STARTED
-from spark_ext.settings import JobSettings
-from spark_ext.spark.backend.kinds import require_classic
-from spark_ext.storage import Location, check_for_delta, local_path
+from spark_ext.steering.control import Control
+from spark_ext.steering.reach import Reach
 from spark_ext.views.display import job_html
+from spark_ext.views.live import LastIncident
 from spark_ext.views.snapshot import JobSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+    from typing_extensions import Self
 
-    from spark_ext.metrics.job_metrics import JobMetrics
+    from spark_ext.jobs.exchange import Exchange
+    from spark_ext.jobs.widget import JobWidget
     from spark_ext.model.dag import JobGraph
+    from spark_ext.server.server import Tls
+    from spark_ext.views.plot.figure import JobFigure
 
-log = logger("spark_ext.job")
 
-
-class Job(Viewable):
+class Job:
     """A set of streaming queries that start, end, fail and resume together.
 
     A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its end and
@@ -76,51 +74,145 @@ class Job(Viewable):
     def __init__(
         self, spark: SparkSession, name: str, *, state: str | Path, takeover: bool = False, **settings: Any
     ) -> None:
-        if not UID.fullmatch(name):
-            raise ConfigurationError(
-                f"'{name}' cannot be a job's name",
-                operator=f"job '{name}'",
-                kept=NOTHING_STARTED,
-                do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
-            )
-        require_classic(spark, f"job '{name}'", kept=NOTHING_STARTED)
+        checked = checked_job(spark, name, str(state), settings)
         self.name = name
-        self.settings = JobSettings.of(name, settings)
-        # Refused here rather than by the start, which reads both again.
-        load(self.settings.failures)
-        self._registry = JobIncidents.load(self.settings.incidents).registry
-        check_measuring(name, self.settings)
-        place = local_path(str(state))
-        self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
-        if place is None and self.settings.on_damage == "restore":
-            raise ConfigurationError(
-                "on_damage='restore' needs a state directory on a file system, where what is damaged can be moved "
-                "aside",
-                operator=f"job '{name}'",
-                kept=NOTHING_STARTED,
-                do="leave it out; after a failure restore the job into another state directory",
-            )
-        check_dumps(self.settings, self.state_directory, f"job '{name}', setting 'dumps'")
-        use_stores(spark, name, self.settings, self.state_directory)
-        check_for_delta(Location(self.state_directory), f"job '{name}', state directory")
+        self.settings = checked.settings
+        self.state_directory = checked.state_directory
         self._spark = spark
-        self._takeover = takeover
-        self._parts = Composition(spark, name, self.state_directory)
         self._ledger = Ledger(self.state_directory)
-        self._context: JobContext | None = None
-        self._coordinator: Coordinator | None = None
-        self._starting = False
-        self._stopping = threading.Event()
-        """Set when a stop was asked for, also while there is no coordinator yet to ask."""
-        self._announced = threading.Event()
-        """Set while there is no start of which the coordinator is still to come."""
-        self._started = datetime.now(timezone.utc)
-        self._metrics: JobMetrics | None = None
-        self._result: JobResult | None = None
-        self._lock = threading.Lock()
-        self._result_lock = threading.Lock()
+        self._parts = Composition(spark, name, self.state_directory)
+        self._active = ActiveRun(
+            spark, name, self.state_directory, self._parts, self._ledger, self.settings, takeover=takeover
+        )
+        self._incidents = UserIncidents(name, checked.registry, self._active.write_behind)
+
+    # -- building -----------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        uid: str,
+        query: DataStreamWriter | Callable[[], DataStreamWriter] | Callable[[Mapping[str, Any]], DataStreamWriter],
+        *,
+        after: str | Collection[str] = (),
+        available_now: bool = False,
+        renamed_from: str | None = None,
+        accept: Collection[str] = (),
+    ) -> Self:
+        """Add a query.
+
+        Args:
+            uid: the query's stable name; its checkpoint is kept under it.
+            query: `df.writeStream...`, without trigger, checkpoint location, `start` and `toTable`; or a function that
+                returns it. One that needs an argument is given the query's configuration (`set_config`), a read-only
+                mapping, and is called at each start. When a key changes that it has read, the query is built again and
+                restarted between two epochs; keys that begin with `spark.sql.` are settings of its session.
+            after: uids of queries that have to finish first. A function is then called when they have, as what they
+                write may not be there before; until then the query counts in no state.
+            available_now: the query ends with what is there when it starts, as `trigger(availableNow=True)` does; for
+                Spark's own sources, which have no end. It is then SUSPENDED, and the next run continues.
+            renamed_from: the uid that the query had before: it continues exactly where it was. May stay there.
+            accept: options that may differ from the last start although they say what an operator reads from or writes
+                to: `("orders.path",)` is the option `path` of the operator `orders`, `("daily.state",)` the stateful
+                operators of the query `daily`. Remove it after the next start.
+
+        Raises:
+            ConfigurationError: a uid is missing or used twice, an option is unknown, the plan cannot be supervised, or
+                something on the writer would be ignored; see `queries.writer_checks`.
+        """
+        self._active.refuse_started(f"query '{uid}'", "add all queries before start() or run()")
+        self._parts.add(uid, query, after, available_now=available_now, renamed_from=renamed_from, accept=accept)
+        return self
+
+    def exchange(
+        self,
+        name: str,
+        *,
+        partitions: int = 16,
+        key: str | Sequence[str] = (),
+        kind: str = "arrow",
+        max_in_flight: int | None = None,
+        keep: str | int = 0,
+        schema: StructType | str | None = None,
+    ) -> Exchange:
+        """Make an exchange: one query writes it (`write`), any number of others read it (`read`).
+
+        Args:
+            name: unique in the job; its data is kept under it.
+            partitions: fixed by the first start; readers may be fewer or more.
+            key: columns that decide to which partition a row goes; none: partitions are filled in turn.
+            kind: how it is stored, in the state directory: `arrow`, files of a file system that driver and executors
+                share; `delta`, a Delta table, which may be in an object store, and is slower.
+            max_in_flight: rows that the slowest consumer has not committed, beyond which the producer waits.
+            keep: time for which rows are kept at least, ms or text such as `"1 day"`. Otherwise they are deleted when
+                all queries that read the exchange have committed them.
+            schema: of its rows, also as DDL text, if it is read before it is written.
+
+        Raises:
+            ConfigurationError: a bad or repeated name, or a bad setting.
+        """
+        self._active.refuse_started(f"exchange '{name}'", "make all exchanges before start() or run()")
+        return self._parts.exchange(
+            name,
+            partitions=partitions,
+            key=(key,) if isinstance(key, str) else tuple(key),
+            kind=kind,
+            max_in_flight=max_in_flight,
+            keep=keep,
+            schema=schema,
+        )
+
+    def remove(self, uid: str) -> Self:
+        """Abandon a query that has not finished: the job starts without it. What it has written stays where it is.
+
+        Takes effect at the next start, and may stay there. Added again later, the query continues where it was, unless
+        a restore in place has left it out meanwhile: then it is refused until it is reset.
+
+        Raises:
+            ConfigurationError: the query has been added.
+        """
+        self._parts.remove(uid)
+        return self
 
     # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *,
+        until: Until | None = None,
+        emit: Emit = "closed",
+        if_running: IfRunning | None = None,
+        wait_timeout: float | None = None,
+        progress: bool = True,
+    ) -> JobResult:
+        """Start the job, wait for its end, and return its result.
+
+        Ctrl-C stops it in order: no row is lost, nothing is emitted for the end of input. A second Ctrl-C exits at
+        once; the next start cleans up.
+
+        With `until="now"` every source, bounded or not, is read up to what it holds when the run begins, and the run
+        ends; see the page "Run it every hour". The job is then SUSPENDED, and the next run continues.
+
+        With the setting `on_damage="restore"` a job whose state is damaged is restored from its newest retained
+        checkpoint and started again, once for each checkpoint.
+
+        Args:
+            until: "now", or None: the run ends when the input does.
+            emit: with `until="now"`: "closed", windows that are open stay open for the next run; or "all", they are
+                emitted as they are, and the job has finished: no run reads anything after it.
+            if_running: what is done while another run of the job is under way: "refuse", or "wait" until it has ended.
+                With it, or `until`, a driver on another host counts as running as long as its heartbeat is recent.
+            wait_timeout: how long it is waited for, s; None: as long as it takes.
+            progress: show a live line on standard error: state, time, epochs, rows and channels.
+
+        Raises:
+            JobFailedError: a query has failed for good.
+            JobRunningError: another run of the job is under way.
+            ConfigurationError: with `until="now"`, a source always has more to read.
+            SparkExtError: the job could not be started.
+        """
+        how = RunOptions.of(self.name, until, emit, if_running, wait_timeout)
+        recover = partial(restore_after, self.name, self.settings, self._ledger, lambda: self.runs, self.restore)
+        return self._active.to_end(how, recover, progress=progress)
 
     def start(
         self,
@@ -128,7 +220,7 @@ class Job(Viewable):
         until: Until | None = None,
         if_running: IfRunning | None = None,
         wait_timeout: float | None = None,
-    ) -> Job:
+    ) -> Self:
         """Start all queries that have not finished, and return.
 
         Args:
@@ -142,65 +234,8 @@ class Job(Viewable):
             ConfigurationError: a target was refused; or a source always has more to read, with `until="now"`.
             SparkExtError: anything else that was refused before an epoch ran.
         """
-        return self._start(RunOptions.of(self.name, until, if_running=if_running, wait_timeout=wait_timeout))
-
-    def _start(self, how: RunOptions) -> Job:
-        with self._lock:
-            if self._coordinator is not None:
-                raise StateError(
-                    "the job has been started already",
-                    operator=f"job '{self.name}'",
-                    kept="it continues to run",
-                    do="make a new Job to run it again",
-                )
-            if not self._parts.uids:
-                raise ConfigurationError(
-                    "the job has no query",
-                    operator=f"job '{self.name}'",
-                    kept=NOTHING_STARTED,
-                    do="add one with job.add(uid, df.writeStream...)",
-                )
-            self._metrics = measured(self.name, self.settings)
-            self._started = datetime.now(timezone.utc)
-            self._announced.clear()
-            self._stopping.clear()
-            self._starting = True
-            try:
-                tap = None if self._metrics is None else self._metrics.tap
-                start = partial(
-                    start_job,
-                    self._spark,
-                    self.name,
-                    self._ledger,
-                    self._parts,
-                    self.settings,
-                    takeover=self._takeover,
-                    until_now=how.until is not None,
-                    drain=how.drain,
-                    other_hosts=how.other_hosts,
-                    announce=self._announce,
-                    stopping=self._stopping.is_set,
-                    tap=tap,
-                    arrived=tap,
-                )
-                how.when_free(self.name, start, self._stopping)
-            except BaseException:
-                self._coordinator = None
-                if self._metrics is not None:
-                    self._metrics.end()
-                raise
-            finally:
-                self._starting = False
-                self._announced.set()
-            self._serve_this(self._coordinator_or_raise())
+        self._active.start(RunOptions.of(self.name, until, if_running=if_running, wait_timeout=wait_timeout))
         return self
-
-    def _announce(self, context: JobContext, coordinator: Coordinator) -> None:
-        self._context, self._coordinator = context, coordinator
-        if self._metrics is not None:
-            application = self._spark.sparkContext.applicationId
-            follow(self._metrics, self.state_directory, self._started, application, context, coordinator)
-        self._announced.set()
 
     def await_termination(self, timeout: float | None = None) -> JobResult:
         """Wait for the job's end.
@@ -212,36 +247,7 @@ class Job(Viewable):
             JobFailedError: a query has failed for good.
             TimeoutError: it still runs.
         """
-        coordinator = self._coordinator_or_raise()
-        if not coordinator.join(timeout):
-            raise TimeoutError(f"job '{self.name}' is {coordinator.state.value} after {timeout} s")
-        result = self._conclude(coordinator)
-        if coordinator.failure is not None:
-            cause = coordinator.failure
-            raise JobFailedError(
-                cause.what,
-                operator=cause.operator or f"job '{self.name}'",
-                kept=cause.kept,
-                do=cause.do,
-                cause_text=f"{cause}\n\n{cause.stack}" if cause.stack else str(cause),
-            ) from cause
-        return result
-
-    def _conclude(self, coordinator: Coordinator) -> JobResult:
-        with self._result_lock:
-            if self._result is None:
-                assert self._context is not None
-                self._result = job_result(job_snapshot(self.state_directory, self._started, self._context, coordinator))
-                for query in self._result.queries:
-                    if query.finished and not query.finished_before and query.state_rows:
-                        log.warning(
-                            "query '%s' of job '%s' has finished with %d rows in its state, which no end of input has "
-                            "emptied: open windows and unmatched rows among them are not in its output",
-                            query.uid,
-                            self.name,
-                            query.state_rows,
-                        )
-            return self._result
+        return self._active.await_termination(timeout)
 
     def stop(self, timeout: float | None = None, *, savepoint: str | Path | None = None) -> JobResult:
         """Stop all queries where they are: nothing is emitted for the end of input, and a further run continues there.
@@ -259,15 +265,7 @@ class Job(Viewable):
             ConfigurationError: the folder of the savepoint is not empty; the job continues.
             SparkExtError: the savepoint could not be taken; the job has ended, and `savepoint` may be called again.
         """
-        folder = None if savepoint is None else check_folder(str(savepoint), self.name, self.state_directory)
-        self._stopping.set()
-        coordinator = self._coordinator_or_raise(starting=True)
-        coordinator.stop(timeout)
-        coordinator.join()
-        result = self._conclude(coordinator)
-        if folder is not None:
-            self.savepoint(folder)
-        return result
+        return self._ended(partial(self._active.stop, timeout), savepoint)
 
     def drain(self, timeout: float | None = None, *, savepoint: str | Path | None = None) -> JobResult:
         """End the job in order: sources stop where they are, windows are emitted, the final checkpoint is taken.
@@ -286,63 +284,315 @@ class Job(Viewable):
             JobFailedError: a query has failed for good.
             ConfigurationError: the folder of the savepoint is not empty; the job continues.
         """
+        return self._ended(partial(self._active.drain, timeout), savepoint)
+
+    def _ended(self, end: Callable[[], JobResult], savepoint: str | Path | None) -> JobResult:
         folder = None if savepoint is None else check_folder(str(savepoint), self.name, self.state_directory)
-        coordinator = self._coordinator_or_raise(starting=True)
-        if not coordinator.done.is_set():
-            assert self._context is not None
-            request(self._context.control, "job", "drain", origin="python")
-            coordinator.drain()
-        if not coordinator.join(timeout):
-            return self.stop(savepoint=folder)
-        result = self.await_termination()
+        result = end()
         if folder is not None:
             self.savepoint(folder)
         return result
 
-    def _refuse_running(self, what: str, do: str) -> None:
-        if self._coordinator is not None and not self._coordinator.done.is_set():
-            raise StateError(
-                "the job is running",
-                operator=f"job '{self.name}', {what}",
-                kept="it continues to run",
-                do=do,
-            )
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def control(self) -> Control:
+        """Changes the job: `job.control.pause()`, `.rate_limit("source:orders", 5000)`, `.set("threshold", 0.8)` ...
+
+        Works before, during and after a run, once the job has been started for the first time: what stands is in force
+        from its next start on. During a run a request is refused once a newer start owns the job (`FencedError`).
+        """
+        client = JobClient(self.state_directory, lambda: self._active.context)
+        return Control.over(Reach(client, self.state_directory, Ledger(self.state_directory)))
+
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tokens: str | Path | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+        allowed_hosts: Sequence[str] = (),
+        show_token: bool = False,
+    ) -> Serving:
+        """Serve the job's control events over HTTP, from a thread of this process, until the run has ended.
+
+        Call it before `start` or `run`, or during a run. Each job of a process has a server of its own; to serve many
+        with one, or whether they run or not, use `spark-ext serve`.
+
+        Args:
+            host: address to which it is bound. Other than loopback, it needs `tls`, or `insecure`.
+            port: 0: any free one.
+            tokens: a token file, see `spark-ext token create`; None: one new token, which is valid for this server.
+            tls: a certificate.
+            insecure: whether an address other than loopback is allowed without TLS: tokens are then sent in the clear.
+            allowed_hosts: further names under which it is called, such as that of a proxy.
+            show_token: whether a new token, which allows everything, is printed on standard error, once.
+
+        Returns:
+            Its `url`, its `token` and `stop()`.
+
+        Raises:
+            ConfigurationError: the address or the token file cannot be used, or the address needs TLS.
+            EnvironmentProblem: the extra `server` is not installed.
+        """
+        serving = Serving(
+            self.name,
+            self.state_directory,
+            show_token=show_token,
+            metrics=lambda: self._active.metrics,
+            host=host,
+            port=port,
+            tokens=tokens,
+            tls=tls,
+            insecure=insecure,
+            allowed_hosts=allowed_hosts,
+        )
+        self._active.serve(serving)
+        return serving
+
+    def reset(self, uid: str, reason: str = "", *, cascade: bool = False) -> None:
+        """Discard a query's history: the next start reads all of its input again. Earlier output stays where it is.
+
+        The job must not be running. The old checkpoint is kept beside the new one.
+
+        Args:
+            uid: the query.
+            reason: who requested it, and why; kept in the ledger.
+            cascade: reset all queries behind it as well: those that read, directly or not, the exchanges that it
+                writes, and those that were built after it. What the exchanges hold is discarded.
+
+        Raises:
+            StateError: the job runs, or a checkpoint cannot be moved aside.
+            ConfigurationError: the job never had such a query; or there are queries behind it, and no `cascade`.
+        """
+        self._active.refuse_running(f"query '{uid}'", "stop it, then reset")
+        reset(self._parts, self._ledger, uid, reason, cascade=cascade)
+
+    def forget(self, exchange: str, uid: str) -> None:
+        """A source that read an exchange is not part of the job any more: what it has not read is released.
+
+        The job must not be running.
+
+        Raises:
+            StateError: the job runs.
+            ConfigurationError: the exchange is unknown, or the source never read it, or is in a query that is built.
+        """
+        self._active.refuse_running(f"exchange '{exchange}'", "stop it, then call forget")
+        forget(self._parts, self._ledger, exchange, uid)
+
+    def rescale(self, uid: str, partitions: int, timeout: float | None = None) -> None:
+        """Give the state of a query another number of partitions; the job must not be running.
+
+        An epoch of the query that was interrupted is completed first: the job is started for it, and reads nothing
+        beyond it.
+
+        Partitions of exchanges and channels of sources need nothing of the kind: any number of readers shares them.
+
+        Args:
+            uid: the query.
+            partitions: of its state.
+            timeout: seconds for an epoch that was interrupted; 0: refuse if there is one; None: as long as it takes.
+
+        Raises:
+            ConfigurationError: the job has no such query.
+            StateError: the job runs; or the query has no state, an epoch that was not completed in time, or an operator
+                whose state Spark cannot repartition.
+            SparkExtError: a start was needed and refused, or has failed.
+        """
+        self._active.refuse_running(f"query '{uid}'", "stop it, then rescale")
+        rescale(self._spark, self._parts, self._ledger, self.settings, uid, partitions, timeout)
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def checkpoint(self, timeout: float | None = None) -> int:
+        """Take an aligned checkpoint: a barrier passes all queries, and nothing is in flight between them there.
+
+        It waits for what the exchanges hold at this moment. The job continues meanwhile.
+
+        Args:
+            timeout: seconds to wait; None: as long as it takes, at most the setting `checkpoint_timeout`.
+
+        Returns:
+            Its number; its row in the ledger's `checkpoints` says how far each query had come, and `as_of` reads the
+            outputs as they were.
+
+        Raises:
+            CheckpointError: it was refused, because a query does not run, or aborted.
+            TimeoutError: it is not complete yet, and stays under way.
+            StateError: the job has not been started.
+        """
+        return self._active.coordinator(starting=True).checkpoint().wait(timeout)
+
+    def savepoint(self, path: str | Path, *, aligned: bool = False, timeout: float | None = None) -> int:
+        """Take a savepoint: a folder from which the job, or another one, continues exactly here.
+
+        A job that runs continues to do so; one that has ended, in whatever way, is saved where it stands. Files are
+        linked, not copied, where the folder is on the file system of the state directory.
+
+        Args:
+            path: of the folder; empty or missing. A local path or a URI.
+            aligned: let a barrier pass all queries first, so that nothing is in flight between them. Otherwise the
+                savepoint is taken at once, whatever the exchanges hold, and contains the rows in flight.
+            timeout: seconds to wait; None: as long as it takes.
+
+        Returns:
+            The number of the checkpoint that it is.
+
+        Raises:
+            CheckpointError: no cut is consistent now, or Spark has deleted a file of it meanwhile.
+            ConfigurationError: the folder is not empty, or in the state directory.
+            StateError: the job was never started, or has a state that cannot be restored from.
+            TimeoutError: it is not complete yet, and stays under way.
+        """
+        folder = check_folder(str(path), self.name, self.state_directory)
+        running = self._active.running
+        if running is None:
+            return savepoint_of_stopped(self._spark, self._parts, self._ledger, folder)
+        return (running.checkpoint(folder) if aligned else running.savepoint(folder)).wait(timeout)
+
+    def restore(
+        self,
+        savepoint: str | Path | int,
+        *,
+        accept_duplicates: Collection[str] = (),
+        state_partitions: Mapping[str, int] | None = None,
+    ) -> Self:
+        """Continue from a savepoint: the next start begins there. Call it after all queries were added.
+
+        In the state directory of the job that it was taken of, the restore is in place: outputs of `delta_2pc` and
+        exchanges are put back to what they held then. In an empty state directory the job becomes another one, whose
+        sinks write elsewhere; in one Spark session only one of the two can run.
+
+        A restore that was interrupted is repeated with the same call; until then the job cannot be started.
+
+        Args:
+            savepoint: path or URI of its folder; or the number of a retained checkpoint.
+            accept_duplicates: uids of sinks whose targets cannot be put back: what they received after the savepoint
+                stays there, and is written again.
+            state_partitions: by query, the number of partitions that its state is to have.
+
+        Raises:
+            StateError: the savepoint is missing, not complete, damaged or another job's; the job runs; a query of it is
+                not in the job; or a target is not what it was.
+            ConfigurationError: a target cannot be put back, or the job has changed in a way that it cannot continue.
+        """
+        self._active.refuse_running("restore", "stop it, then restore")
+        restore(self._spark, self._parts, self._ledger, savepoint, accept_duplicates, state_partitions or {})
+        return self
+
+    def as_of(self, checkpoint: int) -> AsOf:
+        """The outputs as they were at an aligned checkpoint: all reflect the same input rows.
+
+        Args:
+            checkpoint: its number.
+
+        Raises:
+            CheckpointError: the checkpoint is unknown, or not aligned.
+        """
+        return as_of(self._spark, self.name, self._ledger, checkpoint, self._parts.specs)
+
+    # -- incidents and dumps ------------------------------------------------------------------------------------------
+
+    def report_incident(
+        self, type: str, what: str, query: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> str:
+        """Report an incident of a type of your own; safe for several threads, and does not wait for anything.
+
+        Equal incidents of one type and query within the type's window are one, which is counted. It is resolved by the
+        next committed epoch of the query (without one, of any query), by the end of the query, or, if its type says
+        `resolved: report`, by `resolve_incident`.
+
+        Args:
+            type: declared in the file that the setting `incidents` names.
+            what: what happened; its first line is shown in lists. Numbers in it do not make it another incident.
+            query: uid of the query; None: the whole job.
+            labels: by name; further texts by which it can be found.
+
+        Returns:
+            The incident's id: that of an earlier one if it is the same.
+
+        Raises:
+            ConfigurationError: the type is not declared, or the job has no such query; nothing was reported.
+            StateError: the job does not run.
+        """
+        return self._incidents.report(type, what, query, labels or {}, self._parts.uids)
+
+    def resolve_incident(self, incident_id: str, cause: str = "") -> bool:
+        """Say that an incident of yours is over.
+
+        Args:
+            incident_id: as `report_incident` has returned it, in this start of the job or an earlier one.
+            cause: why; shown with the incident.
+
+        Returns:
+            Whether it was open.
+
+        Raises:
+            ConfigurationError: it is not an incident of a type of yours.
+            StateError: the job does not run.
+        """
+        return self._incidents.resolve(incident_id, cause)
+
+    def last_incident(self) -> LastIncident | None:
+        """The newest incident of the newest start in this process; None before the first one."""
+        return self._active.last_incident()
+
+    def dump(self, why: str = "on request", *, heap: bool = False, timeout: float = PATIENCE) -> str:
+        """Write the stacks of all processes of the running job into its state directory, whatever its setting `dumps`.
+
+        The text has the threads of the driver's Python process, of its JVM and of executors, and the Python workers of
+        the queries. As many dumps are kept as `dumps_kept` and `dumps_size` say. Safe for several threads.
+
+        Args:
+            why: the first line of the text.
+            heap: whether the heap of the driver's JVM is written as well. The JVM stands still meanwhile, and no secret
+                in the heap is masked.
+            timeout: how long to wait, s.
+
+        Returns:
+            The path or URI of the dump's folder: `dumps/...` in the state directory.
+
+        Raises:
+            StateError: the job does not run.
+            ConfigurationError: a heap cannot be written into a state directory on an object store.
+            StorageError: it could not be written, or does not fit on the disk.
+            TimeoutError: it is not complete yet.
+        """
+        return self._active.dump(why, heap=heap, timeout=timeout)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
         """What it does: the least advanced state of its queries that have not ended; see the page on operations."""
-        return self._coordinator.shown.state if self._coordinator is not None else State.CREATED
+        return self._active.state
 
     @property
     def runs(self) -> tuple[QueryRun, ...]:
         """The queries under supervision, for display."""
-        return self._coordinator.runs if self._coordinator is not None else ()
+        return self._active.runs
 
     @property
     def done(self) -> bool:
         """Whether the job has ended."""
-        return self._coordinator is not None and self._coordinator.done.is_set()
+        return self._active.done
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end for so long; returns whether it has come."""
-        return self._coordinator_or_raise().join(seconds)
+        """Wait for the end at most this long; returns whether it has come."""
+        return self._active.wait(seconds)
 
     def snapshot(self) -> JobSnapshot:
         """What the job looks like now: states, epochs, rows, sources. Does not wait for anything."""
-        if self._result is not None:
-            return self._result
-        if self._coordinator is None or self._context is None:
-            return unstarted_snapshot(self.name, self.state_directory, self._parts.uids)
-        return job_snapshot(self.state_directory, self._started, self._context, self._coordinator)
+        return self._active.snapshot()
 
     @property
     def graph(self) -> JobGraph:
         """How the queries that have been added are linked: `edges()`, and `layout()` for a picture.
 
         Raises:
-            ConfigurationError: there is a cycle, or an exchange that nobody or that two queries write.
+            ConfigurationError: the queries form a cycle, or an exchange is written by no query or by two.
         """
         return self._parts.graph(self._parts.specs, self._parts.gates)
 
@@ -351,6 +601,42 @@ class Job(Viewable):
         """The job's tables as DataFrames: `job.ledger.finished()`, `.epochs()`, `.checkpoints()`, `.incidents()`."""
         return LedgerFrames(self._ledger, self._spark)
 
+    def widget(self) -> JobWidget:
+        """A widget for a notebook: state, rows, epochs, lag, channels and the last incident, refreshed each second.
+
+        It follows the job while it is displayed and the job has not ended; make it before `run`, or after `start`.
+
+        Returns:
+            The widget; a notebook shows it when it is the last value of a cell.
+
+        Raises:
+            EnvironmentProblem: the extra `notebook` is not installed.
+        """
+        from spark_ext.jobs.widget import JobWidget
+
+        return JobWidget(self)
+
+    def plot(self, *kinds: str) -> JobFigure:
+        """The job's epochs, lag and channels as a figure of matplotlib, from its ledger.
+
+        The last rows of the ledger may be missing for a second or two while the job runs.
+
+        Args:
+            kinds: `epochs`, `lag`, `channels`; nothing: all of them that have data.
+
+        Returns:
+            The figure, which a notebook shows; `savefig(path)` writes it.
+
+        Raises:
+            ConfigurationError: a kind is unknown.
+            EnvironmentProblem: the extra `plot` is not installed.
+            StateError: the job has never been started.
+            StorageError: its ledger cannot be read.
+        """
+        from spark_ext.views.plot.job import figure_of
+
+        return figure_of(self.state_directory, kinds, f"job '{self.name}', plot")
+
     def __repr__(self) -> str:
         snapshot = self.snapshot()
         queries = ", ".join(f"{query.uid} {query.state.value}" for query in snapshot.queries)
@@ -358,15 +644,3 @@ class Job(Viewable):
 
     def _repr_html_(self) -> str:
         return job_html(self.snapshot())
-
-    def _coordinator_or_raise(self, *, starting: bool = False) -> Coordinator:
-        if starting and self._starting:
-            self._announced.wait()
-        if self._coordinator is None:
-            raise StateError(
-                "the job has not been started",
-                operator=f"job '{self.name}'",
-                kept="nothing is lost",
-                do="call start() or run() first",
-            )
-        return self._coordinator

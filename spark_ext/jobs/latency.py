@@ -23,7 +23,6 @@ from spark_ext.views.snapshot import LatencySnapshot
 
 if TYPE_CHECKING:
     from spark_ext.exchange.view import ExchangeView
-    from spark_ext.jobs.linking.exchanges import Exchanges
     from spark_ext.model.dag import JobGraph
     from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
@@ -47,8 +46,8 @@ class LatencyMeter:
 
     Args:
         job: its name, for messages.
-        graph: returns the job's graph, as far as its queries are built.
-        interval: at most one marker of a source in so many ms.
+        graph: returns the job's graph.
+        interval: between two markers of a source at least, ms.
         keep: whether percentiles are wanted.
         arrived: given each marker that has passed a commit; must not wait.
         record: given a query and what is known of it, if that has changed, every `RECORD_EVERY`; must not wait.
@@ -62,8 +61,8 @@ class LatencyMeter:
         *,
         interval: int,
         keep: bool,
-        arrived: Callable[[Marker], None] | None = None,
-        record: Callable[[str, LatencySnapshot], None] | None = None,
+        arrived: Callable[[Marker], None],
+        record: Callable[[str, LatencySnapshot], None],
         clock: Callable[[], int] = _now,
     ) -> None:
         self._job, self._graph, self._arrived, self._record, self._clock = job, graph, arrived, record, clock
@@ -108,8 +107,6 @@ class LatencyMeter:
 
     def _put(self) -> None:
         self._recorded_at = self._clock()
-        if self._record is None:
-            return
         with self._lock:
             changed = [
                 (query, one)
@@ -147,7 +144,7 @@ class LatencyMeter:
             self._count(self._flow.arrivals())
 
     def _commits(self, run: QueryRun, now: int) -> list[Commit]:
-        """The epochs that a query has committed since the last look, as far as it is known what they have read."""
+        """The epochs that a query has committed since the last look, if it is known what they have read."""
         uid, position = run.spec.uid, run.committed
         known, before = self._last.get(uid, (-1, None))
         found = []
@@ -196,20 +193,38 @@ class LatencyMeter:
     def _count(self, arrived: Iterable[Marker]) -> None:
         for marker in arrived:
             self._latencies.take(marker)
-            if self._arrived is not None:
-                self._arrived(marker)
+            self._arrived(marker)
+
+
+class NoLatency:
+    """In the place of `LatencyMeter` where the settings want no markers."""
+
+    def of(self, query: str) -> tuple[LatencySnapshot, ...]:
+        """Nothing."""
+        return ()
+
+    def tick(self, runs: Iterable[QueryRun]) -> None:
+        """Nothing to do."""
+
+    def record(self) -> None:
+        """Nothing to record."""
+
+    def follow(self, views: Mapping[str, ExchangeView]) -> None:
+        """Nothing to follow."""
 
 
 def measured_latency(
-    context: JobContext, exchanges: Exchanges, arrived: Callable[[Marker], None] | None
-) -> LatencyMeter:
-    """The meter of a run, which follows its exchanges and writes to its ledger.
+    context: JobContext, graph: Callable[[], JobGraph], arrived: Callable[[Marker], None]
+) -> LatencyMeter | NoLatency:
+    """The meter of a run, which writes to its ledger.
 
     Args:
         context: the job's.
-        exchanges: of the job.
-        arrived: given each marker that has passed a commit.
+        graph: the job's, as it is now.
+        arrived: given each marker that has passed a commit; must not wait.
     """
+    if context.settings.latency == "off":
+        return NoLatency()
     keep = context.settings.latency == "histogram"
 
     def record(query: str, one: LatencySnapshot) -> None:
@@ -229,16 +244,14 @@ def measured_latency(
             )
         )
 
-    meter = LatencyMeter(
+    return LatencyMeter(
         context.job,
-        lambda: exchanges.graph,
+        graph,
         interval=context.settings.latency_interval,
         keep=keep,
-        arrived=arrived if keep else None,
+        arrived=arrived if keep else lambda marker: None,
         record=record,
     )
-    exchanges.follower = meter.follow
-    return meter
 
 
 def _reads(old: SourceOffset | None, new: SourceOffset) -> bool:

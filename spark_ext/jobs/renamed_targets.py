@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 def add_events(control: ControlLog, known: Lineages) -> Callable[[Event], Event]:
     """Add the events of renames that have none yet.
 
-    Args:
-        control: of the start.
-        known: with the renames of this start, which the ledger has.
-
     Returns:
         Gives an event that was accepted before the target that it has now.
 
@@ -62,12 +58,7 @@ def with_renames(found: Configuration, known: Lineages, wanted: Mapping[str, str
 
 
 def present(event: Event, known: Lineages) -> Event:
-    """An event with the target that it has by now. What is obeyed once is not done by a query of another name.
-
-    Args:
-        event: as it was accepted.
-        known: what the ledger has.
-    """
+    """An event with the target that it has by now. What is obeyed once is not done by a query of another name."""
     kind = kinds().get(event.kind)
     if event.target.scope is not Scope.QUERY or kind is None or not kind.standing:
         return event
@@ -75,13 +66,7 @@ def present(event: Event, known: Lineages) -> Event:
 
 
 def addressed_to_nobody(found: Configuration, queries: Collection[str], sources: Collection[str]) -> tuple[str, ...]:
-    """Targets for which something stands, and which a job does not have: it is in force nowhere.
-
-    Args:
-        found: what stands.
-        queries: uids of the job's queries.
-        sources: uids of their channel sources.
-    """
+    """Targets for which something stands, and which a job does not have: it is in force nowhere."""
     known = {Scope.QUERY: queries, Scope.SOURCE: sources, Scope.CHANNEL: sources}
     written = sorted({target for targets in found.standing.values() for target in targets})
     targets = [Target.parse(target) for target in written]

@@ -1,9 +1,12 @@
-"""How a run of a job is to end, and what it does while another run of the job is under way."""
+"""How a run of a job is to end, also on Ctrl-C, and what it does while another run of the job is under way."""
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
@@ -139,12 +142,7 @@ class RunOptions:
 
 
 def both(first: JobResult, second: JobResult) -> JobResult:
-    """The result of a run that was made in parts.
-
-    Args:
-        first: of the parts before.
-        second: of the last one.
-    """
+    """The result of a run that was made in parts."""
     before = {query.uid: query for query in first.queries}
     queries = tuple(
         replace(
@@ -162,5 +160,29 @@ def both(first: JobResult, second: JobResult) -> JobResult:
     return replace(second, started=first.started, queries=queries)
 
 
-def _refused(what: str, who: str, do: str) -> ConfigurationError:
-    return ConfigurationError(what, operator=who, kept=NOTHING_STARTED, do=do)
+@contextmanager
+def stop_on_interrupt(job: str, stop: Callable[[], object]) -> Iterator[None]:
+    """First Ctrl-C: stop in order. Second: exit at once. The two stages are dlt's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    asked_at: list[float] = []
+
+    def on_interrupt(number: int, frame: object) -> None:
+        if asked_at:
+            signal.signal(signal.SIGINT, before)
+            raise KeyboardInterrupt
+        asked_at.append(time.monotonic())
+        log.warning("stopping job '%s' in order; press Ctrl-C again to exit at once", job)
+        stop()
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _refused(what: str, operator: str, do: str) -> ConfigurationError:
+    return ConfigurationError(what, operator=operator, kept=NOTHING_STARTED, do=do)

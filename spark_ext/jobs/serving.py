@@ -1,15 +1,21 @@
-"""A server of control events in the driver, for as long as a job runs."""
+"""Control events of a job from its own process: accepted by the running incarnation, and served over HTTP."""
 
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.control.client import LocalClient
+from spark_ext.control.requests import Accepted, ControlRefused, Request
 from spark_ext.server.server import ControlServer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from spark_ext.queries.context import JobContext
 
 
 class Serving:
@@ -18,6 +24,7 @@ class Serving:
     Args:
         job: its name.
         state: its state directory.
+        show_token: whether a new token is printed on standard error, once.
         given: arguments of `ControlServer`.
 
     Raises:
@@ -25,13 +32,15 @@ class Serving:
         EnvironmentProblem: the extra `server` is not installed.
     """
 
-    def __init__(self, job: str, state: str, **given: Any) -> None:
+    def __init__(self, job: str, state: str, *, show_token: bool = False, **given: Any) -> None:
         self._job = job
         self._server = ControlServer(state, **given)
         self._server.start()
         self._ends: threading.Thread | None = None
         self._stopped = threading.Event()
         atexit.register(self.stop)
+        if show_token and self.token is not None:
+            print(f"job '{job}' is served at {self.url}; token: {self.token}", file=sys.stderr)
 
     @property
     def url(self) -> str:
@@ -78,3 +87,26 @@ class Serving:
 
     def __repr__(self) -> str:
         return f"<Serving of job '{self._job}' at {self.url}{'' if self.running else ', stopped'}>"
+
+
+class JobClient(LocalClient):
+    """Accepts events on behalf of the running incarnation, else as any process does.
+
+    Args:
+        state: the job's state directory.
+        running: returns what the parts of the running job share; None when it does not run.
+    """
+
+    def __init__(self, state: str, running: Callable[[], JobContext | None]) -> None:
+        super().__init__(state)
+        self._running = running
+
+    def _accept(self, request: Request) -> Accepted:
+        context = self._running()
+        if context is None:
+            return super()._accept(request)
+        (found,) = context.control.accept([request])
+        if isinstance(found, ControlRefused):
+            raise found
+        context.wake.set()
+        return found

@@ -1,4 +1,4 @@
-"""A snapshot of a job in this process, from its queries under supervision."""
+"""A job in this process at one moment, from its queries under supervision: for display, and for its metrics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from spark_ext.jobs.result import QueryResult, SourceResult
+from spark_ext.metrics.gauges import Live, QueryFacts
 from spark_ext.model.lifecycle import State
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.watching.query_events import event_time
+from spark_ext.spark.watching.source_reports import known_lags, lags_at
 from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot, QuerySnapshot
 
 if TYPE_CHECKING:
@@ -19,17 +21,9 @@ if TYPE_CHECKING:
 
 
 def job_snapshot(state_directory: str, started: datetime, context: JobContext, coordinator: Coordinator) -> JobSnapshot:
-    """A started job, as it is now.
-
-    Args:
-        state_directory: as the user knows it.
-        started: when this incarnation was started.
-        context: the job's.
-        coordinator: of this incarnation.
-    """
+    """A started job, as it is now."""
     # Before the queries, whose states lead to the job's: they are then never behind it.
     shown, failure = coordinator.shown, coordinator.failure or coordinator.late
-    latency = coordinator.latency
     return JobSnapshot(
         job=context.job,
         state_directory=state_directory,
@@ -41,11 +35,7 @@ def job_snapshot(state_directory: str, started: datetime, context: JobContext, c
         ended=None,
         at=datetime.now(timezone.utc),
         queries=tuple(
-            query_result(
-                run,
-                paused=coordinator.paused(run),
-                latencies=() if latency is None else latency.of(run.spec.uid),
-            )
+            query_result(run, paused=coordinator.paused(run), latencies=coordinator.latencies(run.spec.uid))
             for run in coordinator.runs
         ),
         error="" if failure is None else str(failure),
@@ -53,13 +43,7 @@ def job_snapshot(state_directory: str, started: datetime, context: JobContext, c
 
 
 def unstarted_snapshot(job: str, state_directory: str, uids: Iterable[str]) -> JobSnapshot:
-    """A job that has not been started; its state directory is not read.
-
-    Args:
-        job: its name.
-        state_directory: as the user knows it.
-        uids: its queries'.
-    """
+    """A job that has not been started; its state directory is not read."""
     return JobSnapshot(
         job=job,
         state_directory=state_directory,
@@ -116,6 +100,30 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
             for uid, offset in offsets.items()
         ),
         latencies=latencies,
+    )
+
+
+def live_job(
+    state_directory: str, started: datetime, application_id: str, context: JobContext, coordinator: Coordinator
+) -> Live:
+    """A started job, as its metrics show it."""
+    return Live(
+        snapshot=job_snapshot(state_directory, started, context, coordinator),
+        facts={
+            run.spec.uid: QueryFacts(
+                query_id=run.query_id or "",
+                run_id=run.figures.run_id,
+                name=f"{context.job}/{run.spec.uid}",
+                watermark=run.figures.watermark,
+                newest_row=run.figures.newest_row,
+                lags=known_lags(lag.sources),
+                lags_at=lags_at(lag.sources),
+            )
+            for run, lag in [(run, run.figures.lag) for run in coordinator.runs]
+        },
+        application_id=application_id,
+        rows_in_flight=coordinator.rows_in_flight,
+        ledger_waiting=context.write_behind.waiting,
     )
 
 

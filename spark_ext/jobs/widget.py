@@ -116,11 +116,11 @@ class JobWidget:
         ended = job.done
         snapshot = job.snapshot()
         self._measure(snapshot)
-        self.widget.value = live_html(snapshot, self._rates, job.last_incident())
+        self.widget.set_trait("value", live_html(snapshot, self._rates, job.last_incident()))
         return not ended
 
     def _measure(self, snapshot: JobSnapshot) -> None:
-        """Take the rate since the look before. A further start of the job begins anew."""
+        """Take the rate since the look before. A further start of the job begins at zero."""
         if not snapshot.incarnation or snapshot.state.ended:
             return
         now, before = time.monotonic(), self._before

@@ -64,6 +64,7 @@ class WriteBehind:
         dispatcher: Dispatcher | None = None,
         tap: Callable[[Any], None] | None = None,
         noted: Callable[[Incident, Any], Any] | None = None,
+        vitals: Callable[[], Vitals] = dict,
     ) -> None:
         self.incidents = Incidents(
             registry, on_noted=self._put_incident, on_changed=self._put_changes, dispatcher=dispatcher
@@ -71,8 +72,7 @@ class WriteBehind:
         """The incidents of this job: which are open, and who is notified of them."""
         self._writer = writer
         self._job = job
-        self.vitals: Callable[[], Vitals] = dict
-        """What is said of the queries with each beat; called on the thread that writes."""
+        self._vitals = vitals
         self._heartbeat = heartbeat
         self._every = every
         self._tap = tap
@@ -153,7 +153,7 @@ class WriteBehind:
             self._beat_at = time.monotonic() + self._every
             queries: Vitals = {}
             with suppress(Exception):  # figures for display
-                queries = self.vitals()
+                queries = self._vitals()
             self._heartbeat.beat(queries=queries)
 
     def _await_due(self) -> bool:

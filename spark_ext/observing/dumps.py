@@ -75,7 +75,14 @@ class _Asked:
 class Dumps:
     """The dumps of one start of a job. Safe for several threads."""
 
-    def __init__(self, spark: SparkSession, job: str, state: str, settings: JobSettings) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: str,
+        state: str,
+        settings: JobSettings,
+        runs: Callable[[], Sequence[Watchable]],
+    ) -> None:
         self._spark = spark
         self._job = job
         self._state = state
@@ -83,16 +90,12 @@ class Dumps:
         self._heap = settings.dumps == "heap"
         self._size = settings.dumps_size
         self._folder = DumpFolder(state, settings.dumps_kept, settings.dumps_size)
-        self._runs: Callable[[], Sequence[Watchable]] = tuple
+        self._runs = runs
         self._known: dict[str, None] = {}
         self._queue: deque[_Asked] = deque()
         self._now: _Asked | None = None
         self._over = False
         self._lock = threading.Lock()
-
-    def follow(self, runs: Callable[[], Sequence[Watchable]]) -> None:
-        """From now on the Python workers of these queries are asked; to be called from any thread."""
-        self._runs = runs
 
     def noted(self, incident: Incident, evidence: Any) -> Any:
         """Have a dump taken if an incident is one for that, and it has none yet. Waits for nothing.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.errors import SparkExtError
+from spark_ext.errors import SparkExtError, refused
 from spark_ext.incidents.dispatch import Dispatcher, Notified
 from spark_ext.incidents.loading import listeners_of
 from spark_ext.incidents.registry import OF_A_RULE, Registry, load
 from spark_ext.incidents.types import IncidentChange, MetricsContext
 from spark_ext.ledger.incidents import heirs, remembered
-from spark_ext.masking import logger
+from spark_ext.masking import logger, mask
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
@@ -25,6 +25,10 @@ log = logger("spark_ext.job")
 NO_HEIR: Final = "its query was reset, restored or removed since: nothing continues its history"
 NO_RULE: Final = "its alert rule is not configured any more"
 HAD_FINISHED: Final = "its query had finished"
+REPORTED: Final = "reported by the user"
+
+LONGEST: Final = 10_000
+"""Characters of the text and of each label of a user's incident that are kept."""
 
 
 class JobIncidents:
@@ -44,9 +48,9 @@ class JobIncidents:
         registry = load(path)
         return cls(registry, listeners_of(registry))
 
-    def dispatcher(self, job: str, incarnation: int) -> Dispatcher | None:
-        """Brings changes to the listeners; None if there are none."""
-        self._job, self._number = job, incarnation
+    def dispatcher(self, job: str, incarnation: int, runs: Callable[[], Sequence[Watchable]]) -> Dispatcher | None:
+        """Brings changes to the listeners, with figures of the queries; None without listeners."""
+        self._job, self._number, self._runs = job, incarnation, runs
         return Dispatcher.of(self.registry, self._listeners, self.context)
 
     # -- across starts ------------------------------------------------------------------------------------------------
@@ -81,10 +85,6 @@ class JobIncidents:
 
     # -- what listeners are given -------------------------------------------------------------------------------------
 
-    def follow(self, runs: Callable[[], Sequence[Watchable]]) -> None:
-        """From now on listeners are given figures of these queries; to be called from any thread."""
-        self._runs = runs
-
     def context(self, change: IncidentChange) -> MetricsContext:
         """What is known of the job now; for any thread."""
         query = change.incident.query or None
@@ -99,3 +99,43 @@ class JobIncidents:
             rows=run.figures.input_rows,
             lag=run.figures.lag.rows,
         )
+
+
+class UserIncidents:
+    """Incidents of a user's own types.
+
+    Args:
+        running: returns what takes them, given the name of the caller for messages; raises `StateError` when the job
+            does not run.
+    """
+
+    def __init__(self, job: str, registry: Registry, running: Callable[[str], WriteBehind]) -> None:
+        self._job, self._registry, self._running = job, registry, running
+
+    def report(
+        self, type: str, what: str, query: str | None, labels: Mapping[str, str], queries: Collection[str]
+    ) -> str:
+        """See `Job.report_incident`.
+
+        Args:
+            query: uid; None: the whole job.
+        """
+        operator = f"job '{self._job}'"
+        who = f"{operator}, incident '{type}'"
+        self._registry.refuse_undeclared(type, who)
+        if query is not None and query not in queries:
+            do = f"use one of: {', '.join(queries) or 'none yet'}"
+            raise refused(f"the job has no query '{query}'", who, do, kept="nothing was reported")
+        if query is not None:
+            operator += f", query '{query}'"
+        given = {mask(str(name))[:LONGEST]: mask(str(value))[:LONGEST] for name, value in labels.items()}
+        return self._running(who).incident(operator, type, mask(str(what))[:LONGEST], REPORTED, labels=given)
+
+    def resolve(self, incident_id: str, cause: str) -> bool:
+        """See `Job.resolve_incident`."""
+        who = f"job '{self._job}', incident '{incident_id[:8]}'"
+        incidents = self._running(who).incidents
+        entry = incidents.entry(incident_id)
+        if entry is not None:
+            self._registry.refuse_undeclared(entry.incident.type, who)
+        return incidents.resolve(incident_id, cause or REPORTED)

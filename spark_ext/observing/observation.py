@@ -15,29 +15,20 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import FencedError, SparkExtError
-from spark_ext.failures.classifier import load
-from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
-from spark_ext.ledger.heartbeat import Heartbeat
+from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import FIRST_LINEAGE, OBSERVER
-from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.masking import logger
 from spark_ext.metrics.measuring import measured
 from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
-from spark_ext.observing.dumps import Dumps
+from spark_ext.observing.bookkeeping import begin_bookkeeping
 from spark_ext.observing.execution import observed_execution
 from spark_ext.observing.foreign_query import ForeignQuery, Run, failure_of
 from spark_ext.observing.identity import assigned
 from spark_ext.observing.inbox import Inbox, Over, Report, run_of
-from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.known import Memory
-from spark_ext.observing.lost_driver import record_lost_driver
-from spark_ext.observing.monitor import Monitor
-from spark_ext.observing.sampler import Sampler
 from spark_ext.observing.snapshot import live
 from spark_ext.observing.upkeep import Upkeep
-from spark_ext.queries.context import WatchContext
-from spark_ext.queries.history import vitals
 from spark_ext.queries.spark_query import lost_spark
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.watching.query_events import hint_of
@@ -79,83 +70,44 @@ class Observation:
         *,
         takeover: bool = False,
     ) -> None:
-        self._spark, self._streams, self._backend = spark, streams, backend_of(spark)
-        classifier = load(settings.failures)
-        incidents = JobIncidents.load(settings.incidents)
-        self._metrics = measured(name, settings)
-        ledger = Ledger(state)
-        self._dumps = Dumps(spark, name, ledger.uri, settings)
-        application = str(spark.sparkContext.applicationId)
+        self._spark, self._streams = spark, streams
+        self._backend = backend_of(spark)
         self._jvm_pid = self._backend.jvm_pid(spark)
-        try:
-            incarnation = start_incarnation(
-                ledger,
-                name,
-                takeover=takeover,
-                jvm_pid=self._jvm_pid,
-                application_id=application,
-                kind=OBSERVER,
-            )
-        except BaseException:
-            if self._metrics is not None:
-                self._metrics.end()
-            raise
-        self._started = datetime.now(timezone.utc)
-        writer = LedgerWriter(ledger, incarnation)
-        heartbeat = Heartbeat(ledger.uri, incarnation) if settings.heartbeat else None
-        if heartbeat is not None:
-            heartbeat.beat()
-        write_behind = WriteBehind(
-            writer,
-            name,
-            heartbeat,
-            settings.heartbeat / 1000,
-            registry=incidents.registry,
-            dispatcher=incidents.dispatcher(name, incarnation.number),
-            tap=None if self._metrics is None else self._metrics.tap,
-            noted=None if settings.dumps == "off" else self._dumps.noted,
-        )
-        self._writer = writer
-        self._context = WatchContext(
-            name,
-            incarnation.job_id,
-            ledger.uri,
-            settings,
-            incarnation,
-            write_behind,
-            threading.Event(),
-            classifier=classifier,
-        )
         self._queries: dict[str, ForeignQuery] = {}
         self._shown = Shown(State.CREATED)
         self._reason: str | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._jvm_listener: Any = None
+        self._metrics = measured(name, settings)
+        tap = None if self._metrics is None else self._metrics.tap
+        try:
+            self._books = begin_bookkeeping(
+                spark, name, Ledger(state), settings, self._watched, tap, takeover=takeover, kind=OBSERVER
+            )
+        except BaseException:
+            if self._metrics is not None:
+                self._metrics.end()
+            raise
+        self._started = datetime.now(timezone.utc)
+        ledger, self._context = self._books.ledger, self._books.context
         try:
             self._memory = Memory.read(ledger)
-            incidents.inherit(ledger, write_behind)
-            incidents.forget_rules(write_behind)
-            record_lost_driver(ledger, incarnation, write_behind)
+            self._books.inherit()
+            self._books.incidents.forget_rules(self._context.write_behind)
         except BaseException:
             with suppress(Exception):
-                writer.end("the start was refused")
+                self._books.writer.end("the start was refused")
             raise
         samples = ledger.uri if settings.monitor_interval else ""
         self.inbox = Inbox(spark, streams, samples, self._context.wake, parts=settings.epoch_parts)
         """Takes Spark's events."""
         self._upkeep = Upkeep(self._context, ledger, lambda: None)
-        self._lookers: list[Monitor | Sampler] = []
-        if settings.monitor_interval:
-            self._lookers.append(Monitor(spark, self._context, self._watched))
-        if settings.epoch_parts:
-            self._lookers.append(Sampler(spark, self._context, self._watched))
-        incidents.follow(self._watched)
-        self._dumps.follow(self._watched)
-        write_behind.vitals = lambda: vitals((query.uid, query.figures) for query in self._watched())
+        self._lookers = self._books.lookers()
         if self._metrics is not None:
+            application = str(spark.sparkContext.applicationId)
             self._metrics.watch(lambda: live(self._context, self._started, self._shown, self._watched(), application))
-            self._metrics.read_past(Ledger(ledger.uri), incarnation.number)
+            self._metrics.read_past(Ledger(ledger.uri), self._context.incarnation.number)
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-observer-{name}", daemon=True)
 
     def start(self, listener: Any) -> None:
@@ -262,7 +214,7 @@ class Observation:
         found = assigned(run.query_id, run.name, self._memory.known, running)
         lineage = self._memory.lineages.get(found.uid, FIRST_LINEAGE)
         if found.anew:
-            lineage = self._writer.new_lineage(found.uid, "another checkpoint has come under its name")
+            lineage = self._books.writer.new_lineage(found.uid, "another checkpoint has come under its name")
             self._memory.newest.pop(found.uid, None)
         self._memory.lineages[found.uid] = lineage
         self._memory.known = self._memory.known.having(run.query_id, found.uid)
@@ -345,7 +297,7 @@ class Observation:
             steps.append(self._reconcile)
         steps += [lambda query=query: query.left(reason) for query in self._queries.values()]  # type: ignore[misc]
         steps.append(lambda: self._show(Shown(State.CANCELED, reason)))
-        steps.append(self._dumps.finish)
+        steps.append(self._books.dumps.finish)
         if self._metrics is not None:
             steps.append(self._metrics.end)
         steps += [write_behind.flush, lambda: write_behind.end(reason), write_behind.notify_last]

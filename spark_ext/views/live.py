@@ -12,6 +12,8 @@ from datetime import datetime
 from html import escape
 from typing import Final
 
+from spark_ext.incidents.reporter import Incidents
+from spark_ext.incidents.types import IncidentState
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 from spark_ext.views.style import ago, clock, colour, count, duration, lag_text
 
@@ -41,13 +43,22 @@ class LastIncident:
     open: bool
     """Whether it is not resolved."""
 
+    @classmethod
+    def of(cls, incidents: Incidents) -> LastIncident | None:
+        """The newest one; None: none was reported."""
+        entry = incidents.last()
+        if entry is None:
+            return None
+        found = entry.incident
+        return cls(found.type, found.what, found.at, entry.state is IncidentState.OPEN)
+
 
 def live_html(snapshot: JobSnapshot, rates: Sequence[float] = (), incident: LastIncident | None = None) -> str:
     """The job as it is now.
 
     Args:
         rates: rows per second at the last looks, oldest first.
-        incident: the newest one; None: there was none.
+        incident: the newest one, if any.
     """
     parts = [_head(snapshot, rates), _queries(snapshot)]
     if incident is not None:

@@ -142,8 +142,9 @@ def test_i12_the_ends_of_queries_with_sparks_own_sources(lab: JobHarness) -> Non
     first = rate().start()
     until(lambda: first.snapshot().query("q").epochs >= 2, "epochs", SOON)
     last = first.stop().query("q").last_epoch
-    assert first._context is not None and last is not None
-    request(first._context.control, "job", "drain")  # as a driver does that dies before it has stopped the query
+    context = first._active._context
+    assert context is not None and last is not None
+    request(context.control, "job", "drain")  # as a driver does that dies before it has stopped the query
     log = SparkLog(str(lab.folder / "state" / "queries" / "q" / "checkpoint"))
     planned = lab.folder / "state" / "queries" / "q" / "checkpoint" / "offsets"
     if log.newest_offsets() == last:

@@ -16,10 +16,9 @@ from spark_ext.control import stamps
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import CheckpointError, ConfigurationError
-from spark_ext.jobs.checkpointing.checkpoint_request import Request as Checkpoint
-from spark_ext.jobs.checkpointing.savepoint_requests import SavepointRequest
+from spark_ext.jobs.checkpointing.savepoint_requests import CheckpointRequest
 from spark_ext.jobs.controlling.controller import Controller
-from spark_ext.jobs.controlling.driver_directives import LOST, DriverOrders
+from spark_ext.jobs.controlling.driver_directives import LOST, DriverDirectives
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, DefinitionRow
@@ -31,6 +30,7 @@ from spark_ext.model.event_progress import Step
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import SourceOffset
 from tests.queries.fakes import Bench
+from tests.support.coordinated import NoRebuilds, execution_of
 from tests.support.ledgers import started
 from tests.support.waiting import until
 
@@ -40,7 +40,7 @@ class Actions:
 
     def __init__(self) -> None:
         self.stops = 0
-        self.asked: list[Checkpoint | SavepointRequest] = []
+        self.asked: list[CheckpointRequest] = []
         self.levels: list[dict[str, str]] = []
         self.settings: list[dict[str, Any]] = []
         self.dumped = threading.Event()
@@ -49,13 +49,12 @@ class Actions:
     def stop(self) -> None:
         self.stops += 1
 
-    def checkpoint(self, folder: str | None) -> Checkpoint:
-        self.asked.append(Checkpoint(folder))
-        return self.asked[-1]  # type: ignore[return-value]
+    def checkpoint(self, folder: str | None) -> CheckpointRequest:
+        self.asked.append(CheckpointRequest(folder))
+        return self.asked[-1]
 
-    def savepoint(self, folder: str) -> SavepointRequest:
-        self.asked.append(SavepointRequest(folder))
-        return self.asked[-1]  # type: ignore[return-value]
+    def savepoint(self, folder: str) -> CheckpointRequest:
+        return self.checkpoint(folder)
 
     def check_folder(self, folder: str, *, remote: bool) -> str:
         if remote:
@@ -104,15 +103,26 @@ class Desk:
         )
         self.actions = Actions()
         self.drains = 0
-        self.aligned: list[tuple[Any, Checkpoint]] = []
+        self.aligned: list[tuple[Any, CheckpointRequest]] = []
         self.run = self.bench.run
         self.run.start()
         self.now = 0.0
-        orders = DriverOrders("lab", self.actions, lambda: None)
-        self.controller = Controller(self.context, ledger, self.control, orders, self._align, self._drained)
+        actions: Any = self.actions
+        rebuilds: Any = NoRebuilds()
+        self.controller = Controller(
+            self.context,
+            ledger,
+            self.control,
+            execution_of([self.run]),
+            DriverDirectives("lab", actions, lambda: None),
+            rebuilds,
+            self._align,
+            self._drained,
+            lambda event: event,
+        )
 
-    def _align(self, prepare: Any) -> Checkpoint:
-        self.aligned.append((prepare, Checkpoint()))
+    def _align(self, prepare: Any) -> CheckpointRequest:
+        self.aligned.append((prepare, CheckpointRequest()))
         return self.aligned[-1][1]
 
     def _drained(self) -> None:
@@ -126,7 +136,7 @@ class Desk:
     def tick(self) -> None:
         self.now += 1.0
         self.bench.tick(0.1)
-        self.controller.tick(self.now, [self.run], ())
+        self.controller.tick(self.now)
         self.context.write_behind.flush()
 
     def rows(self, event: Event) -> list[tuple[str, str, int | None]]:
@@ -226,7 +236,7 @@ def test_an_ended_source_rejects(desks: Any) -> None:
     assert desk.why(event) == "query 'q' has read source 'in' to its end"
 
 
-def test_one_shot_requests_fail_when_their_driver_has_ended_and_a_stop_holds(desks: Any) -> None:
+def test_requests_fail_with_their_driver_and_a_stop_holds(desks: Any) -> None:
     first = desks()
     lost = [first.send("checkpoint"), first.send("savepoint", value={"path": "/x"}), first.send("stack_dump")]
     stop = first.send("stop")
@@ -235,7 +245,7 @@ def test_one_shot_requests_fail_when_their_driver_has_ended_and_a_stop_holds(des
         second.comes(event, ("failed", "", None))
         assert second.why(event) == LOST
     assert second.actions.stops == 1 and second.controller.stop_requested == stop.event_id
-    second.controller.conclude([second.run], State.CANCELED)
+    second.controller.conclude(State.CANCELED)
     second.comes(stop, ("applied", "", None), ("acknowledged", "", None))
     third = desks()
     third.tick()
@@ -256,12 +266,11 @@ def test_checkpoints_and_savepoints_are_followed_to_their_end(desks: Any) -> Non
     desk = desks()
     taken, failed = desk.send("checkpoint"), desk.send("savepoint", value={"path": "/x"})
     until(lambda: desk.tick() or len(desk.actions.asked) == 2, "both requests")
-    checkpoint = next(one for one in desk.actions.asked if isinstance(one, Checkpoint))
-    savepoint = next(one for one in desk.actions.asked if isinstance(one, SavepointRequest))
-    checkpoint.number = 4
-    checkpoint.done.set()
-    savepoint.failure = CheckpointError("the disk is full")
-    savepoint.done.set()
+    for one in desk.actions.asked:
+        if one.folder is None:
+            one.complete(4)
+        else:
+            one.fail(CheckpointError("the disk is full"))
     desk.comes(taken, ("applied", "", None), ("acknowledged", "", None))
     desk.comes(failed, ("applied", "", None), ("failed", "", None))
     assert desk.why(failed) == "the disk is full"
@@ -303,7 +312,7 @@ def test_standing_orders_of_the_driver_are_in_force_after_a_start(desks: Any) ->
 
 def test_an_order_of_the_driver_past_its_time_is_expired(desks: Any) -> None:
     desk = desks()
-    soon = datetime.now(timezone.utc) + timedelta(milliseconds=200)
+    soon = datetime.now(timezone.utc) + timedelta(seconds=2)
     event = desk.send("checkpoint", expires_at=soon)
     until(lambda: datetime.now(timezone.utc) > soon, "its time")
     desk.comes(event, ("expired", "", None))

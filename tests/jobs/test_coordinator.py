@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import methodcaller
@@ -13,7 +14,7 @@ import pytest
 
 from spark_ext.control.job_events import request
 from spark_ext.errors import DataError, FencedError, StorageError
-from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.ending import EndRequest
 from spark_ext.jobs.starting.begin import in_all
 from spark_ext.ledger.schema import CheckpointRow, ControlTransitionRow, ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
@@ -21,6 +22,7 @@ from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Worker
 from tests.queries.fakes import Bench, position
+from tests.support.coordinated import coordinated, execution_of
 from tests.support.waiting import until
 
 END = 10.0
@@ -30,11 +32,11 @@ END = 10.0
 class FakeJob:
     """A job of two queries, with its coordinator's thread."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, at_end: Sequence[Callable[[], object]] = (), **settings: Any) -> None:
         self.a = Bench(folder, query="a", worker=Worker("a", self.wake), **settings)
         self.b = Bench(folder, query="b", worker=Worker("b", self.wake), around=self.a, natives=["rate"], sources=[])
-        ledger: Any = self.a.ledger
-        self.coordinator = Coordinator(self.a.context, ledger, [self.a.run, self.b.run], {})
+        self.execution = execution_of([self.a.run, self.b.run])
+        self.coordinator, self.parts = coordinated(self.a.context, self.a.ledger, self.execution, at_end=at_end)
 
     def wake(self) -> None:
         self.a.context.wake.set()
@@ -79,10 +81,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
 
 
 def test_a_drain_is_in_force_for_a_query_that_is_built_later(job: FakeJob) -> None:
+    """Also if another one, which has left the job, had been reset: new queries have the newest lineage."""
     context = job.a.context
-    job.coordinator._context = replace(context, incarnation=replace(context.incarnation, lineage=5))
-    job.coordinator.drain()
-    assert job.coordinator.drained(5) and not job.coordinator.drained(6)
+    asked = EndRequest(replace(context, incarnation=replace(context.incarnation, lineage=5)), job.execution)
+    asked.drain()
+    assert asked.drained(5) and not asked.drained(6)
 
 
 def test_a_drained_job_finishes_and_its_drain_is_acknowledged(job: FakeJob) -> None:
@@ -229,9 +232,9 @@ def test_two_queries_that_end_one_after_the_other_are_both_canceled(job: FakeJob
 
 
 def test_a_drain_that_an_earlier_run_accepted_is_in_force(job: FakeJob) -> None:
+    """So that a query with Spark's own sources does not run on after a crash."""
     request(job.a.context.control, "job", "drain")
-    ledger: Any = job.a.ledger
-    again = Coordinator(job.a.context, ledger, job.coordinator.runs, {})
+    again, _ = coordinated(replace(job.a.context, drain=1), job.a.ledger, job.execution)
     assert again.drained(1) and not again.drained(2) and not job.coordinator.drained(1)
     job.coordinator = again
     job.start()

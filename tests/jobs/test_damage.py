@@ -12,8 +12,8 @@ import spark_ext as sx
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
-from spark_ext.jobs.change_declarations import Wishes
 from spark_ext.jobs.checkpointing.retained import complete
+from spark_ext.jobs.composition import ChangeDeclarations
 from spark_ext.jobs.restoring.damage import remedy
 from spark_ext.jobs.starting.recorded_past import check_past
 from spark_ext.ledger import Ledger
@@ -110,11 +110,11 @@ def test_a_start_without_an_event_that_was_obeyed_is_refused(tmp_path: Path, obe
         state.step(accepted.event, "acknowledged")
     else:
         state.epoch("q", 0, Configuration().after([accepted.event]))
-    wishes = Wishes(removed=frozenset({"q"}))
+    declared = ChangeDeclarations(removed=frozenset({"q"}))
     memory = JobMemory.read(state.ledger)
-    assert check_past("orders", memory, state.ledger, [], wishes, state.incarnation) == frozenset()
+    assert check_past("orders", memory, state.ledger, [], declared, state.incarnation) == frozenset()
     shutil.rmtree(table)
     copy.rename(table)
     with pytest.raises(StateError, match="relies on control event 1, and the newest one in the ledger is 0") as caught:
-        check_past("orders", memory, state.ledger, [], wishes, state.incarnation)
+        check_past("orders", memory, state.ledger, [], declared, state.incarnation)
     assert "'control_events'" in caught.value.operator

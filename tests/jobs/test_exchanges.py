@@ -16,7 +16,7 @@ from spark_ext.jobs.checkpointing.savepoints import Cutting, Member, describe
 from spark_ext.jobs.composition import Composition, Gate
 from spark_ext.jobs.linking.exchanges import Exchanges, Link
 from spark_ext.jobs.starting import changing
-from spark_ext.jobs.starting.flow import anew
+from spark_ext.jobs.starting.flow import restarted_exchanges
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory
@@ -26,6 +26,7 @@ from spark_ext.queries.spec import OperatorSpec, QuerySpec
 from tests.ledger.rows import definition
 from tests.ledger.rows import epoch as epoch_row
 from tests.queries.fakes import Bench
+from tests.support.coordinated import execution_of
 from tests.support.exchanges import Producer, logged
 
 GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "x-in"),))))
@@ -42,7 +43,9 @@ class Job:
         context = replace(Bench(folder).context, incarnation=Incarnation("lab", "job-id", 1, 1, start=7))
         link = Link("x", "arrow", str(folder / "x"), {"x-in": "c"})
         self.graph, self.over = graph, sealed
-        self.exchanges = Exchanges([link], context, lambda _: self.over, gated=False, graph=graph, older=lambda _: [])
+        self.exchanges = Exchanges(
+            context, execution_of((), graph), [link], lambda _: self.over, {}, lambda views: None
+        )
         self.producer.register("x-in", "c")
         self.ends = [self.producer.write(number, 1, 1) + 1 for number in range(40)]
         if sealed:
@@ -64,15 +67,13 @@ class Job:
 
 
 @pytest.mark.parametrize(("sealed", "graph"), [(False, GRAPH), (True, GRAPH), (True, LEFT)])
-def test_what_lies_behind_a_delivered_cut_is_kept_until_the_checkpoint_is_over(
-    tmp_path: Path, sealed: bool, graph: JobGraph
-) -> None:
+def test_a_delivered_cut_is_kept_until_the_checkpoint_is_over(tmp_path: Path, sealed: bool, graph: JobGraph) -> None:
     """However far the consumer has read since, and also when it has finished."""
     job = Job(tmp_path, sealed=sealed, graph=graph)
     _, delivered = job.consumer(18).epochs[0]
     job.exchanges.release(job.looks(39), graph, {"c": delivered})
     assert job.released == job.ends[18]
-    job.exchanges.release(job.looks(39), graph)
+    job.exchanges.release(job.looks(39), graph, {})
     assert job.released >= job.ends[39]
 
 
@@ -82,7 +83,7 @@ def test_a_query_that_has_no_epoch_at_its_cut_needs_all(tmp_path: Path) -> None:
     assert job.released == 0
 
 
-def test_a_cut_of_which_something_has_been_released_is_not_recorded(tmp_path: Path) -> None:
+def test_a_cut_that_was_released_in_part_is_not_recorded(tmp_path: Path) -> None:
     """Neither as a savepoint nor as a retained checkpoint: both are described before anything is kept."""
     job = Job(tmp_path)
 
@@ -108,7 +109,7 @@ def test_a_cut_of_which_something_has_been_released_is_not_recorded(tmp_path: Pa
     spec = replace(Bench(tmp_path).spec, uid="a", sources=(), sink=OperatorSpec("x", "exchange_2pc", {}))
     members = [Member(spec, 1, str(tmp_path), "query-id", False)]
     ledger = Ledger(str(tmp_path / "state"))
-    job.exchanges.release(job.looks(30), GRAPH)
+    job.exchanges.release(job.looks(30), GRAPH, {})
     assert job.released == job.ends[30]
     with pytest.raises(CheckpointError, match=f"entries {job.ends[24]} to {job.ends[30] - 1}, which source 'x-in'"):
         describe(cutting(24), ledger)
@@ -119,9 +120,12 @@ def test_a_cut_of_which_something_has_been_released_is_not_recorded(tmp_path: Pa
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_what_a_query_behind_a_gate_has_written_before_a_reset_is_abandoned_before_its_readers_start(
-    tmp_path: Path, released: bool
-) -> None:
+def test_a_reset_abandons_gated_output_before_readers_start(tmp_path: Path, released: bool) -> None:
+    """Its next claim would do so too late: its reader starts long before it.
+
+    The reader would read the rows of the discarded history and their seal; or, once they were released, no start would
+    be possible any more.
+    """
     ledger, state = Ledger(str(tmp_path)), str(tmp_path)
     writer = LedgerWriter(ledger, start_incarnation(ledger, "lab"))
     sink = {"uid": "x", "role": "sink", "format": "exchange_2pc", "identity": {"path": "x"}, "options": {}}
@@ -136,7 +140,7 @@ def test_what_a_query_behind_a_gate_has_written_before_a_reset_is_abandoned_befo
         producer.master.log.append(lambda log: decisions.release_entry(log, end + 1, 4, mark, "x", 0), "1")
     writer.end("done")
     gate = Gate("p", ("a",), lambda: None)
-    assert anew([gate], JobMemory.read(ledger)) == {}
+    assert restarted_exchanges([gate], JobMemory.read(ledger)) == {}
     read = OperatorSpec("x-in", "exchange", {"uid": "x-in", "path": f"{state}/exchanges/x"})
     write = OperatorSpec("x", "exchange_2pc", {"uid": "x", "path": f"{state}/exchanges/x"})
     composition = Composition(None, "lab", state)  # type: ignore[arg-type]
@@ -151,15 +155,9 @@ def test_what_a_query_behind_a_gate_has_written_before_a_reset_is_abandoned_befo
         context = replace(Bench(tmp_path / "bench").context, incarnation=incarnation, job_id=job_id, state=state)
         link = Link("x", "arrow", str(tmp_path / "exchanges" / "x"), {"x-in": "c"})
         graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
-        exchanges = Exchanges(
-            [link],
-            context,
-            lambda _: False,
-            gated=True,
-            graph=graph,
-            older=lambda _: [],
-            anew=anew([gate], JobMemory.read(ledger)),
-        )
+        execution = execution_of((), graph, {"p": ("a",)})
+        restarted = restarted_exchanges([gate], JobMemory.read(ledger))
+        exchanges = Exchanges(context, execution, [link], lambda _: False, restarted, lambda views: None)
         exchanges.register()
         assert not exchanges.ended_readers
         begin = Front(log.look().passes_over(0) or 0, (0, 0))

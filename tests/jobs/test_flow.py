@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.jobs.change_declarations import Wishes
-from spark_ext.jobs.composition import Composition, Gate
+from spark_ext.jobs.composition import ChangeDeclarations, Composition, Gate
 from spark_ext.jobs.starting.flow import check_followers, opened
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
+from spark_ext.model.configuration import Configuration
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import FinalStep
 from tests.ledger.rows import checkpoint, epoch
@@ -36,13 +36,13 @@ def test_a_query_behind_one_that_has_finished_under_another_name_is_built(
     composition = Composition(spark, "j", str(tmp_path))
     gates = [Gate("new", (), lambda: spark), Gate("behind", ("new",), lambda: spark)]
     composition.gates += gates
-    composition.wishes = Wishes({"new": "old"} if renamed else {})
-    monkeypatch.setattr(composition, "build", lambda gate, _: gate.uid)
+    composition.declared = ChangeDeclarations({"new": "old"} if renamed else {})
+    monkeypatch.setattr(composition, "build", lambda gate, *_: gate.uid)
     memory = JobMemory.read(writer.ledger)
-    specs, waiting = opened(composition, memory, writer.incarnation.number)
+    specs, waiting = opened(composition, memory, writer.incarnation.number, Configuration())
     expected: list[Any] = ["new", "behind"] if built else ["new"]
     assert specs == expected and waiting == ([] if built else gates[1:])
-    specs, _ = opened(composition, memory, writer.incarnation.number, holds=True)
+    specs, _ = opened(composition, memory, writer.incarnation.number, Configuration(), holds=True)
     assert specs == expected[:1], "a drain would cut short what is built for the first time"
     writer.end("done")
 

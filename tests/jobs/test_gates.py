@@ -12,8 +12,6 @@ import pytest
 
 from spark_ext.errors import DataError, TransientError
 from spark_ext.jobs.composition import Gate
-from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.jobs.linking.gates import Gates
 from spark_ext.ledger.schema import ExecutionStateRow
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import State
@@ -22,6 +20,7 @@ from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Worker
 from tests.queries.fakes import Bench, position
+from tests.support.coordinated import coordinated, execution_of
 from tests.support.waiting import until
 
 END = 10.0
@@ -53,18 +52,12 @@ class GatedJob:
 
         gate = Gate("b", ("a",), lambda: None)
         begin: Callable[[QueryRun], None] = lambda run: run.begin_late(lambda: self.recorded.append(run.spec.uid))  # noqa: E731
-        self.gates = Gates([gate], frozenset(), built, begin, self.a.context)
-        ledger: Any = self.a.ledger
         graph = JobGraph(
             (QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "c-in"),)), QueryNode("b", after=("a",)))
         )
-        self.coordinator = Coordinator(
-            self.a.context,
-            ledger,
-            [self.a.run, self.c.run],
-            {},
-            gates=self.gates,
-            graph=graph,
+        self.execution = execution_of([self.a.run, self.c.run], graph, {"b": ("a",)})
+        self.coordinator, self.parts = coordinated(
+            self.a.context, self.a.ledger, self.execution, gates=[gate], build=built, begin=begin
         )
         for bench in (self.a, self.c):
             bench.started()
@@ -86,14 +79,14 @@ class GatedJob:
         return [row.operator for row in self.a.rows(ExecutionStateRow) if row.state == "FINISHED" and row.operator]
 
 
-def test_a_query_is_built_when_the_other_has_finished_and_the_job_waits_for_it(tmp_path: Path) -> None:
+def test_a_query_is_built_when_the_other_has_finished(tmp_path: Path) -> None:
     job = GatedJob(tmp_path)
     assert [run.spec.uid for run in job.coordinator.runs] == ["a", "c"], "it counts in no state"
     job.c.query.commit(position("c-in", ended=True))
     until(lambda: job.c.run.state is State.FINISHING, "the end of c")
     job.a.query.commit(position(ended=True))
     until(lambda: job.b.run.state is State.RUNNING, "the start of b")
-    assert job.recorded == ["b"] and job.gates.uids == ()
+    assert job.recorded == ["b"] and not job.execution.waiting
     assert job.state() is State.RUNNING
     job.b.query.commit(position("b-in", ended=True))
     assert job.coordinator.join(END)
@@ -101,13 +94,13 @@ def test_a_query_is_built_when_the_other_has_finished_and_the_job_waits_for_it(t
     assert job.finished() == ["a", "c", "b"], "c had all its input first: queries finish in the order of the flow"
 
 
-def test_what_a_drain_at_the_end_of_a_run_would_cut_short_is_left_to_the_next_run(tmp_path: Path) -> None:
+def test_a_drain_leaves_gated_queries_to_the_next_run(tmp_path: Path) -> None:
     job = GatedJob(tmp_path, until=UntilNow(), drain=1)
     for query, uid in ((job.a, "in"), (job.c, "c-in")):
         query.query.commit(position(uid, ended=True))
     assert job.coordinator.join(END)
     assert job.coordinator.state is State.SUSPENDED and job.finished() == ["a", "c"]
-    assert job.b.query.starts == 0 and job.gates.uids == ("b",)
+    assert job.b.query.starts == 0 and list(job.execution.waiting) == ["b"]
 
 
 def test_a_stop_leaves_out_what_is_not_built(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_ext.checkpoints.savepoint import About, Savepoint
 from spark_ext.errors import StateError
-from spark_ext.jobs.change_declarations import Wishes
+from spark_ext.jobs.composition import ChangeDeclarations
 from spark_ext.jobs.restoring.restore_checks import Comparison
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata, SinkMetadata
 from spark_ext.model.dag import JobGraph
@@ -23,7 +23,7 @@ def comparison(metadata: CheckpointMetadata, *queries: str) -> Comparison:
     """A job of these queries that is restored in place."""
     saved = Savepoint("/kept/monday", ABOUT, metadata, {}, ())
     given = {query: QueryDefinition(()) for query in queries}
-    return Comparison("flights", saved, given, frozenset(), JobGraph(), Wishes(), in_place=True)
+    return Comparison("flights", saved, given, frozenset(), JobGraph(), ChangeDeclarations(), in_place=True)
 
 
 def test_metadata_that_has_no_positions_rolls_no_table_back() -> None:
@@ -52,7 +52,7 @@ def test_a_position_that_is_known_or_before_the_first_epoch(epoch: int | None, s
     found = comparison(read, "daily", "later")
     found.check_position("daily", "out")
     found.check_position("later", "later-out")
-    renamed = replace(found, given={"new": QueryDefinition(())}, wishes=Wishes({"new": "daily"}))
+    renamed = replace(found, given={"new": QueryDefinition(())}, declared=ChangeDeclarations({"new": "daily"}))
     renamed.check_position("new", "out")
 
 

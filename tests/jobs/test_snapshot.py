@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,12 +40,12 @@ def snapshot(
     state: State = State.RUNNING,
     failure: Exception | None = None,
     late: Exception | None = None,
-    latency: Any = None,
+    latencies: Callable[[str], tuple[LatencySnapshot, ...]] = lambda uid: (),
 ) -> JobSnapshot:
     context = SimpleNamespace(job="flights", incarnation=SimpleNamespace(number=3, lineage=2))
     shown = Shown(state)
     coordinator = SimpleNamespace(
-        shown=shown, failure=failure, late=late, runs=runs, paused=lambda _: False, latency=latency
+        shown=shown, failure=failure, late=late, runs=runs, paused=lambda _: False, latencies=latencies
     )
     return job_snapshot("out/state", T0, cast(Any, context), cast(Any, coordinator))
 
@@ -73,8 +74,7 @@ def test_an_epoch_whose_figures_have_not_come_has_no_duration() -> None:
 
 def test_latencies_are_those_of_the_query() -> None:
     one = LatencySnapshot(source="in", ms=70, at=T0, hops=(("p", 30), ("q", 70)), way=("x-in",), markers=2)
-    latency = SimpleNamespace(of=lambda uid: (one,) if uid == "q" else ())
-    result = job_result(snapshot(run("p"), run("q"), latency=latency))
+    result = job_result(snapshot(run("p"), run("q"), latencies=lambda uid: (one,) if uid == "q" else ()))
     assert result.query("q").latencies == (one,) and result.query("p").latencies == ()
     first, second = result.to_json()["queries"]
     assert first["latencies"] == []

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from spark_ext.errors import SparkExtError, StorageError
-from spark_ext.jobs import job as job_module
+from spark_ext.jobs import active_run
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.job import Job
 from spark_ext.jobs.starting.begin import stop_older
-from spark_ext.jobs.starting.start import start_job
+from spark_ext.jobs.starting.start import StartOptions, start_job
 from spark_ext.ledger import Ledger, start_incarnation
 from spark_ext.model.lifecycle import State
 from spark_ext.settings import JobSettings
@@ -119,7 +119,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         session: Any = Session(tmp_path, stop)
         settings = JobSettings(start_timeout=within)
         parts = Composition(session, "lab", str(tmp_path))
-        return start_job(session, "lab", ledger_in(tmp_path), parts, settings, takeover=True, **given)
+        options = StartOptions(takeover=True)
+        return start_job(session, "lab", ledger_in(tmp_path), parts, settings, options, **given)
 
     return start
 
@@ -165,13 +166,13 @@ def test_a_start_that_is_interrupted_there_is_undone(
     assert_undone(tmp_path)
 
 
-def test_a_start_that_is_stopped_there_starts_nothing_and_ends_in_order(
+def test_a_start_that_is_stopped_there_starts_nothing(
     tmp_path: Path, start: Callable[..., Any], hanging: Hanging
 ) -> None:
     announced: list[Any] = []
     started = start(hanging, stopping=hanging.begun.is_set, announce=lambda *given: announced.extend(given))
-    assert announced[1] is started.coordinator and started.coordinator.stopping
-    assert started.coordinator.join(END)
+    assert announced[1] is started and started.stopping
+    assert started.join(END)
     assert [row.event for row in ledger_in(tmp_path).jobs()] == ["started", "started", "ended"]
 
 
@@ -185,7 +186,7 @@ def test_a_stop_reaches_a_start_that_has_no_coordinator_yet(tmp_path: Path, monk
         announce(fake.a.context, fake.coordinator)
         fake.coordinator.start()
 
-    monkeypatch.setattr(job_module, "start_job", start_fake)
+    monkeypatch.setattr(active_run, "start_job", start_fake)
     spark: Any = None
     job = Job(spark, "lab", state=tmp_path / "state")
     job._parts.specs.append(fake.a.spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -29,10 +30,9 @@ AWAY = StorageError("reading ledger table 'jobs' failed: 503 Slow Down")
 class WatchedJob(FakeJob):
     """It also knows whether it was released."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        super().__init__(folder, **settings)
+    def __init__(self, folder: Path, *at_end: Callable[[], object], **settings: Any) -> None:
         self.last_actions: list[str] = []
-        self.coordinator.at_end.append(partial(self.last_actions.append, "listener removed"))
+        super().__init__(folder, (*at_end, partial(self.last_actions.append, "listener removed")), **settings)
 
     def storage_incidents(self) -> list[str]:
         return [row.what for row in self.a.ledger.of(IncidentRow) if row.type == "storage"]
@@ -101,8 +101,6 @@ def test_storage_that_keeps_failing_fails_the_job_and_leaves_nothing_behind(tmp_
 
 
 def test_a_step_of_the_end_that_fails_skips_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = WatchedJob(tmp_path)
-
     def fail(run: QueryRun) -> None:
         raise OSError(f"the last look of {run.spec.uid}")
 
@@ -110,7 +108,7 @@ def test_a_step_of_the_end_that_fails_skips_no_other(tmp_path: Path, monkeypatch
         raise RuntimeError("py4j: gone")
 
     monkeypatch.setattr(QueryRun, "observe_late", fail)
-    job.coordinator.at_end.insert(0, refuse)
+    job = WatchedJob(tmp_path, refuse)
     job.start()
     job.coordinator.stop()
     assert job.coordinator.join(END)
@@ -256,11 +254,10 @@ def test_a_look_at_sparks_log_that_hangs_is_given_up_with_its_thread(
 @pytest.mark.usefixtures("soon")
 def test_a_thread_that_answers_is_not_given_up(tmp_path: Path) -> None:
     """Also when the stop was asked for long before it was started, and when the last rows take their time."""
-    job = WatchedJob(tmp_path)
+    gate = threading.Event()
+    job = WatchedJob(tmp_path, partial(gate.wait, 0.15))
     job.coordinator.stop(0.0)
     assert not job.coordinator.done.wait(0.3), "the start is still under way"
-    gate = threading.Event()
-    job.coordinator.at_end.append(partial(gate.wait, 0.15))
     job.coordinator.start()
     assert job.coordinator.join(END)
     assert not job.coordinator._given_up and job.states() == (State.CANCELED,) * 3

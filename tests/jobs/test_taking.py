@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,15 +16,15 @@ from spark_ext.checkpoints.savepoint import MANIFEST, About
 from spark_ext.checkpoints.unaligned import Taken
 from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.jobs.checkpointing import savepoint_requests as taking
-from spark_ext.jobs.checkpointing.savepoint_requests import Savepoints, Verdict
+from spark_ext.jobs.checkpointing.savepoint_requests import CompletionGate, Savepoints
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.cut import Cut
-from spark_ext.model.dag import JobGraph
 from spark_ext.spark.backend.classic import CLASSIC
 from tests.queries.fakes import Bench
+from tests.support.coordinated import execution_of
 
 TAKEN = Taken(Cut({}, ()), {}, 0, datetime(2026, 1, 1, tzinfo=timezone.utc))
 
@@ -41,12 +41,11 @@ class Recording:
         monkeypatch.setattr(CLASSIC, "frame", lambda _: SimpleNamespace(sparkSession=None))
         self.bench = Bench(folder)
         self.action: Callable[[], object] = lambda: None
-        exchanges: Any = SimpleNamespace(links=(), graph=JobGraph(()), with_cut=self._given)
-        savepoints = Savepoints(self.bench.context, self.bench.ledger, lambda: 7, exchanges)  # type: ignore[arg-type]
+        exchanges: Any = SimpleNamespace(links=(), with_cut=self._given)
+        execution, ledger = execution_of([self.bench.run]), cast(Any, self.bench.ledger)
+        savepoints = Savepoints(self.bench.context, ledger, execution, exchanges, lambda: 7)
         place = None if kept is None else str(kept)
-        self.verdict = savepoints.pin(
-            7, "savepoint", CheckpointMode.ALIGNED, [self.bench.run], {}, place, lambda _: None
-        )
+        self.gate = savepoints.pin(7, "savepoint", CheckpointMode.ALIGNED, {}, place, lambda _: None)
 
     def _given(self, what: str, looks: Any, action: Callable[[Taken, Any], object], then: Any) -> None:
         self.action = lambda: action(TAKEN, {})
@@ -62,7 +61,7 @@ def test_one_that_is_given_up_is_neither_sealed_nor_recorded(
 ) -> None:
     folder = tmp_path / "saved"
     recording = Recording(tmp_path, monkeypatch, folder if kept else None)
-    assert recording.verdict.give_up("the job is ending")
+    assert recording.gate.give_up("the job is ending")
     with pytest.raises(CheckpointError, match="given up while it was being recorded: the job is ending"):
         recording.action()
     assert recording.statuses == [], "whoever gave it up has said so"
@@ -74,17 +73,17 @@ def test_one_that_is_complete_cannot_be_given_up(tmp_path: Path, monkeypatch: py
     folder = tmp_path / "saved"
     recording = Recording(tmp_path, monkeypatch, folder if kept else None)
     recording.action()
-    assert not recording.verdict.give_up("the job is ending")
+    assert not recording.gate.give_up("the job is ending")
     assert recording.statuses == ["COMPLETED"]
     assert (folder / MANIFEST).exists() == kept
 
 
 def test_the_first_decision_stays() -> None:
-    verdict = Verdict()
-    assert verdict.give_up("one") and verdict.give_up("another")
+    gate = CompletionGate()
+    assert gate.give_up("one") and gate.give_up("another")
     with pytest.raises(CheckpointError, match="one"):
-        verdict.complete()
-    assert verdict.given_up
+        gate.complete()
+    assert gate.given_up
 
 
 @pytest.mark.parametrize(

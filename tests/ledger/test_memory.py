@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.jobs.change_declarations import Wishes
+from spark_ext.jobs.composition import ChangeDeclarations
 from spark_ext.jobs.starting.identity import renames
 from spark_ext.ledger import FinalSteps, Ledger, LedgerWriter
 from spark_ext.ledger.incarnation import forget
@@ -115,7 +115,7 @@ def test_a_name_that_was_ever_used_cannot_be_taken_over_by_another_query(writer:
     known = memory(writer)
     for taken in ("b", "c", "d"):
         with pytest.raises(ConfigurationError, match=f"query '{taken}' has a history of its own"):
-            renames("j", known, [taken], Wishes({taken: "a"}))
-    assert renames("j", known, ["e"], Wishes({"e": "a"})) == {"e": "a"}
-    assert renames("j", known, ["c"], Wishes({"c": "d"})) == {"c": "d"}, "back again"
-    assert renames("j", known, ["d"], Wishes({"d": "c"})) == {}, "it is done"
+            renames("j", known, [taken], ChangeDeclarations({taken: "a"}))
+    assert renames("j", known, ["e"], ChangeDeclarations({"e": "a"})) == {"e": "a"}
+    assert renames("j", known, ["c"], ChangeDeclarations({"c": "d"})) == {"c": "d"}, "back again"
+    assert renames("j", known, ["d"], ChangeDeclarations({"d": "c"})) == {}, "it is done"

@@ -25,9 +25,8 @@ OURS = "spark-ext-dumps-lab"
 
 
 def dumps(spark: SparkSession, state: Path | str, **settings: Any) -> Dumps:
-    return Dumps(
-        spark, "lab", str(state), JobSettings.of("lab", {"dumps": "stacks", "monitor_interval": 0, **settings})
-    )
+    given = JobSettings.of("lab", {"dumps": "stacks", "monitor_interval": 0, **settings})
+    return Dumps(spark, "lab", str(state), given, tuple)
 
 
 def idle() -> None:

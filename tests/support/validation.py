@@ -13,7 +13,7 @@ from tests.support import validators
 from tests.support.history import History
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.job import Job
+    from spark_ext.jobs.active_run import ActiveRun
     from spark_ext.jobs.run_options import RunOptions
 
 
@@ -24,40 +24,40 @@ def validated_jobs(test: pytest.Item) -> Iterator[None]:
     Args:
         test: its marker `without_validators` names validators that do not apply to it.
     """
-    from spark_ext.jobs.job import Job
+    from spark_ext.jobs.active_run import ActiveRun
 
-    started: list[Job] = []
-    start = Job._start
+    started: list[ActiveRun] = []
+    start = ActiveRun.start
 
-    def noted(job: Job, how: RunOptions) -> Job:
-        if job not in started:
-            started.append(job)
-        return start(job, how)
+    def noted(run: ActiveRun, how: RunOptions) -> None:
+        if run not in started:
+            started.append(run)
+        start(run, how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Job, "_start", noted)
+        patch.setattr(ActiveRun, "start", noted)
         yield
-    for job in started:
-        if job.runs and not job.done:
+    for run in started:
+        if run.runs and not run.done:
             with suppress(TimeoutError):
-                job.stop()
-    for state in dict.fromkeys(job.state_directory for job in started):
+                run.stop(None)
+    for state in dict.fromkeys(run.state_directory for run in started):
         if "://" not in state and Path(state, "ledger").is_dir():
-            found = validate([job for job in started if job.state_directory == state], test)
+            found = validate([run for run in started if run.state_directory == state], test)
             if found:
                 pytest.fail("\n".join([f"the history of the job in {state} is not valid:", *found]), pytrace=False)
 
 
-def validate(jobs: list[Job], test: pytest.Item) -> list[str]:
+def validate(runs: list[ActiveRun], test: pytest.Item) -> list[str]:
     """Faults in the history of the jobs of one state directory."""
     logs = {
         operator.options["log"]
-        for job in jobs
-        for spec in job._parts.specs
+        for run in runs
+        for spec in run.composition.specs
         for operator in spec.operators
         if operator.options.get("log")
     }
-    rows = {run.spec.uid: run.figures.state_rows for run in jobs[-1].runs if not run.had_finished}
-    history = History.read(Path(jobs[0].state_directory), sorted(logs), state_rows=rows)
+    rows = {run.spec.uid: run.figures.state_rows for run in runs[-1].runs if not run.had_finished}
+    history = History.read(Path(runs[0].state_directory), sorted(logs), state_rows=rows)
     marker = test.get_closest_marker("without_validators")
     return validators.problems(history, without=marker.args if marker is not None else ())

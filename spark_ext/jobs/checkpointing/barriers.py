@@ -4,83 +4,86 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.checkpoints.aligned import Aligned, Member, Place, unstamped_feed
+from spark_ext.checkpoints.aligned import Aligned, Member, unstamped_feed
 from spark_ext.checkpoints.unaligned import QueryLook
 from spark_ext.errors import CheckpointError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.jobs.checkpointing.checkpoint_request import Request
-from spark_ext.jobs.checkpointing.periodic import part_of, point_of
-from spark_ext.jobs.checkpointing.savepoint_requests import unknown_end
+from spark_ext.jobs.checkpointing.savepoint_requests import CheckpointRequest, unknown_end
+from spark_ext.jobs.execution_graph import look_at
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
-from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
 from spark_ext.model.checkpoint_plan import NotNow, Phase, Reason, plan_checkpoint
 from spark_ext.model.lifecycle import State
-from spark_ext.queries.observer import QueryPosition
 
 if TYPE_CHECKING:
-    from spark_ext.checkpoints.unaligned import Held, Taken
-    from spark_ext.jobs.checkpointing.savepoint_requests import Pinned, Savepoints, Verdict
+    from spark_ext.checkpoints.unaligned import Held
+    from spark_ext.jobs.checkpointing.savepoint_requests import CompletionGate, Prepare, Savepoints
+    from spark_ext.jobs.execution_graph import ExecutionGraph
+    from spark_ext.jobs.linking.exchanges import Exchanges
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
     from spark_ext.queries.worker import Outcome
 
 
-@dataclass
 class _Pending:
-    checkpoint: Aligned
-    triggered_at: datetime
-    aligned_by: float
-    """Until when it stays aligned, s, monotonic."""
-    by: float
-    requests: list[Request]
-    verdict: Verdict | None = None
-    """Its cut is complete, and is being recorded; None: not yet."""
+    """The checkpoint that is under way."""
+
+    def __init__(
+        self, checkpoint: Aligned, aligned_by: float, by: float, requests: Sequence[CheckpointRequest]
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.triggered_at = datetime.now(timezone.utc)
+        self.aligned_by = aligned_by
+        """Until when it stays aligned, s, monotonic."""
+        self.by = by
+        self.requests = tuple(requests)
+        self.gate: CompletionGate | None = None
+        """Set when its cut is complete, and is being recorded."""
 
     @property
     def folder(self) -> str | None:
         """Of the savepoint that it is to be; None: it is none."""
         return next((request.folder for request in self.requests if request.folder is not None), None)
 
+    @property
+    def kind(self) -> str:
+        """In the ledger."""
+        return "periodic" if self.folder is None else "savepoint"
+
+    def see(self, members: Sequence[Member]) -> bool:
+        """Take in how far the queries have come; returns whether others are to stamp the barrier now."""
+        before, self.checkpoint = self.checkpoint, self.checkpoint.seen(members)
+        return self.checkpoint.plan is not before.plan
+
+    def record(self, gate: CompletionGate) -> None:
+        """It is being recorded."""
+        self.gate = gate
+
 
 class AlignedCheckpoints:
-    """For the coordinator's thread, but for `request`.
-
-    Args:
-        context: the job's.
-        take_id: the next checkpoint's id.
-        graph: the job's, as it is now.
-        reads: the exchange of each source of a query that reads one.
-        newest: the newest unaligned cut.
-        savepoints: record what has been delivered, and keep it where that is wanted.
-    """
+    """For the coordinator's thread, but for `request`."""
 
     def __init__(
         self,
         context: JobContext,
+        execution: ExecutionGraph,
+        exchanges: Exchanges,
+        savepoints: Savepoints,
         take_id: Callable[[], int],
-        graph: Callable[[], JobGraph],
-        reads: Callable[[QueryRun], Mapping[str, str]],
-        newest: Callable[[], Taken | None],
-        savepoints: Savepoints | None = None,
     ) -> None:
         self.failure: CheckpointError | None = None
         """Set when more checkpoints in a row have failed than the job tolerates."""
-        self._context = context
+        self._context, self._execution, self._exchanges, self._savepoints = context, execution, exchanges, savepoints
         self._take_id = take_id
-        self._graph = graph
-        self._reads = reads
-        self._newest = newest
-        self._savepoints = savepoints
         self._pending: _Pending | None = None
-        self._requests: list[Request] = []
-        self._preparing: tuple[Request, int] | None = None
+        self._requests: list[CheckpointRequest] = []
+        self._preparing: tuple[CheckpointRequest, int] | None = None
         self._prepared: bool | None = None
         self._lock = threading.Lock()
         self._failed = 0
@@ -104,18 +107,9 @@ class AlignedCheckpoints:
             return {}
         return {query: place.offsets for query, place in self._pending.checkpoint.delivered.items()}
 
-    def request(
-        self,
-        folder: str | None = None,
-        prepare: Callable[[int, Callable[[bool], None]], None] | None = None,
-    ) -> Request:
-        """Ask for a checkpoint; for any thread. If one is under way, another one follows it.
-
-        Args:
-            folder: of the savepoint that it is to be; None: it is none.
-            prepare: see `Request`.
-        """
-        made = Request(folder, prepare)
+    def request(self, folder: str | None = None, prepare: Prepare | None = None) -> CheckpointRequest:
+        """Ask for a checkpoint; for any thread. If one is under way, another one follows it."""
+        made = CheckpointRequest(folder, prepare)
         with self._lock:
             if not self._over:
                 self._requests.append(made)
@@ -124,23 +118,17 @@ class AlignedCheckpoints:
         self._context.wake.set()
         return made
 
-    def tick(self, now: float, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
-        """Look how far the pending checkpoint has come, or trigger one that was asked for.
-
-        Args:
-            now: s, monotonic.
-            runs: the queries.
-            waiting: queries that are not built yet.
-        """
+    def tick(self, now: float) -> None:
+        """Look how far the pending checkpoint has come, or trigger one that was asked for; `now` is s, monotonic."""
         if self._pending is not None:
-            self._watch(self._pending, now, runs)
+            self._watch(self._pending, now)
             return
         if self._preparing is not None:
-            self._when_prepared(*self._preparing, now, runs, waiting)
+            self._when_prepared(*self._preparing, now)
             return
         with self._lock:
-            asked: list[Request] = []
-            later: list[Request] = []
+            asked: list[CheckpointRequest] = []
+            later: list[CheckpointRequest] = []
             for request in self._requests:
                 # One checkpoint is one savepoint at most, and has been prepared for once.
                 taken = request.folder is not None and any(other.folder is not None for other in asked)
@@ -151,35 +139,26 @@ class AlignedCheckpoints:
             self._preparing, self._prepared = (asked[0], self._take_id()), None
             asked[0].prepare(self._preparing[1], self._when_wanted)
         elif asked:
-            self._trigger(asked, now, runs, waiting)
+            self._trigger(asked, now)
 
     def _when_wanted(self, wanted: bool) -> None:
         self._prepared = wanted
 
-    def _when_prepared(
-        self, request: Request, number: int, now: float, runs: Sequence[QueryRun], waiting: Sequence[str]
-    ) -> None:
+    def _when_prepared(self, request: CheckpointRequest, number: int, now: float) -> None:
         if self._prepared is None:
             return
         self._preparing = None
         if self._prepared:
-            self._trigger([request], now, runs, waiting, number)
+            self._trigger([request], now, number)
         else:
             self._refuse([request], "it could not be prepared")
 
-    def _trigger(
-        self,
-        asked: list[Request],
-        now: float,
-        runs: Sequence[QueryRun],
-        waiting: Sequence[str],
-        number: int | None = None,
-    ) -> None:
-        graph = self._graph()
-        phases = {run.spec.uid: Phase.of(run.state) for run in runs} | dict.fromkeys(waiting, Phase.GATED)
-        plan = plan_checkpoint(graph, phases)
-        members = self._members(runs)
-        feeding = self._unstamped(graph, members, runs)
+    def _trigger(self, asked: list[CheckpointRequest], now: float, number: int | None = None) -> None:
+        graph, runs = self._execution.graph, self._execution.runs
+        phases = {run.spec.uid: Phase.of(run.state) for run in runs}
+        plan = plan_checkpoint(graph, phases | dict.fromkeys(self._execution.waiting, Phase.GATED))
+        members = self._members()
+        feeding = self._unstamped(graph, members)
         if isinstance(plan, NotNow):
             self._refuse(asked, str(plan))
             return
@@ -196,91 +175,58 @@ class AlignedCheckpoints:
             return
         by = now + settings.checkpoint_timeout / 1000
         aligned_by = inf if aligned_timeout is None else now + aligned_timeout / 1000
-        at = datetime.now(timezone.utc)
         checkpoint = Aligned(self._take_id() if number is None else number, plan)
-        self._pending = _Pending(checkpoint, at, aligned_by, by, asked)
+        self._pending = _Pending(checkpoint, aligned_by, by, asked)
         if aligned_timeout != 0:
             self._write_trigger(self._pending, members)
         reach(FailPoint.CHECKPOINT_TRIGGERED)
-        self._watch(self._pending, now, runs)
+        self._watch(self._pending, now)
 
-    def _watch(self, pending: _Pending, now: float, runs: Sequence[QueryRun]) -> None:
-        if pending.verdict is not None:
+    def _watch(self, pending: _Pending, now: float) -> None:
+        if pending.gate is not None:
             return  # it waits for nobody any more: whether it is complete is for those who record it to say
-        before = pending.checkpoint
-        members = self._members(runs)
-        pending.checkpoint = after = before.seen(members)
-        if after.complete:
-            self._complete(pending, runs)
-        elif now >= pending.aligned_by and self._savepoints is not None:
-            # A cut of this moment, which the worker that keeps its files chooses.
-            looks = {run.spec.uid: look_at(run) for run in runs}
-            self._pin(pending, CheckpointMode.UNALIGNED, looks, runs)
-        elif now >= pending.aligned_by and (taken := self._newest()) and taken.at > pending.triggered_at:
-            self._turn_unaligned(pending, runs, taken)
-        elif pending.aligned_by == inf and (hopeless := _hopeless(after, runs)):
-            self._abort(pending, hopeless, runs)
+        members = self._members()
+        spreads = pending.see(members)
+        checkpoint = pending.checkpoint
+        if checkpoint.complete:
+            reach(FailPoint.CHECKPOINT_CUT)
+            looks = {run.spec.uid: _at(checkpoint, run) for run in self._execution.runs}
+            self._pin(pending, CheckpointMode.ALIGNED, looks)
+        elif now >= pending.aligned_by:
+            # It has waited long enough: what was stamped stays valid, and the worker that keeps its files chooses a cut
+            # of this moment.
+            self._pin(pending, CheckpointMode.UNALIGNED, self._execution.looks())
+        elif pending.aligned_by == inf and (hopeless := _hopeless(checkpoint, self._execution.runs)):
+            self._abort(pending, hopeless, self._execution.runs)
         elif now >= pending.by:
-            missing = ", ".join(sorted(after.missing))
-            self._abort(pending, f"it did not complete in time; still missing: {missing}", runs)
-        elif after.plan is not before.plan:
+            missing = ", ".join(sorted(checkpoint.missing))
+            self._abort(pending, f"it did not complete in time; still missing: {missing}", self._execution.runs)
+        elif spreads:
             self._write_trigger(pending, members)
 
-    def _complete(self, pending: _Pending, runs: Sequence[QueryRun]) -> None:
-        checkpoint = pending.checkpoint
-        reach(FailPoint.CHECKPOINT_CUT)
-        if self._savepoints is not None:
-            self._pin(pending, CheckpointMode.ALIGNED, {run.spec.uid: _at(checkpoint, run) for run in runs}, runs)
-            return
-        parts = {}
-        for run in runs:
-            place = checkpoint.delivered.get(run.spec.uid, Place(None, None))
-            if run.spec.uid in checkpoint.delivered:
-                epoch = -1 if place.epoch is None else place.epoch
-                parts[run.spec.uid] = run.metadata(QueryPosition(run.query_id, epoch, place.offsets), finished=False)
-            else:
-                parts[run.spec.uid] = run.metadata()
-        self._row(pending, "COMPLETED", self._metadata(parts))
-        self._completed(pending, runs)
-
-    def _turn_unaligned(self, pending: _Pending, runs: Sequence[QueryRun], taken: Taken) -> None:
-        """It has waited long enough: what was stamped stays valid, and the cut is one that need not wait."""
-        parts = {run.spec.uid: part_of(run, point_of(run, taken), taken) for run in runs}
-        self._row(pending, "COMPLETED", self._metadata(parts), taken=taken)
-        self._completed(pending, runs)
-
-    def _pin(
-        self, pending: _Pending, mode: CheckpointMode, looks: Mapping[str, QueryLook], runs: Sequence[QueryRun]
-    ) -> None:
-        assert self._savepoints is not None
-
-        def done(outcome: Outcome[Pinned]) -> None:
+    def _pin(self, pending: _Pending, mode: CheckpointMode, looks: Mapping[str, QueryLook]) -> None:
+        def done(outcome: Outcome[None]) -> None:
             if isinstance(outcome.error, FencedError):
                 raise outcome.error
             if pending is not self._pending:
                 return  # it was aborted meanwhile
             if outcome.error is None:
-                self._completed(pending, runs)
+                self._completed(pending)
             else:
                 error = outcome.error
-                self._abort(pending, error.what if isinstance(error, SparkExtError) else repr(error), runs)
+                reason = error.what if isinstance(error, SparkExtError) else repr(error)
+                self._abort(pending, reason, self._execution.runs)
 
-        kind = "periodic" if pending.folder is None else "savepoint"
         number, at = pending.checkpoint.number, pending.triggered_at
-        pending.verdict = self._savepoints.pin(number, kind, mode, runs, looks, pending.folder, done, at)
+        pending.record(self._savepoints.pin(number, pending.kind, mode, looks, pending.folder, done, at))
 
-    def _metadata(self, parts: dict[str, QueryMetadata]) -> Any:
-        incarnation = self._context.incarnation
-        return CheckpointMetadata(self._context.job, incarnation.lineage, incarnation.number, parts).to_json()
-
-    def _completed(self, pending: _Pending, runs: Sequence[QueryRun]) -> None:
+    def _completed(self, pending: _Pending) -> None:
         reach(FailPoint.CHECKPOINT_RECORDED)
         self._pending, self._failed = None, 0
-        for run in runs:
+        for run in self._execution.runs:
             run.notify_checkpoint(pending.checkpoint.number, completed=True)
         for request in pending.requests:
-            request.number = pending.checkpoint.number
-            request.done.set()
+            request.complete(pending.checkpoint.number)
 
     def _abort(self, pending: _Pending, reason: str, runs: Sequence[QueryRun]) -> None:
         who = f"job '{self._context.job}', checkpoint {pending.checkpoint.number}"
@@ -303,21 +249,15 @@ class AlignedCheckpoints:
 
     def _give_up(self, pending: _Pending, reason: str, runs: Sequence[QueryRun]) -> None:
         """Abort it, unless it has become complete, and only its row is on its way."""
-        if pending.verdict is None or pending.verdict.give_up(reason):
+        if pending.gate is None or pending.gate.give_up(reason):
             self._abort(pending, reason, runs)
             return
         self._pending = None
         for request in pending.requests:
-            request.failure = unknown_end(self._context.job, f"checkpoint {pending.checkpoint.number}")
-            request.done.set()
+            request.fail(unknown_end(self._context.job, f"checkpoint {pending.checkpoint.number}"))
 
     def end(self, runs: Sequence[QueryRun], reason: str) -> None:
-        """The job is ending: what is pending is aborted, and nobody waits any longer.
-
-        Args:
-            runs: the queries.
-            reason: why.
-        """
+        """The job is ending: what is pending is aborted, and nobody waits any longer."""
         if self._pending is not None:
             self._give_up(self._pending, reason, runs)
         with self._lock:
@@ -328,20 +268,21 @@ class AlignedCheckpoints:
             self._preparing = None
         self._refuse(asked, reason)
 
-    def _refuse(self, asked: Sequence[Request], reason: str) -> None:
+    def _refuse(self, asked: Sequence[CheckpointRequest], reason: str) -> None:
         for request in asked:
-            request.failure = CheckpointError(
-                f"no checkpoint was taken: {reason}",
-                operator=f"job '{self._context.job}'",
-                kept="all committed epochs; the job continues",
-                do="try again later",
+            request.fail(
+                CheckpointError(
+                    f"no checkpoint was taken: {reason}",
+                    operator=f"job '{self._context.job}'",
+                    kept="all committed epochs; the job continues",
+                    do="try again later",
+                )
             )
-            request.done.set()
 
-    def _members(self, runs: Sequence[QueryRun]) -> list[Member]:
+    def _members(self) -> list[Member]:
         found = []
-        for run in runs:
-            fed = dict(self._reads(run))
+        for run in self._execution.runs:
+            fed = self._exchanges.read_by(run)
             roots = tuple(source.uid for source in run.spec.sources if source.uid not in fed)
             finished = run.state is State.FINISHED
             recent = run.recent
@@ -353,24 +294,23 @@ class AlignedCheckpoints:
         return found
 
     def _feeds(self, run: QueryRun) -> bool:
-        graph = self._graph()
+        graph = self._execution.graph
         return any(graph.consumers(name) for name in graph[run.spec.uid].writes)
 
-    def _unstamped(self, graph: JobGraph, members: Sequence[Member], runs: Sequence[QueryRun]) -> str | None:
+    def _unstamped(self, graph: JobGraph, members: Sequence[Member]) -> str | None:
         """A query by which those behind it would never meet a barrier."""
-        left = (run.spec.uid for run in runs if _natives_left(run) and self._feeds(run))
+        left = (run.spec.uid for run in self._execution.runs if _natives_left(run) and self._feeds(run))
         return unstamped_feed(graph, {one.uid: one for one in members}) or next(left, None)
 
     def _write_trigger(self, pending: _Pending, members: Sequence[Member]) -> None:
         self._row(pending, "TRIGGERED", {"stamps": list(pending.checkpoint.stamps(members))})
 
-    def _row(self, pending: _Pending, status: str, metadata: Any, reason: str = "", taken: Taken | None = None) -> None:
-        mode = CheckpointMode.ALIGNED if taken is None else CheckpointMode.UNALIGNED
+    def _row(self, pending: _Pending, status: str, metadata: Any, reason: str = "") -> None:
         incarnation = self._context.incarnation
         self._context.write_behind.put_soon(
             CheckpointRow(
                 checkpoint_id=pending.checkpoint.number,
-                kind="periodic" if pending.folder is None else "savepoint",
+                kind=pending.kind,
                 query="",
                 epoch=None,
                 status=status,
@@ -379,9 +319,9 @@ class AlignedCheckpoints:
                 metadata=metadata,
                 at=datetime.now(timezone.utc),
                 reason=reason,
-                mode=mode.value,
+                mode=CheckpointMode.ALIGNED.value,
                 triggered_at=pending.triggered_at,
-                rows_in_flight=None if taken is None else taken.rows_in_flight,
+                rows_in_flight=None,
             )
         )
 
@@ -408,18 +348,13 @@ def _hopeless(checkpoint: Aligned, runs: Sequence[QueryRun]) -> str:
     return ""
 
 
-def look_at(run: QueryRun) -> QueryLook:
-    """A look at a query as it is now."""
-    return QueryLook(run.application, run.recent, run.state is State.FINISHED, run.committed)
-
-
 def _at(checkpoint: Aligned, run: QueryRun) -> QueryLook:
     """A look at a query at its place in the checkpoint.
 
     The place was kept when the query delivered it: it may have committed any number of epochs since.
     """
-    place = checkpoint.delivered.get(run.spec.uid)
+    place, look = checkpoint.delivered.get(run.spec.uid), look_at(run)
     if place is None:
-        return replace(look_at(run), exact=True)
+        return replace(look, exact=True)
     epochs = () if place.epoch is None or place.offsets is None else ((place.epoch, place.offsets),)
-    return QueryLook(run.application, epochs, exact=True)
+    return QueryLook(look.application, epochs, exact=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +15,10 @@ from spark_ext.model.cut import CutPoint
 from spark_ext.queries.observer import QueryPosition
 
 if TYPE_CHECKING:
-    from spark_ext.checkpoints.unaligned import QueryLook, Taken
-    from spark_ext.jobs.checkpointing.savepoint_requests import Pinned, Savepoints
+    from spark_ext.checkpoints.unaligned import Taken
+    from spark_ext.jobs.checkpointing.savepoint_requests import Savepoints
+    from spark_ext.jobs.execution_graph import ExecutionGraph
+    from spark_ext.jobs.linking.exchanges import Exchanges
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
     from spark_ext.queries.worker import Outcome
@@ -27,64 +29,48 @@ BACK_OFF: Final = 5
 
 
 class PeriodicCheckpoints:
-    """Writes the rows, behind the epochs. For the coordinator's thread.
+    """Writes the rows, behind the epochs. For the coordinator's thread."""
 
-    Args:
-        context: the job's.
-        take_id: the next checkpoint's id.
-        savepoints: of the job, which keep a checkpoint that is to be retained.
-    """
-
-    def __init__(self, context: JobContext, take_id: Callable[[], int], savepoints: Savepoints | None = None) -> None:
-        self._context = context
+    def __init__(
+        self,
+        context: JobContext,
+        execution: ExecutionGraph,
+        exchanges: Exchanges,
+        savepoints: Savepoints,
+        take_id: Callable[[], int],
+    ) -> None:
+        self._context, self._execution, self._exchanges, self._savepoints = context, execution, exchanges, savepoints
         self._take_id = take_id
-        self._savepoints = savepoints
         self._pinning = False
         self._failures = 0
         """How many that were to be retained have failed in a row."""
         self._last: dict[str, CutPoint] = {}
         self._at = time.monotonic()
 
-    def tick(
-        self,
-        now: float,
-        runs: Sequence[QueryRun],
-        taken: Taken | None,
-        looks: Callable[[], Mapping[str, QueryLook]] = dict,
-    ) -> None:
-        """Record a checkpoint when one is due.
-
-        Args:
-            now: s, monotonic.
-            runs: the queries.
-            taken: the newest cut of a job whose queries are linked; None: they are independent, so the last committed
-                epochs of all are a consistent cut.
-            looks: at each query, as it is now.
-        """
+    def tick(self, now: float) -> None:
+        """Record a checkpoint when one is due; `now` is s, monotonic."""
+        taken = self._exchanges.newest if self._exchanges.links else None
+        if taken is None and self._exchanges.links:
+            return
         if now - self._at < self._context.checkpointing.checkpoint_interval / 1000 * 2 ** min(self._failures, BACK_OFF):
             return
-        self._at = now
+        self._at, runs = now, self._execution.runs
+        # Without links the queries are independent: the last committed epochs of all are a consistent cut.
         points = {run.spec.uid: point_of(run, taken) for run in runs}
         running = any(not run.state.ended for run in runs)
         if not running or points == self._last or all(point.epoch is None for point in points.values()):
             return
-        if self._savepoints is not None and self._context.checkpointing.retained_checkpoints:
-            self._keep(self._savepoints, runs, looks, points)
+        if self._context.checkpointing.retained_checkpoints:
+            self._keep(points)
         else:
             self._record({run.spec.uid: part_of(run, points[run.spec.uid], taken) for run in runs}, taken)
             self._last = points
 
-    def _keep(
-        self,
-        savepoints: Savepoints,
-        runs: Sequence[QueryRun],
-        looks: Callable[[], Mapping[str, QueryLook]],
-        points: dict[str, CutPoint],
-    ) -> None:
+    def _keep(self, points: dict[str, CutPoint]) -> None:
         if self._pinning:
             return  # the next time that one is due
 
-        def done(outcome: Outcome[Pinned]) -> None:
+        def done(outcome: Outcome[None]) -> None:
             self._pinning = False
             if isinstance(outcome.error, FencedError):
                 raise outcome.error
@@ -93,7 +79,8 @@ class PeriodicCheckpoints:
                 self._last = points
 
         self._pinning = True
-        savepoints.pin(self._take_id(), "periodic", CheckpointMode.UNALIGNED, runs, looks(), None, done)
+        looks = self._execution.looks()
+        self._savepoints.pin(self._take_id(), "periodic", CheckpointMode.UNALIGNED, looks, None, done)
 
     def _record(self, queries: dict[str, QueryMetadata], taken: Taken | None) -> None:
         incarnation, at = self._context.incarnation, datetime.now(timezone.utc)

@@ -20,23 +20,12 @@ log = logger("spark_ext.job")
 
 
 def retained_folder(state: str) -> str:
-    """Where a job has its retained checkpoints.
-
-    Args:
-        state: its state directory.
-    """
+    """Where a job has its retained checkpoints."""
     return f"{state.rstrip('/')}/checkpoints"
 
 
 def complete(state: str) -> list[int]:
-    """The numbers of the retained checkpoints, ascending.
-
-    Args:
-        state: the job's state directory.
-
-    Raises:
-        OSError: the folders cannot be listed.
-    """
+    """The numbers of the retained checkpoints, ascending."""
     return sorted(number for number, whole in _folders(state).items() if whole)
 
 
@@ -44,7 +33,7 @@ def retained(job: str, state: str, number: int) -> str:
     """The folder of a retained checkpoint.
 
     Raises:
-        StateError: there is none of that number; names those that there are.
+        StateError: no retained checkpoint has that number; names those that exist.
     """
     there = complete(state)
     if number not in there:
@@ -62,9 +51,6 @@ def unused_number(state: str, least: int) -> int:
     """A checkpoint's number that is not less than `least`, and greater than any with a folder of its own.
 
     A driver that dies while it writes a checkpoint leaves a folder of whose number the ledger knows nothing.
-
-    Raises:
-        OSError: the folders cannot be listed.
     """
     return max(least, *(number + 1 for number in _folders(state)), 0)
 
@@ -77,9 +63,6 @@ def release_old(state: str, keep: int, incarnation: Incarnation, record: Callabl
         keep: how many are kept, at least one.
         incarnation: that deletes them.
         record: called with the ledger's row before a checkpoint is deleted.
-
-    Raises:
-        OSError: the folders cannot be listed, or a manifest not be deleted.
     """
     root = Location.of(retained_folder(state), {}).folder
     folders = _folders(state)

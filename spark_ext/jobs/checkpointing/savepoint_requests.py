@@ -7,15 +7,14 @@ between, and needs no other hold.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.checkpoints.pinning import not_writable, pin, refuse_used
-from spark_ext.checkpoints.savepoint import Savepoint
 from spark_ext.errors import CheckpointError, ConfigurationError, FencedError, SparkExtError
 from spark_ext.jobs.checkpointing.retained import release_old, retained_folder
 from spark_ext.jobs.checkpointing.savepoints import Cutting, Member, cut_metadata, describe
@@ -29,28 +28,21 @@ from spark_ext.storage import Location, local_path
 if TYPE_CHECKING:
     from spark_ext.checkpoints.unaligned import QueryLook, Taken
     from spark_ext.exchange.view import ExchangeView
+    from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.jobs.linking.exchanges import Exchanges
     from spark_ext.ledger import Ledger
     from spark_ext.model.checkpoint_metadata import CheckpointMetadata
     from spark_ext.queries.context import JobContext
-    from spark_ext.queries.run import QueryRun
     from spark_ext.queries.worker import Outcome
 
 log = logger("spark_ext.job")
 
-
-@dataclass(frozen=True)
-class Pinned:
-    """A checkpoint of which everything is recorded."""
-
-    metadata: CheckpointMetadata
-    taken: Taken
-    savepoint: Savepoint | None
-    """None: nothing was asked to be kept."""
+Prepare = Callable[[int, Callable[[bool], None]], None]
+"""See `CheckpointRequest`."""
 
 
-class Verdict:
-    """Whether a checkpoint that is being recorded is complete or given up: decided once, by who comes first."""
+class CompletionGate:
+    """Whether a checkpoint that is being recorded is complete or given up: decided once, by the first who says so."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +62,7 @@ class Verdict:
                 f"the checkpoint was given up while it was being recorded: {self._given_up}",
                 operator="the checkpoint",
                 kept="all committed epochs",
-                do="nothing: it was reported to whoever asked for it",
+                do="nothing: its caller has been told",
             )
 
     def give_up(self, reason: str) -> bool:
@@ -81,51 +73,92 @@ class Verdict:
 
     @property
     def given_up(self) -> bool:
-        """Whether whoever gave it up has said so in the ledger."""
+        """Whether the ledger says so already."""
         return bool(self._given_up)
 
 
-@dataclass
-class SavepointRequest:
-    """A savepoint that somebody waits for."""
+class CheckpointRequest:
+    """A checkpoint, or savepoint, that somebody waits for.
 
-    folder: str
-    done: threading.Event = field(default_factory=threading.Event)
-    number: int | None = None
-    failure: SparkExtError | None = None
+    Args:
+        folder: of the savepoint that it is to be; None: it is none.
+        prepare: called with its number before it is triggered, on the coordinator's thread; it is triggered once what
+            was handed over with the number is called, with whether it is still wanted. No other one is triggered
+            meanwhile.
+    """
+
+    def __init__(
+        self,
+        folder: str | None = None,
+        prepare: Callable[[int, Callable[[bool], None]], None] | None = None,
+    ) -> None:
+        self.folder, self.prepare = folder, prepare
+        self.done = threading.Event()
+        self.number: int | None = None
+        """Of the checkpoint, once it is complete."""
+        self.failure: SparkExtError | None = None
+
+    def complete(self, number: int) -> None:
+        """It is recorded, under this number."""
+        self.number = number
+        self.done.set()
+
+    def fail(self, failure: SparkExtError) -> None:
+        """It will not be, or nobody knows."""
+        self.failure = failure
+        self.done.set()
+
+    def wait(self, timeout: float | None) -> int:
+        """The number of the checkpoint, once it is complete.
+
+        Args:
+            timeout: s; None: as long as it takes.
+
+        Raises:
+            CheckpointError: it failed; says why.
+            TimeoutError: it is not complete yet. It stays under way.
+        """
+        begin = time.monotonic()
+        if not self.done.wait(timeout):
+            raise TimeoutError(f"the checkpoint is not complete after {time.monotonic() - begin:.1f} s; it continues")
+        if self.failure is not None:
+            raise self.failure
+        assert self.number is not None
+        return self.number
 
 
-Then = Callable[["Outcome[Pinned]"], None]
+Then = Callable[["Outcome[None]"], None]
 
 
 class Savepoints:
-    """For the coordinator's thread, but for `request`.
+    """For the coordinator's thread, but for `request`."""
 
-    Args:
-        context: the job's.
-        ledger: the job's, for reading.
-        take_id: the next checkpoint's id.
-        exchanges: of the job.
-    """
-
-    def __init__(self, context: JobContext, ledger: Ledger, take_id: Callable[[], int], exchanges: Exchanges) -> None:
-        self._context, self._ledger, self._take_id, self._exchanges = context, ledger, take_id, exchanges
+    def __init__(
+        self,
+        context: JobContext,
+        ledger: Ledger,
+        execution: ExecutionGraph,
+        exchanges: Exchanges,
+        take_id: Callable[[], int],
+    ) -> None:
+        self._context, self._ledger, self._execution, self._exchanges = context, ledger, execution, exchanges
+        self._take_id = take_id
         self._lock = threading.Lock()
-        self._requests: list[SavepointRequest] = []
-        self._under_way: SavepointRequest | None = None
-        self._verdict = Verdict()
+        self._requests: list[CheckpointRequest] = []
+        self._under_way: CheckpointRequest | None = None
+        self._gate = CompletionGate()
         """Of the one that is under way."""
         self._over = ""
         """Why there are no further ones; "" as long as there may be."""
 
     @cached_property
     def _memory(self) -> JobMemory:
-        """For a checkpoint of which nothing is kept: it shall not take longer the longer the job's history is."""
+        """For a checkpoint that keeps no files: it must not take longer the longer the job's history is."""
         return JobMemory.read(self._ledger)
 
-    def request(self, folder: str) -> SavepointRequest:
+    def request(self, folder: str) -> CheckpointRequest:
         """Ask for a savepoint at the newest consistent cut; for any thread."""
-        made = SavepointRequest(folder)
+        made = CheckpointRequest(folder)
         with self._lock:
             if not self._over:
                 self._requests.append(made)
@@ -134,13 +167,8 @@ class Savepoints:
         self._context.wake.set()
         return made
 
-    def tick(self, runs: Sequence[QueryRun], looks: Callable[[], Mapping[str, QueryLook]]) -> None:
-        """Begin the next one that was asked for.
-
-        Args:
-            runs: the queries.
-            looks: at each query, as it is now.
-        """
+    def tick(self) -> None:
+        """Begin the next one that was asked for."""
         if self._under_way is not None:
             return
         with self._lock:
@@ -149,38 +177,36 @@ class Savepoints:
             return
         self._under_way, number = asked, self._take_id()
 
-        def done(outcome: Outcome[Pinned]) -> None:
+        def done(outcome: Outcome[None]) -> None:
             self._under_way = None
             if outcome.error is None:
-                asked.number = number
+                asked.complete(number)
             elif isinstance(outcome.error, FencedError):
                 self._fail(asked, str(outcome.error.what))
                 raise outcome.error
             else:
                 self._fail(asked, outcome.error)
-            asked.done.set()
 
-        self._verdict = self.pin(number, "savepoint", CheckpointMode.UNALIGNED, runs, looks(), asked.folder, done)
+        looks = self._execution.looks()
+        self._gate = self.pin(number, "savepoint", CheckpointMode.UNALIGNED, looks, asked.folder, done)
 
     def pin(
         self,
         number: int,
         kind: str,
         mode: CheckpointMode,
-        runs: Sequence[QueryRun],
         looks: Mapping[str, QueryLook],
         folder: str | None,
         then: Then,
         triggered_at: datetime | None = None,
-    ) -> Verdict:
+    ) -> CompletionGate:
         """Take the newest cut that looks allow, keep what belongs to it, and record it.
 
         Args:
             number: of the checkpoint.
             kind: `savepoint` or `periodic`.
             mode: how its looks came about.
-            runs: the queries.
-            looks: at each of them.
+            looks: at each query.
             folder: of the savepoint; None: it is kept only if the setting `retained_checkpoints` says so.
             then: gets the outcome, on the coordinator's thread.
             triggered_at: when it was begun; None: when the cut is taken.
@@ -188,37 +214,36 @@ class Savepoints:
         Returns:
             By which it can be given up, as long as it is not complete.
         """
-        verdict = Verdict()
-        members = [Member.of_run(run) for run in runs]
+        gate = CompletionGate()
+        members = [Member.of_run(run) for run in self._execution.runs]
         retained = self._context.checkpointing.retained_checkpoints
         place = folder
         if folder is None and retained:
             place = f"{retained_folder(self._context.state)}/{number}"
 
-        def work(taken: Taken, views: Mapping[str, ExchangeView]) -> Pinned:
+        def work(taken: Taken, views: Mapping[str, ExchangeView]) -> None:
             cutting = self._cutting(number, kind, mode, taken, members, views)
             try:
                 if place is None:
-                    kept, metadata = None, cut_metadata(cutting, self._memory)
-                    verdict.complete()
+                    metadata = cut_metadata(cutting, self._memory)
+                    gate.complete()
                 else:
                     what = describe(cutting, self._ledger)
-                    writer = members[0].spec.writer
-                    spark = backend_of(writer).frame(writer).sparkSession
-                    kept, metadata = pin(spark, place, what, verdict.complete), what.metadata
+                    spark = backend_of(members[0].spec.writer).frame(members[0].spec.writer).sparkSession
+                    pin(spark, place, what, gate.complete)
+                    metadata = what.metadata
                 self._record(cutting, metadata, triggered_at or taken.at, place)
             except Exception as problem:
-                if not verdict.given_up:
+                if not gate.given_up:
                     with suppress(Exception):  # what has gone wrong first is what the caller has to know
                         self._record_failure(cutting, problem, triggered_at or taken.at)
                 raise
             if folder is None and retained:
                 release_old(self._context.state, retained, self._context.incarnation, self._write)
-            return Pinned(metadata, taken, kept)
 
         what = f"checkpoint {number}" if place is None else f"savepoint {place}"
         self._exchanges.with_cut(what, looks, work, then)
-        return verdict
+        return gate
 
     def _cutting(
         self,
@@ -239,7 +264,7 @@ class Savepoints:
             kind,
             mode,
             taken,
-            self._exchanges.graph,
+            self._execution.graph,
             members,
             links,
             views,
@@ -260,32 +285,30 @@ class Savepoints:
         self._context.write_behind.incident(who, "checkpoint", reason, "given up")
 
     def end(self, reason: str) -> None:
-        """The job is ending: nobody waits any longer for what has not begun.
-
-        Args:
-            reason: why.
-        """
+        """The job is ending: nobody waits any longer for what has not begun."""
         with self._lock:
             asked, self._requests, self._over = self._requests, [], reason
         under_way, self._under_way = self._under_way, None
-        if under_way is not None and not under_way.done.is_set() and not self._verdict.give_up(reason):
-            under_way.failure = unknown_end(self._context.job, f"the savepoint {under_way.folder}")
-            under_way.done.set()
-        for request in (*asked, *((under_way,) if under_way is not None else ())):
-            if not request.done.is_set():
-                self._fail(request, reason)
+        if under_way is not None and not under_way.done.is_set():
+            if self._gate.give_up(reason):
+                self._fail(under_way, reason)
+            else:
+                under_way.fail(unknown_end(self._context.job, f"the savepoint {under_way.folder}"))
+        for request in asked:
+            self._fail(request, reason)
 
-    def _fail(self, request: SavepointRequest, why: str | Exception) -> None:
+    def _fail(self, request: CheckpointRequest, why: str | Exception) -> None:
         if isinstance(why, SparkExtError):
-            request.failure = why
-        else:
-            request.failure = CheckpointError(
+            request.fail(why)
+            return
+        request.fail(
+            CheckpointError(
                 f"no savepoint was taken: {why}",
                 operator=f"job '{self._context.job}'",
                 kept="all committed epochs",
                 do="try again; a job that has ended can take one too, with job.savepoint(path)",
             )
-        request.done.set()
+        )
 
 
 def unknown_end(job: str, what: str) -> CheckpointError:
@@ -381,11 +404,6 @@ def _is_below(folder: str, root: str) -> bool:
 def check_folder(path: str, job: str, state: str) -> str:
     """The folder of a savepoint, absolute; refuses one that is in use, or in the state directory.
 
-    Args:
-        path: as given.
-        job: its name.
-        state: its state directory.
-
     Raises:
         ConfigurationError: it is not empty, or a part of what a restore replaces.
         StorageError: it cannot be listed.
@@ -393,7 +411,7 @@ def check_folder(path: str, job: str, state: str) -> str:
     folder, who = Location.of(str(path), {}).uri, f"job '{job}'"
     if _is_below(f"{folder.rstrip('/')}/", state):
         raise ConfigurationError(
-            f"the folder {folder} is inside the state directory, parts of which a restore replaces",
+            f"the folder {folder} is inside the state directory, which a restore replaces in part",
             operator=who,
             kept="the folder and the job are unchanged",
             do="give the savepoint a folder outside of it; on the same file system files are linked, not copied",

@@ -78,21 +78,13 @@ class Member:
         return Epoch(self.spec.sink.uid, self.lineage, self.query_id or "", number, incarnation)
 
     def logged(self) -> Logged:
-        """The committed epochs that Spark still has, ascending.
-
-        Raises:
-            OSError: Spark's log cannot be read.
-        """
+        """The committed epochs that Spark still has, ascending."""
         log = SparkLog(self.checkpoint)
         found = ((epoch, log.offsets(epoch)) for epoch in log.commits())
         return [(epoch, offsets) for epoch, offsets in found if offsets is not None]
 
     def look(self) -> QueryLook:
-        """A look at it while the job does not run.
-
-        Raises:
-            OSError: Spark's log cannot be read.
-        """
+        """A look at it while the job does not run."""
         return QueryLook(self.application, () if self.had_finished else tuple(self.logged()), self.had_finished)
 
 
@@ -141,10 +133,6 @@ def cut_metadata(one: Cutting, memory: JobMemory) -> CheckpointMetadata:
 
 def describe(one: Cutting, ledger: Ledger) -> ToPin:
     """All that a savepoint of a cut is made of.
-
-    Args:
-        one: the cut.
-        ledger: the job's.
 
     Raises:
         CheckpointError: rows that the cut needs have been released.
@@ -230,11 +218,7 @@ def _exchanges(one: Cutting, queries: Mapping[str, QueryMetadata]) -> dict[str, 
 
 
 def _read(one: Cutting, view: ExchangeView, uid: str, query: str, end: int) -> int:
-    """The first entry that a source of a query which has not finished has not read in full.
-
-    Raises:
-        CheckpointError: what it has still to read has been released.
-    """
+    """The first entry that a source of a query which has not finished has not read in full."""
     offsets, state = one.taken.offsets.get(query), view.state
     begin = 0 if offsets is None else position_in(offsets, uid, view).released
     # Entries before the first row have no rows: they may be released before anybody has read anything.

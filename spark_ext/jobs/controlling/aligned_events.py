@@ -10,7 +10,6 @@ For the coordinator's thread, which it never blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.control.job_events import asked, request, request_all
@@ -20,33 +19,52 @@ from spark_ext.queries.outage import UNREADABLE
 if TYPE_CHECKING:
     from spark_ext.control.job_events import Accepts
     from spark_ext.control.requests import Request
-    from spark_ext.jobs.checkpointing.checkpoint_request import Request as CheckpointRequest
+    from spark_ext.jobs.checkpointing.savepoint_requests import CheckpointRequest, Prepare
     from spark_ext.model.control import Event
     from spark_ext.queries.worker import Outcome, Worker
 
 ATTEMPTS: Final = 3
 """Checkpoints that may be aborted until an event is given up, in one start."""
 
-Align = Callable[[Callable[[int, Callable[[bool], None]], None]], "CheckpointRequest"]
-"""Asks for an aligned checkpoint, and is called with its number before it is triggered; see `barriers.Request`."""
+Align = Callable[["Prepare"], "CheckpointRequest"]
+"""Asks for an aligned checkpoint, and is called with its number before it is triggered; see `CheckpointRequest`."""
 
 
-@dataclass
 class _Waiting:
-    event: Event
-    attempts: int = 0
-    failure: str = ""
-    released: bool = False
+    """An event that waits for a checkpoint."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.attempts, self.failure, self.released = 0, "", False
+
+    def conclude(self, failure: str | None) -> None:
+        """A checkpoint is over, behind which it was to take effect; None: it is complete."""
+        self.attempts += 1
+        self.failure, self.released = failure or "", failure is None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether no further checkpoint is asked for."""
+        return self.attempts >= ATTEMPTS and not self.released
 
 
-@dataclass
 class _Barrier:
     """A checkpoint behind which events are to take effect."""
 
-    request: CheckpointRequest | None = None
-    number: int = 0
-    """0: it was not triggered, and no event of it can be in the log."""
-    events: list[Event] = field(default_factory=list)
+    def __init__(self, align: Align, prepare: Callable[[_Barrier, Callable[[bool], None]], None]) -> None:
+        self.number = 0
+        """0: it was not triggered, and no event of it can be in the log."""
+        self.events: list[Event] = []
+        self._prepare = prepare
+        self.request = align(self._triggered)
+
+    def _triggered(self, number: int, done: Callable[[bool], None]) -> None:
+        self.number = number
+        self._prepare(self, done)
+
+    def carry(self, events: list[Event]) -> None:
+        """These events take effect behind it."""
+        self.events = events
 
 
 class AlignedEvents:
@@ -56,7 +74,7 @@ class AlignedEvents:
         control: accepts events, with the fence of this incarnation.
         align: asks for an aligned checkpoint.
         worker: on which events are written.
-        warn: called with why an event could not be written; it is written later.
+        warn: called with the error when an event could not be written; it is written later.
     """
 
     def __init__(self, control: Accepts, align: Align, worker: Worker, warn: Callable[[Exception], None]) -> None:
@@ -75,7 +93,7 @@ class AlignedEvents:
     def given_up(self, event_id: str) -> str | None:
         """Why an event will not take effect; None: it has, or may yet."""
         one = self._left.get(event_id)
-        return one.failure if one is not None and one.attempts >= ATTEMPTS and not one.released else None
+        return one.failure if one is not None and one.given_up else None
 
     def close(self, event_id: str) -> None:
         """An event is over: no configuration waits for it any longer."""
@@ -85,7 +103,7 @@ class AlignedEvents:
             self._say([_release(one.event, 0, withdrawn=True)])
 
     def tick(self, *, ready: bool) -> None:
-        """Ask for a checkpoint, or see what has come of it.
+        """Ask for a checkpoint, or see how it has ended.
 
         Args:
             ready: whether all queries can have a barrier: else those that have passed it would stand still for those
@@ -94,9 +112,8 @@ class AlignedEvents:
         barrier = self._barrier
         if barrier is None:
             if ready and self._wanting():
-                self._barrier = barrier = _Barrier()
-                barrier.request = self._align(self._prepared(barrier))
-        elif barrier.request is not None and barrier.request.done.is_set():
+                self._barrier = _Barrier(self._align, self._prepare)
+        elif barrier.request.done.is_set():
             self._barrier = None
             failure = barrier.request.failure
             self._conclude(barrier, None if failure is None else failure.what)
@@ -110,27 +127,23 @@ class AlignedEvents:
     def _wanting(self) -> list[_Waiting]:
         return [one for one in self._left.values() if not one.released and one.attempts < ATTEMPTS]
 
-    def _prepared(self, barrier: _Barrier) -> Callable[[int, Callable[[bool], None]], None]:
-        def prepare(number: int, done: Callable[[bool], None]) -> None:
-            barrier.number, barrier.events = number, [one.event for one in self._wanting()]
-            value = {"checkpoint": number, "sequences": [event.sequence for event in barrier.events]}
+    def _prepare(self, barrier: _Barrier, done: Callable[[bool], None]) -> None:
+        barrier.carry([one.event for one in self._wanting()])
+        value = {"checkpoint": barrier.number, "sequences": [event.sequence for event in barrier.events]}
 
-            def accepted(outcome: Outcome[Any]) -> None:
-                done(outcome.error is None)
-                if isinstance(outcome.error, FencedError):
-                    raise outcome.error
+        def accepted(outcome: Outcome[Any]) -> None:
+            done(outcome.error is None)
+            if isinstance(outcome.error, FencedError):
+                raise outcome.error
 
-            self._worker.do("the barrier of events", lambda: request(self._control, "job", "align", value), accepted)
-
-        return prepare
+        self._worker.do("the barrier of events", lambda: request(self._control, "job", "align", value), accepted)
 
     def _conclude(self, barrier: _Barrier, failure: str | None) -> None:
         events = barrier.events if barrier.number else [one.event for one in self._wanting()]
         found = [self._left.get(event.event_id) for event in events]
         for one in found:
             if one is not None:
-                one.attempts += 1
-                one.failure, one.released = failure or "", failure is None
+                one.conclude(failure)
         if not barrier.number or not events:
             return
         over = [event for event, one in zip(events, found, strict=True) if one is None]
@@ -149,7 +162,7 @@ class AlignedEvents:
             else:
                 outcome.result()
 
-        self._worker.do("what has come of a barrier", lambda: request_all(self._control, requests), done)
+        self._worker.do("the outcome of a barrier", lambda: request_all(self._control, requests), done)
 
 
 def _release(event: Event, number: int, **outcome: bool) -> Request:

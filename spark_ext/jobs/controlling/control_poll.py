@@ -32,14 +32,14 @@ SWEEP_EVERY: Final = 3600.0
 """How often old stamps are deleted, s."""
 
 MOST_EPOCHS: Final = 200
-"""Epochs of a query in one look: Spark keeps some hundred."""
+"""Epochs of a query in one poll: Spark keeps some hundred."""
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What to look at in one query."""
+class PolledQuery:
+    """What to read of one query."""
 
-    query: str
+    uid: str
     checkpoint: str
     lineage: int
     after: int
@@ -51,7 +51,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class EpochLook:
+class PlannedEpoch:
     """An epoch that is planned."""
 
     query: str
@@ -70,17 +70,17 @@ class EpochLook:
 
 
 @dataclass(frozen=True)
-class Look:
+class PollResult:
     """What was found."""
 
     events: tuple[Event, ...]
     """New ones, in their order."""
-    epochs: tuple[EpochLook, ...]
+    epochs: tuple[PlannedEpoch, ...]
     """In the order of each query."""
 
 
-def look_pace(took: float) -> float:
-    """The least time between the begins of two looks, so that they take a tenth of the time.
+def poll_pace(took: float) -> float:
+    """The least time between the begins of two polls, so that they take a tenth of the time.
 
     Each one that finds events reads a table, while these may come all the time.
 
@@ -93,14 +93,8 @@ def look_pace(took: float) -> float:
     return min(10 * took, 1.0)
 
 
-class ControlLooks:
-    """Reads. Safe for several threads, one at a time.
-
-    Args:
-        ledger: the job's.
-        log: accepts what functions have emitted.
-        after: the last event that is known.
-    """
+class ControlPoll:
+    """Reads. Safe for several threads, one at a time."""
 
     def __init__(self, ledger: Ledger, log: ControlLog, after: int) -> None:
         self._table = ledger.table(ControlEventRow)
@@ -109,44 +103,40 @@ class ControlLooks:
         self._read: int | None = None
         self._stamped: dict[str, dict[str, str]] = {}
         """By query and source, the stamp that was last seen."""
-        self._collected: dict[str, int] = {}
         self._swept_at = time.monotonic()
         self._lock = threading.Lock()
 
-    def look(self, asks: Sequence[Ask]) -> Look:
-        """Look once.
-
-        Args:
-            asks: one per query.
+    def poll(self, queries: Sequence[PolledQuery]) -> PollResult:
+        """Poll once.
 
         Raises:
-            StateError, StorageError, OSError: something cannot be read; it is looked at again.
+            StateError, StorageError, OSError: something cannot be read; the next poll reads it.
             FencedError: a newer incarnation owns the ledger.
         """
         with self._lock:
-            for ask in asks:
-                self._take_emitted(ask)
+            for query in queries:
+                self._take_emitted(query)
             self._table.refresh()
             version, events = self._table.version, self._new_events()
-            stamped = {query: dict(seen) for query, seen in self._stamped.items()}
-            epochs: list[EpochLook] = []
-            for ask in asks:
-                if ask.wanted or events:
-                    epochs += self._epochs(ask, stamped.setdefault(ask.query, {}))
-            # Only now: a look that fails has found nothing, and is repeated as a whole.
+            stamped = {uid: dict(seen) for uid, seen in self._stamped.items()}
+            epochs: list[PlannedEpoch] = []
+            for query in queries:
+                if query.wanted or events:
+                    epochs += self._epochs(query, stamped.setdefault(query.uid, {}))
+            # Only now: a poll that fails has found nothing, and is repeated as a whole.
             self._read, self._stamped = version, stamped
             self._last = max([self._last, *(event.sequence for event in events)])
-            self._sweep(asks)
-            return Look(tuple(events), tuple(epochs))
+            self._sweep(queries)
+            return PollResult(tuple(events), tuple(epochs))
 
-    def _sweep(self, asks: Sequence[Ask]) -> None:
+    def _sweep(self, queries: Sequence[PolledQuery]) -> None:
         """Delete stamps that nobody can ask for any more, now and then."""
         if time.monotonic() - self._swept_at < SWEEP_EVERY:
             return
         self._swept_at = time.monotonic()
-        for ask in asks:
+        for query in queries:
             with suppress(OSError):  # it is repeated
-                stamps.sweep(ask.checkpoint, DEFAULTS.keep_epochs.total_seconds())
+                stamps.sweep(query.checkpoint, DEFAULTS.keep_epochs.total_seconds())
 
     def _new_events(self) -> list[Event]:
         if self._table.version == self._read:
@@ -155,45 +145,47 @@ class ControlLooks:
         found = {row.sequence: event_of(row) for row in rows}
         return [found[sequence] for sequence in sorted(found)]
 
-    def _epochs(self, ask: Ask, seen: dict[str, str]) -> list[EpochLook]:
-        log = SparkLog(ask.checkpoint)
+    def _epochs(self, query: PolledQuery, seen: dict[str, str]) -> list[PlannedEpoch]:
+        log = SparkLog(query.checkpoint)
         out = []
-        for epoch in range(max(ask.after, ask.committed - MOST_EPOCHS) + 1, ask.committed + 2):
+        for epoch in range(max(query.after, query.committed - MOST_EPOCHS) + 1, query.committed + 2):
             logged = log.offsets(epoch)
             if logged is not None:
                 offsets = source_offsets(logged)
-                found = _outcomes(ask, offsets, seen)
-                out.append(EpochLook(ask.query, epoch, offsets, found, _held(ask, offsets)))
+                found = _outcomes(query, offsets, seen)
+                out.append(PlannedEpoch(query.uid, epoch, offsets, found, _held(query, offsets)))
         return out
 
-    def _take_emitted(self, ask: Ask) -> None:
+    def _take_emitted(self, query: PolledQuery) -> None:
         """Accept what functions have emitted in epochs that are committed."""
-        there = [epoch for epoch in SparkLog(ask.checkpoint).numbers("emitted") if epoch <= ask.committed]
+        there = [epoch for epoch in SparkLog(query.checkpoint).numbers("emitted") if epoch <= query.committed]
         if not there:
             return
         from spark_ext.control import emitted
 
         for epoch in sorted(there):
             reach(FailPoint.CONTROL_BEFORE_COLLECT)
-            requests = emitted.collect(ask.checkpoint, ask.query, epoch)
+            requests = emitted.collect(query.checkpoint, query.uid, epoch)
             if requests:
-                self._log.accept_emitted(requests, f"control:emitted:{ask.query}:{ask.lineage}", epoch)
+                self._log.accept_emitted(requests, f"control:emitted:{query.uid}:{query.lineage}", epoch)
             reach(FailPoint.CONTROL_COLLECTED)
-            emitted.discard(ask.checkpoint, epoch)
+            emitted.discard(query.checkpoint, epoch)
 
 
-def _held(ask: Ask, offsets: Mapping[str, SourceOffset]) -> dict[str, frozenset[int]]:
+def _held(query: PolledQuery, offsets: Mapping[str, SourceOffset]) -> dict[str, frozenset[int]]:
     """The aligned events that are not in force in an epoch: for each source, and for the query."""
     names = {uid: offset.stamp for uid, offset in offsets.items()} | {"": stamps.newest(offsets.values())[1]}
-    found = {uid: stamps.read(ask.checkpoint, name).configuration.aligned for uid, name in names.items() if name}
+    found = {uid: stamps.read(query.checkpoint, name).configuration.aligned for uid, name in names.items() if name}
     return {uid: frozenset(map(int, aligned)) for uid, aligned in found.items() if aligned}
 
 
-def _outcomes(ask: Ask, offsets: Mapping[str, SourceOffset], seen: dict[str, str]) -> dict[str, Mapping[str, Json]]:
+def _outcomes(
+    query: PolledQuery, offsets: Mapping[str, SourceOffset], seen: dict[str, str]
+) -> dict[str, Mapping[str, Json]]:
     """What the stamps that are new in an epoch say of single events."""
     found: dict[str, Mapping[str, Json]] = {}
     for uid, offset in offsets.items():
         if offset.stamp and seen.get(uid) != offset.stamp:
-            found.update(stamps.read(ask.checkpoint, offset.stamp).outcomes)
+            found.update(stamps.read(query.checkpoint, offset.stamp).outcomes)
             seen[uid] = offset.stamp
     return found

@@ -7,15 +7,15 @@ become of an event is derived from facts, so a start continues where a driver th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_ext.control.job_events import refusals, transition
 from spark_ext.errors import FencedError
 from spark_ext.jobs.controlling.aligned_events import Align, AlignedEvents
-from spark_ext.jobs.controlling.control_poll import Ask, ControlLooks, Look, look_pace
-from spark_ext.jobs.controlling.driver_directives import DriverOrders
+from spark_ext.jobs.controlling.control_poll import ControlPoll, PolledQuery, PollResult, poll_pace
+from spark_ext.jobs.controlling.driver_directives import DriverDirectives
 from spark_ext.ledger.view import event_of
 from spark_ext.masking import logger
 from spark_ext.model.checkpoint_plan import Phase
@@ -29,6 +29,7 @@ from spark_ext.queries.worker import Outcome, Worker
 if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
     from spark_ext.jobs.controlling.rebuild import Rebuilds
+    from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.ledger import Ledger
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
@@ -37,8 +38,8 @@ log = logger("spark_ext.job")
 
 BEING_STARTED = (Phase.STARTING, Phase.RESTARTING)
 
-LOOK_EVERY = 0.05
-"""Least time between the begins of two looks, s."""
+POLL_EVERY = 0.05
+"""Least time between the begins of two polls, s."""
 
 
 class Controller:
@@ -48,10 +49,11 @@ class Controller:
         context: the job's.
         ledger: the job's, for reading.
         control: accepts events, with the fence of this incarnation.
-        orders: carries out what the driver obeys.
-        align: asks for an aligned checkpoint; it is triggered under a number that is handed over before.
+        execution: the job's queries.
+        directives: carries out what the driver obeys.
+        rebuilds: restarts queries.
+        align: polled for an aligned checkpoint; it is triggered under a number that is handed over before.
         drained: called when a drain is in force.
-        rebuilds: restarts queries; None: nobody does.
         present: gives an event of an earlier start the target that it has now.
     """
 
@@ -60,57 +62,47 @@ class Controller:
         context: JobContext,
         ledger: Ledger,
         control: ControlLog,
-        orders: DriverOrders,
+        execution: ExecutionGraph,
+        directives: DriverDirectives,
+        rebuilds: Rebuilds,
         align: Align,
         drained: Callable[[], None],
-        rebuilds: Rebuilds | None = None,
-        present: Callable[[Event], Event] = lambda event: event,
+        present: Callable[[Event], Event],
     ) -> None:
-        self._context = context
-        self._control = control
-        self._orders = orders
-        self._drained = drained
-        self._rebuilds = rebuilds
+        self._context, self._execution = context, execution
+        self._directives, self._rebuilds, self._drained = directives, rebuilds, drained
         self._open: dict[str, Progress] = {}
         self._known: dict[str, int] = {}
         """By query, the last epoch before which no open event can have been obeyed."""
         self._worker = Worker(f"spark-ext-control-{context.job}", context.wake.set)
         self._aligned = AlignedEvents(control, align, self._worker, self._warn)
-        self._looked_at, self._look_pace = 0.0, 0.0
-        self._looking = False
+        self._polled_at, self._poll_pace = 0.0, 0.0
+        self._polling = False
         self._warned = False
-        self._begun = False
         self._configuration = control.configuration()
         left = ledger.open_control_events()
-        if rebuilds is not None:
-            rebuilds.resume(refusals(left))
+        rebuilds.resume(refusals(left))
         self._begin([present(event_of(row)) for row in left])
-        self._looks = ControlLooks(ledger, control, self._configuration.sequence)
+        self._poll = ControlPoll(ledger, control, self._configuration.sequence)
 
     # -- start --------------------------------------------------------------------------------------------------------
 
     def _begin(self, events: Sequence[Event]) -> None:
         """Take up what earlier starts have left."""
-        self._orders.configure(self._configuration)
+        self._directives.configure(self._configuration)
         for event in events:
             if event.sequence > self._configuration.sequence:
-                continue  # accepted since; the first look finds it
+                continue  # accepted since; the first poll finds it
             self._take(event, left=event.incarnation < self._context.incarnation.number)
-        self._begun = True
 
     @property
     def stop_requested(self) -> str:
         """Who has asked for a stop that an earlier start was to obey; "" if nobody has."""
-        return self._orders.stop_requested
+        return self._directives.stop_requested
 
     def paused(self, run: QueryRun) -> bool:
         """Whether a query reads nothing because of a control event; for any thread."""
         return self._configuration.pauses(run.spec.uid, [source.uid for source in run.spec.sources])
-
-    def unread(self, run: QueryRun) -> str:
-        """What keeps a query from reading all that is there; "" for nothing. Reads the ledger; for any thread."""
-        found = self._control.configuration().pauses_within(run.spec.uid, [source.uid for source in run.spec.sources])
-        return f"not all that is there was read: paused are {', '.join(found)}" if found else ""
 
     def _passes_barriers(self, run: QueryRun) -> bool:
         """Whether a query can have a barrier now: a paused reader of an exchange does not come to those in it."""
@@ -121,85 +113,80 @@ class Controller:
 
     # -- the coordinator's thread -------------------------------------------------------------------------------------
 
-    def tick(self, now: float, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
-        """Take in what was found, look again, and decide what has come of each event.
-
-        Args:
-            now: s, monotonic.
-            runs: the queries.
-            waiting: queries that are not built yet.
+    def tick(self, now: float) -> None:
+        """Take in what was found, poll again, and decide the outcome of each event; `now` is s, monotonic.
 
         Raises:
             FencedError: a newer incarnation owns the ledger.
         """
         self._worker.deliver()
-        if self._rebuilds is not None:
-            self._rebuilds.tick(time.monotonic())
-        self._orders.tick(self._put)
-        self._aligned.tick(ready=all(self._passes_barriers(run) for run in runs))
-        self._settle(runs, waiting)
-        if not self._looking and now - self._looked_at >= max(LOOK_EVERY, self._look_pace):
-            self._looked_at, self._looking = now, True
+        self._rebuilds.tick(time.monotonic())
+        self._directives.tick(self._put)
+        self._aligned.tick(ready=all(self._passes_barriers(run) for run in self._execution.runs))
+        self._settle(self._execution.waiting)
+        if not self._polling and now - self._polled_at >= max(POLL_EVERY, self._poll_pace):
+            self._polled_at, self._polling = now, True
             self._aligned.say_again()
-            asks = [self._ask(run) for run in runs]
+            runs = self._execution.runs
+            polled = [self._polled(run) for run in runs]
 
-            def look() -> Look:
+            def poll() -> PollResult:
                 begun = time.perf_counter()
                 try:
-                    return self._looks.look(asks)
+                    return self._poll.poll(polled)
                 finally:
-                    self._look_pace = look_pace(time.perf_counter() - begun)
+                    self._poll_pace = poll_pace(time.perf_counter() - begun)
 
-            def done(outcome: Outcome[Look]) -> None:
-                self._looking = False
+            def done(outcome: Outcome[PollResult]) -> None:
+                self._polling = False
                 if isinstance(outcome.error, FencedError):
                     raise outcome.error
                 if outcome.error is None:
                     self._warned = False
-                    self._found(outcome.result(), runs, asks)
+                    self._found(outcome.result(), runs, polled)
                 elif isinstance(outcome.error, UNREADABLE):
                     self._warn(outcome.error)
                 else:
                     outcome.result()
 
-            self._worker.do("a look at control events", look, done)
+            self._worker.do("a poll of control events", poll, done)
 
     def _warn(self, problem: Exception) -> None:
         # The look at the ledger that decides about the job's end is the one at the fence.
         if not self._warned:
-            log.warning("control events are looked at later: %s", problem)
+            log.warning("could not read control events; will retry: %s", problem)
         self._warned = True
 
-    def _ask(self, run: QueryRun) -> Ask:
+    def _polled(self, run: QueryRun) -> PolledQuery:
         wanted = any(run.spec.uid not in one.applied for one in self._open.values() if one.concerns(_view(run)))
-        # Until a look has found nothing to be obeyed, any epoch may have obeyed what the next one finds.
+        # Until a poll has found nothing to be obeyed, any epoch may have obeyed what the next one finds.
         after = self._known.setdefault(run.spec.uid, -1)
-        return Ask(run.spec.uid, run.checkpoint, run.lineage, after, run.committed, wanted)
+        return PolledQuery(run.spec.uid, run.checkpoint, run.lineage, after, run.committed, wanted)
 
-    def _found(self, look: Look, runs: Sequence[QueryRun], asks: Sequence[Ask]) -> None:
-        for event in look.events:
+    def _found(self, result: PollResult, runs: Sequence[QueryRun], polled: Sequence[PolledQuery]) -> None:
+        for event in result.events:
             self._configuration = self._configuration.after([event])
             self._take(event, left=False)
-        if any(kinds()[event.kind].standing for event in look.events if event.kind in kinds()):
-            self._orders.configure(self._configuration)
+        if any(kinds()[event.kind].standing for event in result.events if event.kind in kinds()):
+            self._directives.configure(self._configuration)
         views = {run.spec.uid: _view(run) for run in runs}
-        for found in look.epochs:
+        for epoch in result.epochs:
             for event_id, one in list(self._open.items()):
-                said = found.outcomes.get(event_id)
-                if said is not None and found.query not in one.outcomes:
-                    one = one.with_outcome(found.query, said)
-                if not found.holds(one.event):
-                    one = one.seen(views[found.query], found.epoch, found.offsets)
-                if found.query in one.applied and found.query not in self._open[event_id].applied:
-                    self._put(one.event, one.first_step(found.query))
+                outcome = epoch.outcomes.get(event_id)
+                if outcome is not None and epoch.query not in one.outcomes:
+                    one = one.with_outcome(epoch.query, outcome)
+                if not epoch.holds(one.event):
+                    one = one.seen(views[epoch.query], epoch.epoch, epoch.offsets)
+                if epoch.query in one.applied and epoch.query not in self._open[event_id].applied:
+                    self._put(one.event, one.first_step(epoch.query))
                 self._open[event_id] = one
-        for ask in asks:
-            if look.events or ask.wanted:
-                # Its newest epoch may be planned and not committed: it is looked at again.
-                self._known[ask.query] = max([ask.after, *(one.epoch for one in look.epochs if one.query == ask.query)])
-                self._known[ask.query] = min(self._known[ask.query], ask.committed)
+        for asked in polled:
+            if result.events or asked.wanted:
+                # Its newest epoch may be planned and not committed: the next poll reads it again.
+                epochs = (one.epoch for one in result.epochs if one.query == asked.uid)
+                self._known[asked.uid] = min(max([asked.after, *epochs]), asked.committed)
             else:
-                self._known[ask.query] = ask.committed
+                self._known[asked.uid] = asked.committed
 
     def _take(self, event: Event, *, left: bool) -> None:
         """An event that is open.
@@ -208,8 +195,7 @@ class Controller:
             event: the event.
             left: whether an earlier start was to obey it.
         """
-        if self._rebuilds is not None:
-            self._rebuilds.take(event)
+        self._rebuilds.take(event)
         kind = kinds().get(event.kind)
         if event.kind in ("align", "release", "renamed"):
             self._put(event, Step("acknowledged", reason="see the events that it puts into force"))
@@ -224,7 +210,7 @@ class Controller:
         if event.kind == "drain" and not left:
             self._drained()
         if kind.where is not Where.EPOCH:
-            self._orders.take(event, kind, left=left, put=self._put)
+            self._directives.take(event, kind, left=left, put=self._put)
         if kind.where is not Where.DRIVER:
             self._open[event.event_id] = Progress(event)
             if str(event.sequence) in self._configuration.aligned:
@@ -232,9 +218,10 @@ class Controller:
 
     # -- what has come of them ----------------------------------------------------------------------------------------
 
-    def _settle(self, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
+    def _settle(self, waiting: Iterable[str]) -> None:
         if not self._open:
             return
+        runs = self._execution.runs
         views = [_view(run) for run in runs] + [QueryView(uid, frozenset(), Standing.ABLE) for uid in waiting]
         for event_id, one in list(self._open.items()):
             if one.event.kind == "drain":
@@ -250,12 +237,11 @@ class Controller:
 
     def _last_step(self, event_id: str, one: Progress, views: Sequence[QueryView]) -> Step | None:
         """What has finally come of an event, restarts included; None: not decided yet."""
-        if self._rebuilds is not None:
-            if self._rebuilds.pending(event_id):
-                return None
-            if (refusal := self._rebuilds.refusal(event_id)) is not None:
-                return refusal
-            one = replace(one, rebuilt=self._rebuilds.rebuilt(event_id))
+        if self._rebuilds.pending(event_id):
+            return None
+        if (refusal := self._rebuilds.refusal(event_id)) is not None:
+            return refusal
+        one = replace(one, rebuilt=self._rebuilds.rebuilt(event_id))
         for view in views:
             moved = one.restarted(view)
             if moved is not one:
@@ -292,26 +278,34 @@ class Controller:
     def close(self) -> None:
         """No further command comes."""
         self._worker.close()
-        self._orders.close()
-        if self._rebuilds is not None:
-            self._rebuilds.close()
+        self._directives.close()
+        self._rebuilds.close()
 
-    def conclude(self, runs: Sequence[QueryRun], state: State) -> None:
-        """The job has ended: a last look, and what has come of the events that it decides; on the upkeep's thread.
-
-        Args:
-            runs: the queries, as they have ended.
-            state: the job's.
-        """
+    def conclude(self, state: State) -> None:
+        """The job has ended: a last poll, and the outcome of the events that it decides; on the upkeep's thread."""
         deadline = time.monotonic() + 1.0
-        while self._looking and time.monotonic() < deadline:
+        while self._polling and time.monotonic() < deadline:
             time.sleep(0.005)
             self._worker.deliver()
-        for _ in range(2):  # the first may find new events, the second sees what has come of them
-            asks = [self._ask(run) for run in runs]
-            self._found(self._looks.look(asks), runs, asks)
-        self._settle(runs, ())
-        self._orders.conclude(state, self._put)
+        runs = self._execution.runs
+        for _ in range(2):  # the first may find new events, the second sees their outcome
+            polled = [self._polled(run) for run in runs]
+            self._found(self._poll.poll(polled), runs, polled)
+        self._settle(())
+        self._directives.conclude(state, self._put)
+
+
+def unread(control: ControlLog, run: QueryRun | None) -> str:
+    """What has kept a query from reading all that is there; "" for nothing. Reads the ledger; for any thread.
+
+    Args:
+        control: of the start.
+        run: the query; None: it is not built.
+    """
+    if run is None:
+        return ""
+    found = control.configuration().pauses_within(run.spec.uid, [source.uid for source in run.spec.sources])
+    return f"not all that is there was read: paused are {', '.join(found)}" if found else ""
 
 
 def _view(run: QueryRun) -> QueryView:

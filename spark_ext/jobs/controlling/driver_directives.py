@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import SparkExtError, TerminalError
 from spark_ext.masking import logger
@@ -16,8 +16,8 @@ from spark_ext.model.lifecycle import State
 from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.checkpointing.checkpoint_request import Request
-    from spark_ext.jobs.checkpointing.savepoint_requests import SavepointRequest
+    from spark_ext.jobs.checkpointing.savepoint_requests import CheckpointRequest
+    from spark_ext.jobs.controlling.actions import JobActions
     from spark_ext.model.configuration import Configuration
     from spark_ext.model.control_kinds import Kind
     from spark_ext.model.offsets import Json
@@ -30,75 +30,31 @@ LOST = "the driver ended before it was carried out"
 """Why a request of an earlier start has failed: the client may repeat it."""
 
 
-class Actions(Protocol):
-    """What the job can do."""
-
-    def stop(self) -> None:
-        """Stop the job; returns at once."""
-
-    def checkpoint(self, folder: str | None) -> Request:
-        """Ask for an aligned checkpoint, or for a savepoint that is one."""
-
-    def savepoint(self, folder: str) -> SavepointRequest:
-        """Ask for a savepoint at the newest consistent cut."""
-
-    def check_folder(self, folder: str, *, remote: bool) -> str:
-        """The folder of a savepoint, as the driver sees it; refuses one that cannot be used, or not over HTTP."""
-
-    def stack_dump(self, event_id: str) -> str:
-        """Write the stacks of the driver's threads; returns where. May take a second."""
-
-    def dump(self, event_id: str, *, heap: bool) -> str:
-        """Write the stacks of all processes, and the driver's heap if it is wanted; returns where. May take minutes."""
-
-    def set_log_levels(self, levels: dict[str, str], former: dict[str, str]) -> None:
-        """Set the levels of loggers, "" for the root; `former` are those that were set before."""
-
-    def set_checkpoint_settings(self, settings: dict[str, Any]) -> None:
-        """Put settings of checkpoints in the place of those of the job; {}: as the job was started with."""
-
-    def restart(self, event: Event) -> None:
-        """Restart queries at an epoch boundary; `restarted` says what has come of it."""
-
-    def restarted(self, event: Event) -> Step | None:
-        """What has come of a restart; None: it is under way."""
-
-
-@dataclass
+@dataclass(frozen=True)
 class _Waiting:
     event: Event
-    request: Request | SavepointRequest
+    request: CheckpointRequest
     begun: float
 
 
-class DriverOrders:
-    """Carries them out; for the coordinator's thread.
+class DriverDirectives:
+    """Carries them out; for the coordinator's thread."""
 
-    Args:
-        job: its name.
-        actions: of the job.
-        wake: called when something is done.
-    """
-
-    def __init__(self, job: str, actions: Actions, wake: Callable[[], None]) -> None:
+    def __init__(self, job: str, actions: JobActions, wake: Callable[[], None]) -> None:
         self._actions = actions
         self._waiting: list[_Waiting] = []
         self._restarts: list[Event] = []
         self._stops: list[Event] = []
-        self._worker = Worker(f"spark-ext-orders-{job}", wake)
+        self._worker = Worker(f"spark-ext-directives-{job}", wake)
         # Of its own, as it may take minutes; its thread starts with its first command.
-        self._dumper = Worker(f"spark-ext-dump-orders-{job}", wake)
+        self._dumper = Worker(f"spark-ext-dump-directives-{job}", wake)
         self._levels: dict[str, str] = {}
         self._settings: dict[str, Any] = {}
         self.stop_requested = ""
         """Who has asked an earlier start to stop; "" if nobody has."""
 
     def configure(self, configuration: Configuration) -> None:
-        """Put into force what stands: log levels and settings of checkpoints.
-
-        Args:
-            configuration: behind the newest event.
-        """
+        """Put into force what stands: log levels and settings of checkpoints."""
         slots = configuration.standing.get("log_level", {}).get(str(JOB), {})
         levels = {name: str(value["level"]) for name, value in slots.items()}
         if levels != self._levels:
@@ -178,7 +134,7 @@ class DriverOrders:
         path = event.value["path"]
         self._worker.do("the savepoint's folder", lambda: self._actions.check_folder(path, remote=event.remote), done)
 
-    def _wait(self, event: Event, request: Request | SavepointRequest, put: Put) -> None:
+    def _wait(self, event: Event, request: CheckpointRequest, put: Put) -> None:
         put(event, Step("applied"))
         self._waiting.append(_Waiting(event, request, time.monotonic()))
 
@@ -194,11 +150,7 @@ class DriverOrders:
         (worker or self._worker).do(event.kind, action, done)
 
     def tick(self, put: Put) -> None:
-        """Record what is done.
-
-        Args:
-            put: records a step.
-        """
+        """Record what is done."""
         self._worker.deliver()
         self._dumper.deliver()
         for one in [one for one in self._waiting if one.request.done.is_set()]:
@@ -211,12 +163,7 @@ class DriverOrders:
                 put(event, step)
 
     def conclude(self, state: State, put: Put) -> None:
-        """The job has ended.
-
-        Args:
-            state: its state.
-            put: records a step.
-        """
+        """The job has ended."""
         self.tick(put)
         for event in self._stops:
             put(event, Step("acknowledged", result={"state": state.value}))

@@ -1,7 +1,7 @@
 """Supervised restarts of queries at an epoch boundary, on request or when a key changes that their functions read.
 
 For the coordinator's thread, which it never blocks: what takes time is done by a worker. Events are taken up in their
-order, one after the other. At each one the queries that it concerns hold; they are built anew, all of them, before
+order, one after the other. At each one the queries that it concerns hold; all of them are built again before
 any is stopped. If one cannot be built, none is restarted, the event is rejected, and the key gets its former value
 again before the queries continue.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ext.control import holds, stamps
@@ -30,6 +29,8 @@ from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
+    from spark_ext.jobs.ending import EndRequest
+    from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.model.offsets import Json
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
@@ -43,24 +44,51 @@ KINDS = ("restart", "set_config", "release")
 """Kinds of events at which a query may hold."""
 
 
-@dataclass
 class _Change:
-    """An event at which queries may hold."""
+    """An event at which queries may hold.
 
-    event: Event
-    subject: Event
-    """The event that takes effect: itself, or the aligned one that it releases."""
-    before: Configuration = NOTHING
-    after: Configuration = NOTHING
-    only: QueryRun | None = None
-    """The query that came late; None: all."""
-    runs: list[QueryRun] = field(default_factory=list)
-    """Those that hold at it."""
-    able: list[QueryRun] = field(default_factory=list)
-    """Those of them that can be restarted."""
-    restarts: dict[str, BoundaryRestart] = field(default_factory=dict)
-    ready: bool = False
-    """Whether it is known which queries are restarted."""
+    Args:
+        event: the event.
+        subject: the event that takes effect: itself, or the aligned one that it releases.
+        only: the queries that may hold at it, if not all: one that came late.
+        before: what was in force before it, of a change that others have passed.
+        after: what is behind it.
+    """
+
+    def __init__(
+        self,
+        event: Event,
+        subject: Event,
+        only: Sequence[QueryRun] = (),
+        before: Configuration = NOTHING,
+        after: Configuration = NOTHING,
+    ) -> None:
+        self.event, self.subject, self.only, self.before, self.after = event, subject, only, before, after
+        self.runs: tuple[QueryRun, ...] = ()
+        """Those that hold at it."""
+        self.able: tuple[QueryRun, ...] = ()
+        """Those of them that can be restarted."""
+        self.restarts: dict[str, BoundaryRestart] = {}
+        self.ready = False
+        """Whether it is known which queries are restarted."""
+
+    def apply(self, before: Configuration) -> Configuration:
+        """It is the next one; returns what is in force behind it."""
+        self.before, self.after = before, before.after([self.event])
+        return self.after
+
+    def hold(self, candidates: Sequence[QueryRun]) -> None:
+        """Find the queries that hold at it."""
+        self.runs = tuple(run for run in candidates if self.concerns(run))
+        self.able = tuple(run for run in self.runs if not _cannot(run))
+
+    def decide(self, *, known: bool) -> None:
+        """Whether it is known by now which queries are restarted."""
+        self.ready = known
+
+    def late(self, run: QueryRun) -> _Change:
+        """It, for a query that was built while it came."""
+        return _Change(self.event, self.subject, (run,), self.before, self.after)
 
     @property
     def event_id(self) -> str:
@@ -87,9 +115,8 @@ class Rebuilds:
         context: the job's.
         control: accepts events, with the fence of this incarnation.
         configuration: in force when the queries were built.
-        runs: the queries.
-        waiting: queries that are not built yet.
-        stopping: whether the job has been asked to stop.
+        execution: the queries.
+        request: whether the job has been asked to stop.
         clock: s; that of the queries.
     """
 
@@ -98,18 +125,12 @@ class Rebuilds:
         context: JobContext,
         control: ControlLog,
         configuration: Configuration,
-        runs: Callable[[], Sequence[QueryRun]],
-        waiting: Callable[[], Sequence[str]],
-        stopping: Callable[[], bool],
+        execution: ExecutionGraph,
+        request: EndRequest,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._context = context
-        self._control = control
-        self._configuration = configuration
-        self._runs = runs
-        self._waiting = waiting
-        self._stopping = stopping
-        self._clock = clock
+        self._context, self._control, self._configuration = context, control, configuration
+        self._execution, self._request, self._clock = execution, request, clock
         self._worker = Worker(f"spark-ext-rebuilds-{context.job}", context.wake.set)
         self._left: deque[_Change] = deque()
         self._current: _Change | None = None
@@ -118,7 +139,7 @@ class Rebuilds:
         self._known: set[str] = set()
         self._aligned: dict[int, Event] = {}
         self._wanted: dict[str, Step | None] = {}
-        """Restarts that were requested, and what has come of them."""
+        """Restarts that were requested, and their outcome."""
         self._refused: dict[str, Step] = {}
         self._rebuilt: dict[str, dict[str, Rebuilt]] = {}
         self._put_back: set[str] = set()
@@ -127,11 +148,7 @@ class Rebuilds:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def resume(self, refused: Mapping[str, Step]) -> None:
-        """Take up what an earlier start has refused.
-
-        Args:
-            refused: by event, what has come of it.
-        """
+        """Take up what an earlier start has refused."""
         self._refused.update(refused)
 
     def take(self, event: Event) -> None:
@@ -149,19 +166,19 @@ class Rebuilds:
             ConfigurationError: the query that it is addressed to cannot be restarted.
         """
         if event.target.scope is Scope.QUERY:
-            run = next((run for run in self._runs() if run.spec.uid == event.target.uid), None)
+            run = self._execution.find(event.target.uid)
             wrong = "waits for others to finish, and does not run yet" if run is None else _cannot(run)
             if wrong:
                 raise ConfigurationError(
                     f"query '{event.target.uid}' {wrong}",
                     operator=f"job '{self._context.job}', query '{event.target.uid}'",
                     kept="the job continues as it was",
-                    do="nothing: there is nothing to restart",
+                    do="nothing: a restart would change nothing",
                 )
         self._wanted[event.event_id] = None
 
     def restarted(self, event: Event) -> Step | None:
-        """What has come of a requested restart; None: it is under way."""
+        """The outcome of a requested restart; None: it is under way."""
         return self._wanted.get(event.event_id)
 
     def pending(self, event_id: str) -> bool:
@@ -180,13 +197,9 @@ class Rebuilds:
     # -- the coordinator's thread -------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Take in what the worker has brought, and go on.
-
-        Args:
-            now: s, on the clock.
-        """
+        """Take in what the worker has brought, and go on; `now` is s, on the clock."""
         self._worker.deliver()
-        if self._stopping():
+        if self._request.stopping:
             return  # what is open is obeyed by the next start
         self._meet_late_ones()
         while self._current is None and self._left:
@@ -197,25 +210,19 @@ class Rebuilds:
 
     def _meet_late_ones(self) -> None:
         """Queries that were built while an event came may hold at one that all others have passed."""
-        for run in self._runs():
+        for run in self._execution.runs:
             if run.spec.uid not in self._known:
                 self._known.add(run.spec.uid)
-                missed = [
-                    _Change(one.event, one.subject, one.before, one.after, only=run)
-                    for one in self._past
-                    if one.concerns(run)
-                ]
+                missed = [one.late(run) for one in self._past if one.concerns(run)]
                 self._left.extendleft(reversed(missed))
 
     def _begin(self, change: _Change, now: float) -> None:
-        if change.only is None:
-            change.before, change.after = self._configuration, self._configuration.after([change.event])
-            self._configuration = change.after
-            if self._waiting():
+        if not change.only:
+            self._configuration = change.apply(self._configuration)
+            if self._execution.waiting:
                 self._past.append(change)
-        candidates = self._runs() if change.only is None else (change.only,)
-        change.runs = [run for run in candidates if change.concerns(run)]
-        change.able = able = [run for run in change.runs if not _cannot(run)]
+        change.hold(change.only or self._execution.runs)
+        able = change.able
         requested = change.event.kind == "restart"
         if requested and change.event.event_id in self._wanted and not able:
             self._wanted[change.event.event_id] = Step("rejected", reason="no query of the job runs")
@@ -258,7 +265,7 @@ class Rebuilds:
                 wanted = BoundaryRestart(change.event.sequence, by, now, spec or run.spec, prepare)
                 change.restarts[run.spec.uid] = wanted
                 run.restart_at(wanted)
-        change.ready = True
+        change.decide(known=True)
         self._release(change, [run for run in change.runs if run.spec.uid not in specs])
 
     def _conclude(self, change: _Change) -> None:
@@ -284,7 +291,7 @@ class Rebuilds:
 
     def _refuse(self, change: _Change, step: Step) -> None:
         """The queries continue as they were: the key gets its former value before they do."""
-        change.ready = False
+        change.decide(known=False)
 
         def put_back() -> Event | None:
             return None if change.event_id in self._put_back else self._former(change, step)
@@ -293,7 +300,7 @@ class Rebuilds:
             if isinstance(outcome.error, FencedError):
                 raise outcome.error
             if outcome.error is not None:
-                log.warning("a key has not got its former value again: %s", outcome.error)
+                log.warning("could not restore the previous value of a key: %s", outcome.error)
             elif outcome.value is not None:
                 self._put_back.add(outcome.value.event_id)
             if change.event.kind == "restart":
@@ -306,7 +313,7 @@ class Rebuilds:
         self._worker.do("a former value", put_back, done)
 
     def _former(self, change: _Change, step: Step) -> Event | None:
-        """Have the event accepted that gives a key the value that it had before; it keeps what has come of this one."""
+        """Have the event accepted that gives a key the value that it had before; it keeps the outcome of this one."""
         changed = changed_key(change.event, change.aligned)
         if changed is None:
             return None
@@ -340,7 +347,7 @@ class Rebuilds:
 
         def released(outcome: Outcome[None]) -> None:
             if isinstance(outcome.error, OSError):
-                log.warning("queries that stand still are released later: %s", outcome.error)
+                log.warning("could not release queries that stand still; will retry: %s", outcome.error)
                 self._worker.do("a release", release, released)
             else:
                 outcome.result()

@@ -1,4 +1,4 @@
-"""A query that is rebuilt while it runs: what it may become, and what has to be done before it starts."""
+"""A query that is built again while it runs: what it may become, and what has to be done before it starts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
 def rebuilt(before: QuerySpec, checkpoint: str, values: Mapping[str, Json], sequence: int) -> QuerySpec:
     """A query built with another configuration, if it can take the place of the one that runs. May take seconds.
-
-    Args:
-        before: as it runs.
-        checkpoint: path or URI of its checkpoint directory.
-        values: the user's configuration.
-        sequence: of the last control event in it.
 
     Raises:
         ConfigurationError: it reads or writes something else, or cannot continue from the checkpoint.
@@ -90,16 +84,7 @@ def prepared(run: QueryRun, after: QuerySpec | None, context: JobContext) -> Cal
 
 
 def as_planned(spec: QuerySpec, state: str) -> QuerySpec | None:
-    """The query with which an epoch was planned that an earlier start has not committed, if it differs.
-
-    Args:
-        spec: the query as it is to run.
-        state: path or URI of the state directory.
-
-    Raises:
-        OSError: the checkpoint cannot be read.
-        Exception: what the user's function raises.
-    """
+    """The query with which an epoch was planned that an earlier start has not committed, if it differs."""
     if spec.built is None:
         return None
     checkpoint = checkpoint_of(state, spec.uid)

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from spark_ext.checkpoints.unaligned import Held, Logged, QueryLook, Taken, Unaligned, held_positions
+from spark_ext.checkpoints.unaligned import Held, QueryLook, Taken, Unaligned, held_positions
 from spark_ext.errors import RESET, CheckpointError, CommitError, FencedError, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import parts
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeMaster
     from spark_ext.exchange.descriptor import Descriptor
     from spark_ext.exchange.entries import LogState
+    from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
 
 log = logger("spark_ext.job")
 
@@ -63,39 +65,31 @@ class Exchanges:
     """Registers consumers and releases rows. Its methods are for the coordinator's thread; `tick` does not block.
 
     Args:
-        links: the exchanges.
         context: the job's.
+        execution: its queries.
+        links: the exchanges.
         finished: whether a query has finished, be it in the job or not.
-        gated: whether there are queries that are not built yet.
-        graph: the job's.
-        older: reads the committed epochs that Spark still has of a query.
-        anew: lineage, by exchange, of producers that are not built yet and have written nothing in it.
+        restarted: lineage, by exchange, of producers that are not built yet and have written nothing in it.
+        follow: given the views after each look at the exchanges, on the thread that has looked: must not raise.
     """
 
     def __init__(
         self,
-        links: Sequence[Link],
         context: JobContext,
+        execution: ExecutionGraph,
+        links: Sequence[Link],
         finished: Callable[[str], bool],
-        *,
-        gated: bool,
-        graph: JobGraph,
-        older: Callable[[str], Logged],
-        anew: Mapping[str, int] | None = None,
+        restarted: Mapping[str, int],
+        follow: Callable[[Mapping[str, ExchangeView]], None],
     ) -> None:
         self.newest: Taken | None = None
         """The newest consistent cut of the job; None before the first one, and in a job without exchanges."""
-        self.graph = graph
-        """The job's, as far as its queries are built."""
-        self.follower: Callable[[Mapping[str, ExchangeView]], None] | None = None
-        """Given the views after each look at the exchanges, on the thread that has looked: must not raise."""
-        self._unaligned = Unaligned(older)
+        self._unaligned = Unaligned(execution.logged)
         self._views: dict[str, ExchangeView] = {}
-        self._gated = gated
-        self._anew = dict(anew or {})
         self._links = {link.name: link for link in links}
-        self._context = context
-        self._finished = finished
+        self._context, self._execution = context, execution
+        self._finished, self._restarted, self._follow = finished, restarted, follow
+        self._gated = bool(execution.waiting)
         self._worker = Worker(f"spark-ext-exchanges-{context.job}", context.wake.set)
         self._masters: dict[str, ExchangeMaster] = {}
         self._lock = threading.Lock()
@@ -112,6 +106,13 @@ class Exchanges:
     def links(self) -> tuple[Link, ...]:
         """All exchanges."""
         return tuple(self._links.values())
+
+    def read_by(self, run: QueryRun) -> dict[str, str]:
+        """The exchange of each source of a query that reads one; "" for one that was sealed before."""
+        named = {reader.uid: reader.exchange for reader in self._execution.graph[run.spec.uid].reads}
+        # An exchange whose producer has finished, and has left the job, is not in the graph. Nor is one whose producer
+        # is not built yet: nobody delivers a barrier to its readers.
+        return dict.fromkeys(run.spec.fed & self.ended_readers, "") | named
 
     def add(self, links: Sequence[Link]) -> None:
         """A query has been built, and with it more is known; for the thread of any query's start."""
@@ -136,8 +137,8 @@ class Exchanges:
             who = f"exchange '{link.name}'"
             at, mark, job_id = time.time_ns() // 1_000_000, self._mark, self._context.job_id
             if master.describe() is not None:
-                if link.name in self._anew:
-                    begun = partial(decisions.begin_anew_entry, lineage=self._anew[link.name])
+                if link.name in self._restarted:
+                    begun = partial(decisions.begin_anew_entry, lineage=self._restarted[link.name])
                     master.log.append(partial(begun, mark=mark, job_id=job_id, who=who, at=at), self._writer)
                 if master.log.look().sealed is not None:
                     with self._lock:
@@ -215,13 +216,12 @@ class Exchanges:
 
     # -- release ------------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float, looks: Callable[[], Mapping[str, QueryLook]], held: Callable[[], Held] = dict) -> None:
+    def tick(self, now: float, held: Callable[[], Held]) -> None:
         """Begin to release what is due.
 
         Args:
             now: s, monotonic.
-            looks: at each query, as it is now.
-            held: by query, the offsets that it has in a checkpoint which is not complete, as far as they are known now.
+            held: by query, the offsets that are known now of a checkpoint which is not complete.
 
         Raises:
             FencedError: a newer incarnation has claimed an exchange.
@@ -232,7 +232,7 @@ class Exchanges:
             self._at = now
             # All as of this moment: a query that is built meanwhile is in none, and what a query delivers meanwhile is
             # not before these looks.
-            found, graph, kept = looks(), self.graph, held()
+            found, graph, kept = self._execution.looks(), self._execution.graph, held()
             self._worker.do("a release of exchanges", lambda: self.release(found, graph, kept), self._released)
 
     def _released(self, outcome: Outcome[Taken | None]) -> None:
@@ -261,14 +261,14 @@ class Exchanges:
             action: gets the cut, and a view of each exchange that is there; on the worker's thread.
             then: gets its outcome, on the coordinator's thread.
         """
-        graph = self.graph
+        graph = self._execution.graph
 
         def work() -> T:
             with self._releasing:
                 there, taken = self._cut(looks, graph)
                 if isinstance(taken, NotNow):
                     raise CheckpointError(
-                        f"there is no consistent cut now: {taken}",
+                        f"no cut is consistent now: {taken}",
                         operator=f"job '{self._context.job}'",
                         kept="all committed epochs; the job continues",
                         do="try again later",
@@ -280,32 +280,30 @@ class Exchanges:
     def _cut(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> tuple[dict[str, ExchangeView], Taken | NotNow]:
         views = {link.name: self._view(link) for link in self._links.values()}
         there = {name: view for name, view in views.items() if view.look()}
-        if self.follower is not None:
-            self.follower(there)
+        self._follow(there)
         missing = next((name for name in graph.exchanges if name not in there), None)
         if missing is not None:
             return there, NotNow(Reason.STARTING, graph.producer(missing))
         return there, self._unaligned.take(graph, looks, there)
 
-    def release(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held | None = None) -> Taken | None:
+    def release_late(self) -> None:
+        """The job has ended: the last release."""
+        self.release(self._execution.looks(), self._execution.graph, {})
+
+    def release(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held) -> Taken | None:
         """Release what no consumer needs: what lies before the newest consistent cut, and before what is held.
 
         A cut may be behind what consumers have committed, and a checkpoint may begin from there.
 
-        Args:
-            looks: at each query.
-            graph: the job's, with these queries.
-            held: see `tick`.
-
         Returns:
-            The cut; None when there is none now.
+            The cut; None if none is consistent now.
 
         Raises:
             FencedError: a newer incarnation has claimed an exchange.
             OSError: an exchange cannot be read or written.
         """
         with self._releasing:
-            return self._release_all(looks, graph, held or {})
+            return self._release_all(looks, graph, held)
 
     def _release_all(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held) -> Taken | None:
         there, taken = self._cut(looks, graph)

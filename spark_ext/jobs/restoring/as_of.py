@@ -40,11 +40,8 @@ class AsOf:
     def read(self, sink: str) -> DataFrame:
         """The rows of an output; reads the table's version of that time.
 
-        Args:
-            sink: uid of a `delta_2pc` sink.
-
         Raises:
-            ConfigurationError: there is no such output, or its past cannot be read.
+            ConfigurationError: the output is unknown, or its past cannot be read.
             CheckpointError: the table there now is another one, or no longer has the version.
         """
         position = self.positions.get(sink)
@@ -95,15 +92,8 @@ class AsOf:
 def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int, specs: Sequence[QuerySpec]) -> AsOf:
     """The outputs at a checkpoint.
 
-    Args:
-        spark: the session.
-        job: its name.
-        ledger: the job's.
-        number: of the checkpoint.
-        specs: the queries of the job, of which some may not have been there.
-
     Raises:
-        CheckpointError: there is no such checkpoint, or it is not aligned.
+        CheckpointError: the checkpoint is unknown, or not aligned.
         StateError, StorageError: the ledger cannot be read.
     """
     rows = ledger.table(CheckpointRow).rows([("checkpoint_id", "=", number), ("query", "=", "")])
@@ -112,7 +102,7 @@ def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int, specs: Seq
     if done is None:
         statuses = ", ".join(sorted({row.status for row in rows}))
         raise CheckpointError(
-            f"there is no completed checkpoint {number} of the whole job" + (f": it is {statuses}" if rows else ""),
+            f"the whole job has no completed checkpoint {number}" + (f": it is {statuses}" if rows else ""),
             operator=who,
             kept="nothing was changed",
             do="use a number that job.checkpoint() returned; job.ledger.checkpoints() lists all",

@@ -41,7 +41,7 @@ def savepoint_of_stopped(spark: SparkSession, composition: Composition, ledger: 
 
     Raises:
         StateError: the job runs, was never started, or has changed since.
-        CheckpointError: there is no consistent cut.
+        CheckpointError: no cut is consistent.
         ConfigurationError: the folder is not empty.
         OSError, StorageError: something cannot be read or written.
     """
@@ -72,9 +72,9 @@ def savepoint_of_stopped(spark: SparkSession, composition: Composition, ledger: 
 
 def _cut(composition: Composition, ledger: Ledger, incarnation: Incarnation) -> Cutting:
     memory = JobMemory.read(ledger)
-    specs, gated = opened(composition, memory, incarnation.number)
+    specs, gated = opened(composition, memory, incarnation.number, composition.stored_configuration())
     waiting = [gate.uid for gate in gated]
-    check_past(composition.job, memory, ledger, specs, composition.wishes, incarnation, waiting)
+    check_past(composition.job, memory, ledger, specs, composition.declared, incarnation, waiting)
     graph = checked_graph(composition, specs, gated, memory)
     links = links_of(composition, specs, waiting=bool(gated))
     members = [Member.of_memory(spec, memory, composition.state) for spec in specs]
@@ -88,7 +88,7 @@ def _cut(composition: Composition, ledger: Ledger, incarnation: Incarnation) -> 
     taken = Unaligned(lambda query: logged[query]()).take(graph, looks, views)
     if isinstance(taken, NotNow):
         raise CheckpointError(
-            f"there is no consistent cut: {taken}",
+            f"no cut is consistent: {taken}",
             operator=f"job '{composition.job}'",
             kept="everything is unchanged",
             do="start the job once and stop it, and try again",

@@ -20,7 +20,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.starting.flow import opened
 from spark_ext.jobs.starting.identity import unknown
 from spark_ext.jobs.starting.recorded_past import check_past
-from spark_ext.jobs.starting.start import start_job
+from spark_ext.jobs.starting.start import StartOptions, start_job
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.jobs.composition import Composition
-    from spark_ext.jobs.coordinator import Coordinator
     from spark_ext.ledger import Ledger
     from spark_ext.settings import JobSettings
 
@@ -73,7 +72,7 @@ def rescale(
         timeout: seconds in which epochs that were interrupted are completed; None: as long as it takes.
 
     Raises:
-        ConfigurationError: there is no such query, or the number is not positive.
+        ConfigurationError: the query is unknown, or the number is not positive.
         StateError: the job runs, has changed, or the query has no state, an epoch in doubt, or an operator that Spark
             cannot repartition; or its target is not what it was.
         FencedError: a newer start has claimed the query's target.
@@ -119,9 +118,9 @@ def rescale(
         backend_of(spark).settle_state(spark, place)
         complete(place)
         memory = JobMemory.read(ledger)
-        specs, gated = opened(composition, memory, incarnation.number)
+        specs, gated = opened(composition, memory, incarnation.number, composition.stored_configuration())
         waiting = [gate.uid for gate in gated]
-        elsewhere = check_past(composition.job, memory, ledger, specs, composition.wishes, incarnation, waiting)
+        elsewhere = check_past(composition.job, memory, ledger, specs, composition.declared, incarnation, waiting)
         require_state(place, _settled(SparkLog(place), who), who)
         spec = next((one for one in specs if one.uid == query), None)
         if spec is None:
@@ -170,18 +169,7 @@ def complete_epochs(
         SparkExtError: the start was refused, or a query has failed.
     """
     log = SparkLog(checkpoint_of(composition.state, query))
-    coordinators: list[Coordinator] = []
-    start_job(
-        spark,
-        composition.job,
-        ledger,
-        composition,
-        settings,
-        takeover=False,
-        hold=True,
-        announce=lambda context, coordinator: coordinators.append(coordinator),
-    )
-    (coordinator,) = coordinators
+    coordinator = start_job(spark, composition.job, ledger, composition, settings, StartOptions(hold=True))
     try:
         while _in_doubt(log) and not _expired(limit) and not coordinator.join(LOOK_EVERY_S):
             pass
@@ -192,8 +180,10 @@ def complete_epochs(
         raise coordinator.failure
 
 
-def _missing(who: str) -> StateError:
-    return StateError("the query is not in the job", operator=who, kept=KEPT, do="add it, as it was, and rescale then")
+def _missing(operator: str) -> StateError:
+    return StateError(
+        "the query is not in the job", operator=operator, kept=KEPT, do="add it, as it was, and rescale then"
+    )
 
 
 def _context(spark: SparkSession, composition: Composition, settings: JobSettings, writer: LedgerWriter) -> JobContext:
@@ -211,9 +201,11 @@ def _context(spark: SparkSession, composition: Composition, settings: JobSetting
     )
 
 
-def _refuse_finished(memory: JobMemory, query: str, who: str) -> None:
+def _refuse_finished(memory: JobMemory, query: str, operator: str) -> None:
     if memory.of(query).finished:
-        raise StateError("the query has finished", operator=who, kept=KEPT, do="nothing: it is never started again")
+        raise StateError(
+            "the query has finished", operator=operator, kept=KEPT, do="nothing: it is never started again"
+        )
 
 
 def _expired(limit: float | None) -> bool:
@@ -225,14 +217,14 @@ def _in_doubt(log: SparkLog) -> bool:
     return planned is not None and (committed is None or planned > committed)
 
 
-def _settled(log: SparkLog, who: str) -> int:
+def _settled(log: SparkLog, operator: str) -> int:
     planned, committed = log.newest_offsets(), log.newest_commit()
     if committed is None:
-        raise StateError("the query has committed no epoch", operator=who, kept=KEPT, do="start the job first")
+        raise StateError("the query has committed no epoch", operator=operator, kept=KEPT, do="start the job first")
     if planned is not None and planned > committed:
         raise StateError(
             f"epoch {planned} is planned and not committed: its rows would be written again under another number",
-            operator=who,
+            operator=operator,
             kept=KEPT,
             do="start the job until that epoch is committed, stop it, and rescale then",
         )

@@ -1,4 +1,4 @@
-"""Restoring a job from a savepoint, in place or as another job: steps, each of which is a row of the ledger.
+"""Restoring a job from a savepoint, in place or as another job: in steps, each a row of the ledger.
 
 1. BEGUN: the number of the new lineage is taken, and never used again. From here on the job cannot be started.
 2. CLAIMED: targets and exchanges refuse what drivers of earlier starts may still commit.
@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.savepoint import Savepoint, child, exchange_folder, read_savepoint
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.checkpointing.retained import retained
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.restoring.restore_checks import Comparison, saved_name
 from spark_ext.jobs.restoring.restore_targets import Target, Targets, interrupted_restores
@@ -66,17 +68,30 @@ class Step(str, Enum):
     FLAGS = "flags"
 
 
-class Restore:
-    """One restore of a job. For one thread.
+def restore(
+    spark: SparkSession,
+    composition: Composition,
+    ledger: Ledger,
+    savepoint: str | Path | int,
+    accept_duplicates: Collection[str],
+    state_partitions: Mapping[str, int],
+) -> None:
+    """Restore a job; it is started afterwards, as always. For the arguments see `Job.restore`.
 
-    Args:
-        spark: the session.
-        composition: the job's queries and exchanges.
-        ledger: the job's.
-        path: of the savepoint.
-        accept_duplicates: uids of sinks whose targets keep what they received after the savepoint, and get it again.
-        state_partitions: by query, the number of partitions that its state is to have.
+    Raises:
+        StateError: the savepoint is missing, not complete, damaged or another job's; or the job runs, has changed, or
+            has a target that is not what it was.
+        ConfigurationError: a target cannot be put back, or the job was changed in another way.
+        FencedError, StorageError, OSError: a step failed. The restore is then repeated with the same call.
     """
+    if isinstance(savepoint, int):
+        savepoint = retained(composition.job, composition.state, savepoint)
+    accepted = (accept_duplicates,) if isinstance(accept_duplicates, str) else accept_duplicates
+    _Restore(spark, composition, ledger, str(savepoint), frozenset(accepted), state_partitions).run()
+
+
+class _Restore:
+    """One restore of a job. For one thread."""
 
     def __init__(
         self,
@@ -84,27 +99,14 @@ class Restore:
         composition: Composition,
         ledger: Ledger,
         path: str,
-        *,
-        accept_duplicates: Collection[str] = (),
-        state_partitions: Mapping[str, int] | None = None,
+        accepted: frozenset[str],
+        partitions: Mapping[str, int],
     ) -> None:
         self._spark, self._composition, self._ledger, self._path = spark, composition, ledger, path
-        self._accepted = frozenset(accept_duplicates)
-        self._partitions = dict(state_partitions or {})
+        self._accepted, self._partitions = accepted, partitions
         self._job, self._state = composition.job, composition.state
 
-    def run(self) -> Savepoint:
-        """Restore the job; it is started afterwards, as always.
-
-        Returns:
-            The savepoint.
-
-        Raises:
-            StateError: the savepoint is missing, not complete, damaged or another job's; or the job runs, has changed,
-                or has a target that is not what it was.
-            ConfigurationError: a target cannot be put back, or the job was changed in another way.
-            FencedError, StorageError, OSError: a step failed. The restore is then repeated with the same call.
-        """
+    def run(self) -> None:
         saved = read_savepoint(self._path)
         memory = JobMemory.read(self._ledger)
         in_place = any(row.job_id == saved.about.job_id for row in self._ledger.jobs())
@@ -157,7 +159,6 @@ class Restore:
                 states.discard()
         finally:
             writer.end("restore")
-        return saved
 
     @property
     def _who(self) -> str:
@@ -186,10 +187,10 @@ class Restore:
         specs, waiting = list(composition.specs), []
         finished = {name for name, part in saved.metadata.queries.items() if part.finished}
         queries = {*composition.uids, *(uid for gate in composition.gates for uid in gate.after)}
-        names = {uid: saved_name(uid, saved, composition.wishes) for uid in queries}
+        names = {uid: saved_name(uid, saved, composition.declared) for uid in queries}
         for gate in composition.gates:
             if {names[uid] for uid in gate.after} <= finished and names[gate.uid] in saved.definitions:
-                specs.append(composition.build(gate, specs))
+                specs.append(composition.build(gate, specs, composition.stored_configuration()))
             else:
                 waiting.append(gate)
         given = {spec.uid: definition_of(spec) for spec in specs}
@@ -198,21 +199,17 @@ class Restore:
         sealed = frozenset(name for name, part in saved.metadata.exchanges.items() if part.sealed)
         graph = composition.graph(specs, waiting, left, sealed)
         late = frozenset(gate.uid for gate in waiting)
-        return Comparison(self._job, saved, given, late, graph, composition.wishes, in_place, self._accepted)
+        return Comparison(self._job, saved, given, late, graph, composition.declared, in_place, self._accepted)
 
     def _that_wrote(self, memory: JobMemory) -> tuple[QuerySpec, ...]:
-        """The queries of the job, and of those that wait for others as of the savepoint those that have begun since.
-
-        Raises:
-            StateError: one of these cannot be built.
-        """
+        """The queries of the job, and of those that wait for others as of the savepoint those that have begun since."""
         found = list(self._specs)
         for gate in self._waiting:
-            former = self._composition.wishes.renamed.get(gate.uid, gate.uid)
+            former = self._composition.declared.renamed.get(gate.uid, gate.uid)
             if not (memory.knows(gate.uid) or memory.knows(former)):
                 continue
             try:
-                found.append(self._composition.build(gate, found))
+                found.append(self._composition.build(gate, found, self._composition.stored_configuration()))
             except SparkExtError:
                 raise
             except Exception as problem:

@@ -7,23 +7,16 @@ from dataclasses import dataclass
 
 from spark_ext.checkpoints.savepoint import UNCHANGED, Savepoint
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError
-from spark_ext.jobs.change_declarations import Wishes
-from spark_ext.jobs.composition import SINK
+from spark_ext.jobs.composition import SINK, ChangeDeclarations
 from spark_ext.model.changes import Change, compare
 from spark_ext.model.checkpoint_metadata import QueryMetadata
 from spark_ext.model.dag import JobGraph
 from spark_ext.model.definitions import QueryDefinition, Role
 
 
-def saved_name(query: str, saved: Savepoint, wishes: Wishes) -> str:
-    """The name that a query of the job has in the savepoint, if it is there at all.
-
-    Args:
-        query: the query.
-        saved: the savepoint.
-        wishes: what the user has said of changes.
-    """
-    return query if query in saved.metadata.queries else wishes.renamed.get(query, query)
+def saved_name(query: str, saved: Savepoint, declared: ChangeDeclarations) -> str:
+    """The name that a query of the job has in the savepoint, if it is there at all."""
+    return query if query in saved.metadata.queries else declared.renamed.get(query, query)
 
 
 @dataclass(frozen=True)
@@ -37,7 +30,7 @@ class Comparison:
     waiting: frozenset[str]
     """Those that wait for the end of others."""
     graph: JobGraph
-    wishes: Wishes
+    declared: ChangeDeclarations
     in_place: bool
     """Whether the job is the one that the savepoint was taken of; another one writes elsewhere."""
     duplicates: frozenset[str] = frozenset()
@@ -48,7 +41,7 @@ class Comparison:
         """The name in the savepoint of each query of the job that is in it."""
         found = {}
         for query in (*self.given, *self.waiting):
-            name = saved_name(query, self.saved, self.wishes)
+            name = saved_name(query, self.saved, self.declared)
             if name in self.saved.metadata.queries:
                 found[query] = name
         return found
@@ -82,9 +75,6 @@ class Comparison:
 
         The copy's targets have numbers of versions and epochs that those of this state have too, with other rows.
 
-        Args:
-            starts: random numbers of the starts that the ledger remembers.
-
         Raises:
             StateError: none of them took the savepoint.
         """
@@ -105,10 +95,6 @@ class Comparison:
 
         Without a position all is taken away that the sink has ever committed, which is right for a target that was not
         there yet; but the query continues behind the epochs that it had committed.
-
-        Args:
-            query: a query of the job.
-            uid: its sink's.
 
         Raises:
             StateError: the savepoint does not say where the target was.
@@ -141,7 +127,7 @@ class Comparison:
         there = set(self.names.values())
         for name, part in self.saved.metadata.queries.items():
             begun = part.finished or part.epoch is not None
-            if begun and name not in there and name not in self.wishes.removed:
+            if begun and name not in there and name not in self.declared.removed:
                 state = "had finished" if part.finished else f"had committed epoch {part.epoch}"
                 yield StateError(
                     f"query '{name}' is in the savepoint, where it {state}, and is not in the job",
@@ -176,7 +162,7 @@ class Comparison:
                 continue
             if not change.acceptable:
                 yield self._refused(query, change)
-            elif change.role is Role.SINK or change.key not in self.wishes.accepted.get(query, ()):
+            elif change.role is Role.SINK or change.key not in self.declared.accepted.get(query, ()):
                 yield self._unaccepted(query, change)
 
     def _same_target(self, query: str) -> Iterator[SparkExtError]:

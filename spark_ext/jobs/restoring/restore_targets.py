@@ -51,7 +51,7 @@ class Target:
     position: Any
     """Where it was at the cut."""
     untouched: bool
-    """Whether nothing can have been committed to it since, as far as the state knows."""
+    """Whether nothing can have been committed to it since, by what the state knows."""
     lineage: int = 0
     """The query's, before the restore."""
     query_id: str | None = None
@@ -88,14 +88,7 @@ class Target:
 
 
 class Targets:
-    """The targets of a job that is restored in place.
-
-    Args:
-        job: its name.
-        state: its state directory.
-        ledger: its ledger.
-        comparison: it and the savepoint.
-    """
+    """The targets of a job that is restored in place."""
 
     def __init__(self, job: str, state: str, ledger: Ledger, comparison: Comparison) -> None:
         self._job, self._state, self._ledger, self._comparison = job, state, ledger, comparison
@@ -139,7 +132,7 @@ class Targets:
 
     def _names(self, query: str) -> tuple[str, ...]:
         """The names under which a query may have run, the present one first."""
-        other = (self._comparison.names.get(query), self._comparison.wishes.renamed.get(query))
+        other = (self._comparison.names.get(query), self._comparison.declared.renamed.get(query))
         return tuple(dict.fromkeys((query, *(name for name in other if name is not None))))
 
     def _logs(self, names: Sequence[str]) -> list[SparkLog]:
@@ -163,12 +156,7 @@ class Targets:
         return [*(one for one in moved[:-1] if one), [*moved[-1], self._state]]
 
     def left_out(self, specs: Sequence[QuerySpec], memory: JobMemory) -> tuple[str, ...]:
-        """The queries that have written, and whose targets are not put back: they are not in the job.
-
-        Args:
-            specs: as for `find`.
-            memory: what the ledger remembers of them.
-        """
+        """The queries that have written, and whose targets are not put back: they are not in the job."""
         here = {name for spec in specs for name in self._names(spec.uid)}
         found = []
         for name in sorted(memory.names | {query for query, _ in memory.left_out}):
@@ -188,7 +176,7 @@ class Targets:
         """
         for name in self.left_out(specs, memory):
             known = memory.of(name)
-            if name in self._comparison.wishes.removed or known.removed or known.left_out:
+            if name in self._comparison.declared.removed or known.removed or known.left_out:
                 continue
             raise StateError(
                 f"query '{name}' came after the savepoint and is not in the job: what it has written would stay, and "
@@ -203,11 +191,6 @@ class Targets:
         """Refuse a query that had run before the savepoint and was not in the job when that was taken.
 
         The savepoint has neither its state nor where its target was; it is not one that came after it.
-
-        Args:
-            specs: of the job.
-            memory: what the ledger remembers of them.
-            accepted: names of those that may get rows again.
 
         Raises:
             StateError: names it.
@@ -235,11 +218,6 @@ class Targets:
 
     def fence(self, targets: Sequence[Target], incarnation: Incarnation, accepted: Collection[str]) -> None:
         """Claim, as a start does, the targets that cannot be put back and need not be: nothing may come to them now.
-
-        Args:
-            targets: of the job.
-            incarnation: of the restore.
-            accepted: names of those that may get rows again.
 
         Raises:
             StateError: one of them is ahead of the state: this is an older copy.

@@ -40,10 +40,6 @@ def put_back_bad_rows(
         sinks: by query, the lineage in which its sink has written.
         rolled_back: uids of the sinks whose targets are put back. What others have received stays, and so do the rows
             that they have refused.
-
-    Raises:
-        SparkExtError: a table cannot be written.
-        OSError: the state directory cannot be read or written.
     """
     given = list(specs)
     bad_rows = BadRowsOfJob(comparison.job, job_id, ledger.uri, ledger.storage_options)

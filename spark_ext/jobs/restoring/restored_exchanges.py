@@ -28,21 +28,17 @@ if TYPE_CHECKING:
     from spark_ext.queries.spec import QuerySpec
 
 
-def exchanges_in(place: str, who: str) -> Iterator[tuple[str, str, ExchangeMaster]]:
+def exchanges_in(place: str, operator: str) -> Iterator[tuple[str, str, ExchangeMaster]]:
     """Name, name for messages and master of each exchange in a folder.
 
     One that an interrupted restore has not put back in full is left out: nobody has ever written to it.
-
-    Args:
-        place: a state directory, or what a restore has moved out of one.
-        who: the job, for messages.
 
     Raises:
         StateError: there is something else in the place of one.
     """
     root = local_path(f"{place}/exchanges")
     for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
-        exchange = f"{who}, exchange '{folder.name}'"
+        exchange = f"{operator}, exchange '{folder.name}'"
         if (folder / UNFINISHED).exists():
             continue
         master = parts(kind_at(str(folder)), str(folder), exchange).master
@@ -50,7 +46,9 @@ def exchanges_in(place: str, who: str) -> Iterator[tuple[str, str, ExchangeMaste
             yield folder.name, exchange, master
 
 
-def claim_exchanges(state: str, interrupted: Iterable[int], mark: FenceMark, job_id: str, who: str) -> dict[str, int]:
+def claim_exchanges(
+    state: str, interrupted: Iterable[int], mark: FenceMark, job_id: str, operator: str
+) -> dict[str, int]:
     """Claim all exchanges of a state directory; the number of the last entry that each of them has had.
 
     Args:
@@ -58,7 +56,7 @@ def claim_exchanges(state: str, interrupted: Iterable[int], mark: FenceMark, job
         interrupted: the lineages of the restores that were interrupted. What they have moved aside they had claimed.
         mark: of the restore's incarnation.
         job_id: of the job.
-        who: the job, for messages.
+        operator: the job, for messages.
 
     Raises:
         FencedError: a newer incarnation has claimed one.
@@ -67,9 +65,9 @@ def claim_exchanges(state: str, interrupted: Iterable[int], mark: FenceMark, job
     """
     last: dict[str, int] = {}
     for lineage in interrupted:
-        for name, _, master in exchanges_in(f"{state}/{REPLACED}/{lineage}", who):
+        for name, _, master in exchanges_in(f"{state}/{REPLACED}/{lineage}", operator):
             last[name] = max(last.get(name, -1), master.log.look().last)
-    for name, exchange, master in exchanges_in(state, who):
+    for name, exchange, master in exchanges_in(state, operator):
         at = time.time_ns() // 1_000_000
         adopted = partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=exchange, at=at)
         master.log.append(adopted, str(mark.incarnation))
@@ -78,7 +76,7 @@ def claim_exchanges(state: str, interrupted: Iterable[int], mark: FenceMark, job
 
 
 def check_readers(comparison: Comparison, composition: Composition, specs: Sequence[QuerySpec], *, late: bool) -> None:
-    """Refuse a source that has not begun, and reads an exchange of which the savepoint lacks the first rows.
+    """Refuse a source that has not begun, and reads an exchange whose first rows the savepoint lacks.
 
     Args:
         comparison: the savepoint and the job.

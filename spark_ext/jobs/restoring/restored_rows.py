@@ -75,7 +75,7 @@ def restored_rows(comparison: Comparison, ledger: Ledger, incarnation: Incarnati
                     offsets=None,
                 )
             )
-    for name in sorted(comparison.wishes.removed & comparison.saved.definitions.keys()):
+    for name in sorted(comparison.declared.removed & comparison.saved.definitions.keys()):
         # So that the next start knows whom `remove` means.
         one = comparison.saved.definitions[name].to_json()
         rows.append(DefinitionRow(query=name, lineage=lineage, incarnation=number, at=at, definition=one))

@@ -40,9 +40,6 @@ def clear_away(state: str, lineage: int, *, again: bool) -> None:
         state: the state directory.
         lineage: of the restore.
         again: whether a restore was interrupted before this one.
-
-    Raises:
-        OSError: something cannot be moved or deleted.
     """
     for name in ("exchanges", "queries"):
         local = local_path(f"{state}/{name}")
@@ -72,10 +69,6 @@ class RestoredStates:
     def prepare(self, spark: SparkSession, partitions: Mapping[str, int]) -> None:
         """Make them, from links to the savepoint's files where that is possible.
 
-        Args:
-            spark: the session.
-            partitions: by query, the number of partitions that its state is to have.
-
         Raises:
             StateError: a state cannot be repartitioned.
             OSError: a file cannot be read or written.
@@ -93,11 +86,7 @@ class RestoredStates:
             relocate(draft, checkpoint_of(self._state, query))
 
     def put(self) -> None:
-        """Put them in their places, where there is nothing.
-
-        Raises:
-            OSError: one cannot be put there.
-        """
+        """Put them in their places, where there is nothing."""
         for query, _ in self._queries():
             draft, target = child(self._folder, query), checkpoint_of(self._state, query)
             local = local_path(target)
@@ -116,7 +105,7 @@ class RestoredStates:
             Location.of(f"{self._state}/{DRAFTS}", {}).folder.delete_tree()
 
     def _earlier_stamps(self, uids: Iterable[str]) -> Iterator[Path]:
-        """The configurations of epochs before the cut, of which a savepoint has the last ones only.
+        """The configurations of epochs before the cut; a savepoint has only the last of them.
 
         The ledger keeps these epochs. An interrupted restore may have moved the stamps aside. On an object store, only
         a new job begins with a restore.

@@ -14,7 +14,7 @@ from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
-    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.context import JobContext, WatchContext
     from spark_ext.queries.run import QueryRun
 
 LOOK_EVERY = 0.05
@@ -48,15 +48,8 @@ def in_all(
 ) -> None:
     """Give a command to the workers of all queries, and wait until all have carried it out, or the job is stopped.
 
-    Args:
-        runs: the queries.
-        command: what each is given.
-        context: the job's.
-        coordinator: of the job.
-        within: s.
-
     Raises:
-        StorageError: a command has not ended in time.
+        StorageError: a command has not ended within `within` s.
         Exception: what a command has raised.
     """
     if coordinator.stopping:
@@ -76,7 +69,7 @@ def in_all(
         context.wake.clear()
 
 
-def stop_older(stops: Mapping[str, Callable[[], object]], context: JobContext, stopping: Callable[[], bool]) -> bool:
+def stop_older(stops: Mapping[str, Callable[[], object]], context: WatchContext, stopping: Callable[[], bool]) -> bool:
     """Stop what an older incarnation runs, on threads that are left behind if a stop does not return.
 
     Args:
@@ -116,10 +109,10 @@ def _returned(outcome: Outcome[object]) -> None:
     outcome.result()
 
 
-def _too_late(step: str, who: str, within: float) -> StorageError:
+def _too_late(step: str, operator: str, within: float) -> StorageError:
     return StorageError(
         f"the step '{step}' of the start did not end within {within:g} s",
-        operator=who,
+        operator=operator,
         kept="all committed epochs",
         do="find out what it is waiting for, and start the job again; the setting start_timeout is how long a start "
         "waits",

@@ -80,7 +80,7 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
 
     Raises:
         StateError: the job runs.
-        ConfigurationError: there is no such exchange, or the source never read it, or is in the job.
+        ConfigurationError: the exchange is unknown, or the source never read it, or is in the job.
     """
     who = f"job '{composition.job}', exchange '{exchange}'"
     for spec in composition.specs:
@@ -104,7 +104,7 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
     master = parts(kind_at(path) if made is None else made.kind, path, who).master
     if master.describe() is None:
         raise ConfigurationError(
-            "there is no such exchange",
+            "the job has no such exchange",
             operator=who,
             kept="nothing was changed",
             do="correct the name; the exchanges of a job are the folders in 'exchanges' of its state directory",

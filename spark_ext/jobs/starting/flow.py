@@ -19,17 +19,18 @@ from spark_ext.queries.context import checkpoint_of
 from spark_ext.queries.writer_checks import NOTHING_STARTED, check_ends_now
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.jobs.linking.exchanges import Exchanges
     from spark_ext.ledger import LedgerWriter
     from spark_ext.ledger.schema import DefinitionRow
+    from spark_ext.model.configuration import Configuration
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
     from spark_ext.queries.spec import OperatorSpec, QuerySpec
 
 
 def opened(
-    composition: Composition, memory: JobMemory, number: int, *, holds: bool = False
+    composition: Composition, memory: JobMemory, number: int, configuration: Configuration, *, holds: bool = False
 ) -> tuple[list[QuerySpec], list[Gate]]:
     """The queries that can be built now, and those that wait for others which have not finished.
 
@@ -37,18 +38,19 @@ def opened(
         composition: of the job.
         memory: what the ledger remembers; what has finished may have another name from this start on.
         number: of the incarnation.
+        configuration: what the control events have put into force.
         holds: whether none is built for the first time; see `JobContext.holds_gates`.
 
     Raises:
         ConfigurationError: a query or its rename is refused.
         Exception: what the user's function raises.
     """
-    memory, _ = with_renames(composition.job, memory, composition.uids, composition.wishes, number)
-    specs = [composition.renewed(spec) for spec in composition.specs]
+    memory, _ = with_renames(composition.job, memory, composition.uids, composition.declared, number)
+    specs = [composition.renewed(spec, configuration) for spec in composition.specs]
     waiting = []
     for gate in composition.gates:
         if all(memory.of(uid).finished for uid in gate.after) and (not holds or memory.knows(gate.uid)):
-            specs.append(composition.build(gate, specs))
+            specs.append(composition.build(gate, specs, configuration))
         else:
             waiting.append(gate)
     return specs, waiting
@@ -65,11 +67,6 @@ def check_now(spec: QuerySpec, job: str) -> None:
 
 def check_followers(specs: Sequence[QuerySpec], graph: JobGraph, job: str) -> None:
     """Refuse queries that would wait for the end of one that reads what is there now, and has no end.
-
-    Args:
-        specs: queries that have not finished, and are not drained.
-        graph: of the job.
-        job: its name.
 
     Raises:
         ConfigurationError: names both queries.
@@ -153,12 +150,8 @@ def consumers_of(links: Sequence[Link], state: str) -> dict[str, tuple[Consumer,
     }
 
 
-def anew(waiting: Sequence[Gate], memory: JobMemory) -> dict[str, int]:
+def restarted_exchanges(waiting: Sequence[Gate], memory: JobMemory) -> dict[str, int]:
     """Which exchanges have rows of a discarded history that their producers, which wait, have not abandoned yet.
-
-    Args:
-        waiting: queries that are not built yet.
-        memory: what the ledger remembers.
 
     Returns:
         By exchange that such a query wrote when it was last built, its present lineage, if it has done nothing in it.
@@ -173,35 +166,22 @@ def anew(waiting: Sequence[Gate], memory: JobMemory) -> dict[str, int]:
 
 
 class LateQueries:
-    """Builds queries whose time has come while the job runs.
-
-    Args:
-        composition: of the job.
-        memory: what the ledger remembered at the start.
-        context: the job's.
-        writer: of the ledger.
-        exchanges: of the job.
-        graph: the job's, as it is at the start.
-    """
+    """Builds queries whose time has come while the job runs."""
 
     def __init__(
         self,
         composition: Composition,
         memory: JobMemory,
         context: JobContext,
+        execution: ExecutionGraph,
         writer: LedgerWriter,
         exchanges: Exchanges,
-        graph: JobGraph,
+        configuration: Callable[[], Configuration],
     ) -> None:
-        self._graph = graph
-        self._composition = composition
-        self._memory = memory
-        self._context = context
-        self._writer = writer
-        self._exchanges = exchanges
+        self._composition, self._memory, self._context, self._execution = composition, memory, context, execution
+        self._writer, self._exchanges, self._configuration = writer, exchanges, configuration
+        self._graph = execution.graph
         self._rows: dict[str, DefinitionRow] = {}
-        self.coordinator: Coordinator | None = None
-        """Set once it is there."""
 
     def build(self, gate: Gate) -> QueryRun:
         """A query that is to be started; on a worker's thread.
@@ -210,9 +190,8 @@ class LateQueries:
             ConfigurationError, StateError: it is refused.
             Exception: what the user's function raises.
         """
-        assert self.coordinator is not None
-        there = [run.spec for run in self.coordinator.runs]
-        spec = self._composition.build(gate, there)
+        there = [run.spec for run in self._execution.runs]
+        spec = self._composition.build(gate, there, self._configuration())
         built = {one.uid for one in there} | {spec.uid}
         waiting = [other for other in self._composition.gates if other.uid not in built]
         self._graph = checked_graph(self._composition, [*there, spec], waiting, self._memory)
@@ -226,15 +205,12 @@ class LateQueries:
 
     def begin(self, run: QueryRun) -> None:
         """Give it the commands of its start; on the coordinator's thread."""
-        run.begin_late(self._recording(run))
-
-    def _recording(self, run: QueryRun) -> Callable[[], None]:
         links = links_of(self._composition, [run.spec], waiting=False)
-        self._exchanges.graph = self._graph
+        self._execution.link(self._graph)
 
         def record() -> None:
             self._exchanges.add(links)
             self._exchanges.register()
             self._writer.append([self._rows[run.spec.uid]])
 
-        return record
+        run.begin_late(record)

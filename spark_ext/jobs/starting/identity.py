@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_ext.errors import RESET, ConfigurationError, SparkExtError, StateError
-from spark_ext.jobs.change_declarations import Wishes
+from spark_ext.jobs.composition import ChangeDeclarations
 from spark_ext.ledger.memory import JobMemory, QueryMemory
 from spark_ext.model.changes import Change, ChangeKind, compare
 from spark_ext.model.definitions import QueryDefinition, Role
@@ -26,7 +26,7 @@ class Logged:
     checkpoint: str
     """The directory."""
     query_id: str | None = None
-    """None: there is no checkpoint."""
+    """None: it has no checkpoint."""
     planned: int = -1
     """The newest planned epoch; -1: none."""
     committed: int = -1
@@ -57,11 +57,11 @@ class Start:
     """The queries of the job, by uid."""
     logs: Mapping[str, Logged]
     """Of each query in the job or the ledger that has not finished."""
-    wishes: Wishes
+    declared: ChangeDeclarations
     moving: frozenset[str] = frozenset()
     """Options, as `uid.option`, that may change while an epoch is planned and not committed."""
     older: str = ""
-    """A driver of the job that may still run, and commit to where a sink wrote until now; "" if there is none."""
+    """A driver of the job that may still run, and commit to where a sink wrote until now; "" if none may."""
     waiting: frozenset[str] = frozenset()
     """Queries of the job that are not built yet, because they wait for the end of others."""
 
@@ -144,10 +144,10 @@ class Start:
                 operator=self.who(other),
                 kept=UNCHANGED,
                 do=f"if '{other}' is '{query}' under another uid, say job.add('{other}', ..., "
-                f"renamed_from='{query}'); to begin anew, {_reset(query)}; "
+                f"renamed_from='{query}'); to begin again, {_reset(query)}; "
                 f"otherwise give the operators of the new query uids of their own, and say job.remove('{query}')",
             )
-        elif not (known.finished or known.removed or query in self.wishes.removed):
+        elif not (known.finished or known.removed or query in self.declared.removed):
             yield StateError(
                 f"query '{query}' has not finished, and is no longer in the job",
                 operator=self.who(query),
@@ -169,7 +169,7 @@ class Start:
                         operator=self.who(query),
                         kept=UNCHANGED,
                         do=f"move it back to '{other}', or give it another uid in '{query}'; or let '{other}' begin "
-                        f"anew, which frees its uids: {_reset(other)}",
+                        f"again, which frees its uids: {_reset(other)}",
                     )
 
     def _changed(self, query: str, definition: QueryDefinition) -> Iterator[SparkExtError]:
@@ -181,7 +181,7 @@ class Start:
                 continue
             if not change.acceptable:
                 yield self._refused(query, change)
-            elif change.key not in self.wishes.accepted.get(query, ()):
+            elif change.key not in self.declared.accepted.get(query, ()):
                 yield self._unaccepted(query, change)
             else:
                 yield from self._in_doubt(query, change)
@@ -201,14 +201,14 @@ class Start:
         if change.kind is ChangeKind.STATE:
             meaning = "results would mix what was computed before the change with what comes after it"
             do = (
-                "put the operator back as it was; restore a savepoint that was taken with the present one; begin anew "
+                "put the operator back as it was; restore a savepoint that was taken with the present one; begin again "
                 f"with {_reset(query)}; or, if both compute the same, say {accept}"
             )
         else:
             meaning = _meaning(change)
             do = (
-                f"put it back as it was; to read or write elsewhere and begin anew, {_reset(query)}; if it is the same "
-                f"data in another place, say {accept}"
+                f"put it back as it was; to read or write elsewhere and begin again, {_reset(query)}; if it is the "
+                f"same data in another place, say {accept}"
             )
         return ConfigurationError(f"{change}: {meaning}", operator=self.who(query), kept=UNCHANGED, do=do)
 
@@ -273,7 +273,7 @@ class Start:
                 yield Notice(
                     query,
                     f"it has finished, and has changed since: {'; '.join(map(str, changes))}",
-                    f"nothing of it is started; job.reset('{query}', cascade=True) or another uid runs it anew",
+                    f"nothing of it is started; job.reset('{query}', cascade=True) or another uid runs it again",
                 )
             elif not known.finished:
                 for change in changes:
@@ -287,7 +287,7 @@ def _meaning(change: Change) -> str:
     return "what was read so far would count as read in the new place"
 
 
-def renames(job: str, memory: JobMemory, given: Iterable[str], wishes: Wishes) -> dict[str, str]:
+def renames(job: str, memory: JobMemory, given: Iterable[str], declared: ChangeDeclarations) -> dict[str, str]:
     """The renames that are still to be done: former name by new name.
 
     Raises:
@@ -298,7 +298,7 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], wishes: Wishes) -
         return {}
     to_do = {}
     present = frozenset(given)
-    for query, old in wishes.renamed.items():
+    for query, old in declared.renamed.items():
         if memory.lineages.renamed(query, old):
             continue
         who = f"job '{job}', query '{query}'"
@@ -327,46 +327,34 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], wishes: Wishes) -
     return to_do
 
 
-def left_out(query: str, who: str) -> StateError:
-    """The refusal of a query that the last restore in place left out.
-
-    Args:
-        query: its name.
-        who: for messages.
-    """
+def left_out(query: str, operator: str) -> StateError:
+    """The refusal of a query that the last restore in place left out."""
     return StateError(
         f"query '{query}' was left out when the job was restored in place: what it had written was not put back, and "
         "would be written again",
-        operator=who,
+        operator=operator,
         kept=UNCHANGED,
         do=f"restore the savepoint again with the query in the job; or {_reset(query)}",
     )
 
 
-def refuse_unknown(job: str, memory: JobMemory, wishes: Wishes) -> None:
+def refuse_unknown(job: str, memory: JobMemory, declared: ChangeDeclarations) -> None:
     """Refuse the removal of a query that never was in the job.
 
     Raises:
         ConfigurationError: names the known ones.
     """
-    for query in sorted(wishes.removed if memory.ever else ()):
+    for query in sorted(declared.removed if memory.ever else ()):
         if query not in memory.ever:
             raise unknown(query, memory, f"job '{job}'", "remove")
 
 
-def unknown(query: str, memory: JobMemory, who: str, word: str) -> ConfigurationError:
-    """The refusal of a name that the ledger does not know.
-
-    Args:
-        query: the name.
-        memory: what the ledger knows.
-        who: where it was given.
-        word: as what it was given.
-    """
+def unknown(query: str, memory: JobMemory, operator: str, word: str) -> ConfigurationError:
+    """The refusal of a name that the ledger does not know."""
     known = ", ".join(f"'{name}'" for name in sorted(memory.ever)) or "none"
     return ConfigurationError(
         f"{word} names the query '{query}', which this job never had; its queries so far: {known}",
-        operator=who,
+        operator=operator,
         kept=NOTHING_STARTED,
         do="correct the name",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.jobs.change_declarations import Wishes
+from spark_ext.jobs.composition import ChangeDeclarations
 from spark_ext.jobs.starting.identity import Logged, Notice, Start, refuse_unknown, renames, to_record
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import ControlEventRow, DefinitionRow
@@ -30,20 +30,15 @@ if TYPE_CHECKING:
     from spark_ext.queries.spec import QuerySpec
 
 
-class Recalled(NamedTuple):
+class RecordedState(NamedTuple):
     """The past of a job that may start."""
 
     memory: JobMemory
-    notices: tuple[Notice, ...]
-    elsewhere: frozenset[str]
+    notices: tuple[Notice, ...] = ()
+    elsewhere: frozenset[str] = frozenset()
     """Queries whose sinks write to another target from now on, on request."""
-    definitions: tuple[DefinitionRow, ...]
+    definitions: tuple[DefinitionRow, ...] = ()
     """To be recorded when all targets are claimed: a start that is refused has changed nothing."""
-
-
-def nothing_recalled(memory: JobMemory) -> Recalled:
-    """What the ledger says, for a job that was stopped before it has started."""
-    return Recalled(memory, (), frozenset(), ())
 
 
 def recall(
@@ -51,29 +46,20 @@ def recall(
     memory: JobMemory,
     ledger: Ledger,
     specs: Sequence[QuerySpec],
-    wishes: Wishes,
+    declared: ChangeDeclarations,
     writer: LedgerWriter,
     waiting: Sequence[str] = (),
-) -> Recalled:
+) -> RecordedState:
     """Compare the job with its past, before anything is claimed.
 
     Facts are written to the ledger first, and what follows from them (a moved folder) is done, or done again, by the
     next start.
 
-    Args:
-        job: its name.
-        memory: what the ledger remembers.
-        ledger: the job's.
-        specs: its queries.
-        wishes: what the user has said of changes.
-        writer: of this start.
-        waiting: queries that are not built yet, because they wait for the end of others.
-
     Raises:
         StateError, ConfigurationError: the job has changed in a way that would lose or repeat something.
         FencedError, StorageError: the ledger cannot be written.
     """
-    start, to_do = _compared(job, memory, ledger, specs, wishes, writer.incarnation, waiting)
+    start, to_do = _compared(job, memory, ledger, specs, declared, writer.incarnation, waiting)
     after, given = start.memory, start.given
     notices = start.check()
 
@@ -84,14 +70,14 @@ def recall(
         _move(ledger.uri, after, query)
         # After a rename, and when the state directory was moved or copied; also what a start that died has left.
         relocate(checkpoint_of(ledger.uri, query))
-    for query in sorted(wishes.removed & after.names):
+    for query in sorted(declared.removed & after.names):
         if not after.of(query).removed:
             writer.removed(query, after.lineage(query))
     number = writer.incarnation.number
     rows = tuple(
         _definition(query, after.lineage(query), number, one) for query, one in given.items() if to_record(start, query)
     )
-    return Recalled(after, notices, frozenset(start.exchanged()), rows)
+    return RecordedState(after, notices, frozenset(start.exchanged()), rows)
 
 
 def check_past(
@@ -99,7 +85,7 @@ def check_past(
     memory: JobMemory,
     ledger: Ledger,
     specs: Sequence[QuerySpec],
-    wishes: Wishes,
+    declared: ChangeDeclarations,
     incarnation: Incarnation,
     waiting: Sequence[str] = (),
 ) -> frozenset[str]:
@@ -111,7 +97,7 @@ def check_past(
     Raises:
         StateError, ConfigurationError: the job has changed, or a query has been given another name.
     """
-    start, to_do = _compared(job, memory, ledger, specs, wishes, incarnation, waiting)
+    start, to_do = _compared(job, memory, ledger, specs, declared, incarnation, waiting)
     start.check()
     for query, old in to_do.items():
         raise StateError(
@@ -128,14 +114,14 @@ def _compared(
     memory: JobMemory,
     ledger: Ledger,
     specs: Sequence[QuerySpec],
-    wishes: Wishes,
+    declared: ChangeDeclarations,
     incarnation: Incarnation,
     waiting: Sequence[str],
 ) -> tuple[Start, dict[str, str]]:
     """The job beside its past, and the renames that are still to be recorded."""
     given = {spec.uid: definition_of(spec) for spec in specs}
-    refuse_unknown(job, memory, wishes)
-    after, to_do = with_renames(job, memory, (*given, *waiting), wishes, incarnation.number)
+    refuse_unknown(job, memory, declared)
+    after, to_do = with_renames(job, memory, (*given, *waiting), declared, incarnation.number)
     for query in {*given, *after.names}:
         # Also under a name that it has no more: its checkpoint is moved from there below.
         for name in after.lineages.names(query, after.lineage(query)):
@@ -150,20 +136,13 @@ def _compared(
         if spec.sink is not None
         for name in operators.moving_fields(spec.sink.format)
     )
-    return Start(job, after, given, logs, wishes, moving, incarnation.older, frozenset(waiting)), to_do
+    return Start(job, after, given, logs, declared, moving, incarnation.older, frozenset(waiting)), to_do
 
 
 def with_renames(
-    job: str, memory: JobMemory, queries: Iterable[str], wishes: Wishes, number: int
+    job: str, memory: JobMemory, queries: Iterable[str], declared: ChangeDeclarations, number: int
 ) -> tuple[JobMemory, dict[str, str]]:
     """The memory as it is once all queries have the names that the user gives them.
-
-    Args:
-        job: its name.
-        memory: what the ledger remembers.
-        queries: of the job, also those that are not built yet.
-        wishes: what the user has said of changes.
-        number: of the incarnation.
 
     Returns:
         It, and the renames that are still to be recorded: former name by new name.
@@ -171,7 +150,7 @@ def with_renames(
     Raises:
         ConfigurationError: a former name is unknown or in use, or the new one has a history of its own.
     """
-    to_do = renames(job, memory, queries, wishes)
+    to_do = renames(job, memory, queries, declared)
     for query, old in to_do.items():
         memory = memory.with_renamed(query, old, number)
     return memory, to_do
@@ -182,13 +161,6 @@ def recall_late(
 ) -> DefinitionRow:
     """Compare a query that comes to a running job with the job's past.
 
-    Args:
-        job: its name.
-        memory: what the ledger remembered at the job's start.
-        spec: the query.
-        others: those that are in the job.
-        number: of the incarnation.
-
     Returns:
         Its definition, to be recorded when its target is claimed.
 
@@ -196,7 +168,7 @@ def recall_late(
         StateError: an operator of it belongs to another query.
     """
     given = {one.uid: definition_of(one) for one in (*others, spec)}
-    Start(job, memory, given, {}, Wishes()).check_late(spec.uid)
+    Start(job, memory, given, {}, ChangeDeclarations()).check_late(spec.uid)
     return _definition(spec.uid, memory.lineage(spec.uid), number, given[spec.uid])
 
 

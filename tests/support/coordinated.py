@@ -1,0 +1,180 @@
+"""A coordinator over fake queries: real parts where they run without Spark, and null objects for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
+from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
+from spark_ext.jobs.checkpointing.savepoint_requests import CompletionGate
+from spark_ext.jobs.coordinator import Coordinator, JobParts
+from spark_ext.jobs.ending import EndRequest
+from spark_ext.jobs.execution_graph import ExecutionGraph
+from spark_ext.jobs.latency import NoLatency
+from spark_ext.jobs.linking.exchanges import Exchanges
+from spark_ext.jobs.linking.gates import Gates
+from spark_ext.ledger.schema import CheckpointRow
+from spark_ext.model.dag import JobGraph, QueryNode
+from spark_ext.observing.upkeep import Upkeep
+from spark_ext.queries.worker import Outcome
+
+if TYPE_CHECKING:
+    from spark_ext.checkpoints.unaligned import QueryLook
+    from spark_ext.jobs.composition import Gate
+    from spark_ext.ledger.kinds import CheckpointMode
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+
+
+class NoController:
+    """No control events."""
+
+    stop_requested = ""
+
+    def paused(self, run: QueryRun) -> bool:
+        return False
+
+    def tick(self, now: float) -> None:
+        pass
+
+    def conclude(self, state: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class NoRebuilds:
+    """Nobody restarts queries."""
+
+    def resume(self, refused: object) -> None:
+        pass
+
+    def take(self, event: object) -> None:
+        pass
+
+    def pending(self, event_id: str) -> bool:
+        return False
+
+    def refusal(self, event_id: str) -> None:
+        return None
+
+    def rebuilt(self, event_id: str) -> dict[str, Any]:
+        return {}
+
+    def tick(self, now: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class NoDumps:
+    """Nobody takes dumps."""
+
+    def finish(self) -> None:
+        pass
+
+
+class RecordedAtOnce:
+    """In the place of `Savepoints`: what is delivered is recorded where it was looked at, unless a test does so."""
+
+    def __init__(self, context: JobContext) -> None:
+        self.looks: list[Mapping[str, QueryLook]] = []
+        self._context = context
+
+    def pin(
+        self,
+        number: int,
+        kind: str,
+        mode: CheckpointMode,
+        looks: Mapping[str, QueryLook],
+        folder: str | None,
+        then: Callable[[Outcome[None]], None],
+        triggered_at: datetime | None = None,
+    ) -> CompletionGate:
+        self.looks.append(looks)
+        gate, incarnation, at = CompletionGate(), self._context.incarnation, datetime.now(timezone.utc)
+        gate.complete()
+        queries = {uid: {"epoch": look.newest, "finished": look.finished} for uid, look in looks.items()}
+        self._context.write_behind.put(
+            CheckpointRow(
+                checkpoint_id=number,
+                kind=kind,
+                query="",
+                epoch=None,
+                status="COMPLETED",
+                lineage=incarnation.lineage,
+                incarnation=incarnation.number,
+                metadata={"queries": queries},
+                at=at,
+                reason="",
+                mode=mode.value,
+                triggered_at=triggered_at or at,
+            )
+        )
+        then(Outcome())
+        return gate
+
+    def tick(self) -> None:
+        pass
+
+    def end(self, reason: str) -> None:
+        pass
+
+
+def execution_of(
+    runs: Iterable[QueryRun], graph: JobGraph | None = None, waiting: Mapping[str, tuple[str, ...]] | None = None
+) -> ExecutionGraph:
+    """Queries under supervision; without a graph they are independent."""
+    made, runs = ExecutionGraph(), tuple(runs)
+    made.plan(graph or JobGraph(tuple(QueryNode(run.spec.uid) for run in runs)), waiting or {})
+    for run in runs:
+        made.add(run)
+    return made
+
+
+def unlinked(context: JobContext, execution: ExecutionGraph) -> Exchanges:
+    """A job without exchanges."""
+    return Exchanges(context, execution, (), lambda uid: False, {}, lambda views: None)
+
+
+def coordinated(
+    context: JobContext,
+    ledger: Any,
+    execution: ExecutionGraph,
+    *,
+    gates: Sequence[Gate] = (),
+    build: Callable[[Gate], QueryRun] = lambda gate: _never(),
+    begin: Callable[[QueryRun], None] = lambda run: None,
+    savepoints: Any = None,
+    at_end: Sequence[Callable[[], object]] = (),
+) -> tuple[Coordinator, JobParts]:
+    """A coordinator, and its parts."""
+    savepoints = savepoints or RecordedAtOnce(context)
+    exchanges = unlinked(context, execution)
+    take_id = partial(next, count(context.first_checkpoint))
+    null: Any = NoController()
+    dumps: Any = NoDumps()
+    parts = JobParts(
+        request=EndRequest(context, execution),
+        upkeep=Upkeep(context, ledger, execution.keep_registered),
+        exchanges=exchanges,
+        gates=Gates(context, execution, gates, build, begin),
+        savepoints=savepoints,
+        aligned=AlignedCheckpoints(context, execution, exchanges, savepoints, take_id),
+        periodic=PeriodicCheckpoints(context, execution, exchanges, savepoints, take_id),
+        controller=null,
+        latency=NoLatency(),
+        dumps=dumps,
+        take_id=take_id,
+    )
+    return Coordinator(context, execution, parts, {}, at_end), parts
+
+
+def _never() -> QueryRun:
+    raise AssertionError("no query waits")
