@@ -90,6 +90,7 @@ release: .venv/.dev java
 	@$(BIN)/python -m tools.release
 
 docs: .venv/.docs
+	@$(BIN)/python -m tools.pages
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 	@echo "open out/site/index.html"
 

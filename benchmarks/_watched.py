@@ -12,7 +12,7 @@ import spark_ext as sx
 from benchmarks._figures import Sample
 from benchmarks._operators import steps
 from benchmarks._spark import mean_epoch, warm_up, workplace
-from spark_ext.metrics import endpoint
+from spark_ext.metrics import exporters
 from tests.servers.ports import free_ports
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def periods(
                     urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read()
                     scraped(1000 * (time.perf_counter() - begin))
             job.await_termination()
-            endpoint.close_all()
+            exporters.close_all()
             checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
             return 1000 * mean_epoch(checkpoint, WARM, epochs + WARM - 1)
 

@@ -19,8 +19,8 @@ from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import session
 from benchmarks._watched import periods, samples
 from spark_ext.ledger.schema import EpochRow
+from spark_ext.metrics.exporters import Exposition
 from spark_ext.metrics.job_metrics import JobMetrics
-from spark_ext.metrics.prometheus import Exposition
 
 if TYPE_CHECKING:
     from pathlib import Path

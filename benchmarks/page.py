@@ -57,7 +57,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     rows = 0
     with workplace() as folder, browser.browser() as chromium:
         state = made(folder / "state", QUERIES, EPOCHS)
-        read = _ms(lambda: FactsReader(Ledger(state)).look())
+        read = _ms(lambda: FactsReader(Ledger(state)).read())
         for number in range(-1, rounds):
             # A server that has read nothing yet.
             with ControlServer(state) as server:

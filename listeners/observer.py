@@ -9,19 +9,20 @@ incidents with listeners, metrics, and the web page. It decides nothing: it neve
 from __future__ import annotations
 
 import atexit
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.query import StreamingQueryManager
 
 from spark_ext.errors import refused
 from spark_ext.failures.classifier import load
-from spark_ext.metrics.measuring import check_measuring
+from spark_ext.metrics.exporters import check_measuring
 from spark_ext.observing.dump_folder import check_dumps
 from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.observation import Observation
-from spark_ext.observing.settings import observer_settings
 from spark_ext.options import UID
+from spark_ext.settings import JobSettings
 from spark_ext.spark.backend import process
 from spark_ext.spark.backend.kinds import require_classic
 from spark_ext.spark.backend.listeners import InJvm, wrapped
@@ -30,6 +31,48 @@ from spark_ext.storage import Location, check_for_delta, local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQueryManager
+
+WATCHING: Final = (
+    "dumps",
+    "dumps_kept",
+    "dumps_size",
+    "epoch_parts",
+    "failures",
+    "heartbeat",
+    "incidents",
+    "maintenance_interval",
+    "metrics",
+    "metrics_host",
+    "metrics_port",
+    "monitor_interval",
+    "opentelemetry",
+    "outage_patience",
+    "slow_factor",
+    "stall_after",
+)
+"""Settings that an Observer has. With any other a job decides something, which an Observer never does."""
+
+
+def observer_settings(name: str, given: Mapping[str, Any]) -> JobSettings:
+    """The settings of an Observer."""
+    others = sorted(set(given) & set(JobSettings.model_fields) - set(WATCHING))
+    if others:
+        raise refused(
+            f"the setting '{others[0]}' is that of a job: an Observer decides nothing",
+            f"Observer '{name}'",
+            f"leave it out, or use: {', '.join(WATCHING)}",
+            kept="nothing was started",
+        )
+    unknown = sorted(set(given) - set(WATCHING))
+    if unknown:
+        raise refused(
+            f"unknown setting '{unknown[0]}'",
+            f"Observer '{name}'",
+            f"use one of: {', '.join(WATCHING)}",
+            kept="nothing was started",
+        )
+    return JobSettings.of(name, given)
+
 
 _NOTHING = "nothing is watched; the queries are not touched"
 

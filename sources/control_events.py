@@ -166,7 +166,7 @@ class ControlEvents(ChannelSource):
         if text is None:
             raise StateError(
                 f"the file {file}, which holds the events of this epoch, is missing",
-                operator=f"{self._who}, {place.who}",
+                operator=f"{self._who}, {place.operator}",
                 kept="the offsets and the output are unchanged; nothing of this epoch was committed",
                 do="restore the checkpoint directory from a backup, as a whole",
             )

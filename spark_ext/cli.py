@@ -12,13 +12,24 @@ import logging
 import os
 import sys
 import traceback
+from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_ext.commands import check, classify, control, incidents, plot, prepare, report, serve, timeline, top
+from spark_ext.commands import (
+    check,
+    classify,
+    control_group,
+    incidents,
+    prepare,
+    serve,
+    show,
+)
+from spark_ext.commands import control_send as control_send  # adds its commands to the group, as control_show does
+from spark_ext.commands import control_show as control_show
 from spark_ext.commands.output import FAILED as FAILED
 from spark_ext.commands.output import (
     REFUSED,
@@ -37,12 +48,57 @@ from spark_ext.commands.output import (
     session_storage,
     storage_options,
 )
-from spark_ext.commands.until import EmitChoice, EmitOption, IfRunningOption, UntilOption, WaitOption
 from spark_ext.errors import ConfigurationError, JobFailedError, JobRunningError, SparkExtError, TransientError
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
     from spark_ext.ledger.schema import Row
+
+
+class UntilChoice(str, Enum):
+    """When a run ends, other than with its input."""
+
+    NOW = "now"
+
+
+class EmitChoice(str, Enum):
+    """What becomes of open windows."""
+
+    CLOSED = "closed"
+    ALL = "all"
+
+
+class IfRunningChoice(str, Enum):
+    """What is done while another run is under way."""
+
+    REFUSE = "refuse"
+    WAIT = "wait"
+
+
+UntilOption = Annotated[
+    UntilChoice | None,
+    typer.Option("--until", help="'now': read the input that is available at the start, and exit."),
+]
+EmitOption = Annotated[
+    EmitChoice,
+    typer.Option(
+        "--emit",
+        help="With --until now: 'closed' leaves open windows to the next run; 'all' emits them and ends the job.",
+    ),
+]
+IfRunningOption = Annotated[
+    IfRunningChoice | None,
+    typer.Option(
+        "--if-running", help="If another run of the job is in progress: refuse to start, or wait for its end."
+    ),
+]
+WaitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--wait-timeout", metavar="SECONDS", help="With --if-running wait: maximum time to wait. Default: no limit."
+    ),
+]
+
 
 app = typer.Typer(
     name="spark-ext",
@@ -55,15 +111,15 @@ app = typer.Typer(
 File = Annotated[
     Path, typer.Argument(help="A Python file, or a notebook exported as one, that defines the job.", show_default=False)
 ]
-Function = Annotated[str, typer.Option(help="The function in it that takes a SparkSession and returns a Job.")]
+Function = Annotated[str, typer.Option(help="Function in FILE that takes a SparkSession and returns a Job.")]
 Master = Annotated[str | None, typer.Option(help="A Spark master. Default: $SPARK_MASTER, or local[*].")]
 
 
 def console() -> None:
-    """Entry point of the process: `main`, after which the process ends as soon as all that is to be written is.
+    """Entry point of the process: `main`, then flush, and exit at once.
 
-    The interpreter would first take itself apart while threads of native libraries still run, some of which then hang
-    or abort the process (Arrow's issues 34314 and 50482). A scheduler would see a failure of a job that has finished.
+    The interpreter would first tear itself down while threads of native libraries still run. Some of these then hang or
+    abort the process (Arrow's issues 34314 and 50482), and a scheduler would see a finished job fail.
     """
     end = _End()
     atexit.register(end)  # registered first, so it runs last
@@ -120,20 +176,20 @@ def main() -> None:
 
 
 def _code(problem: SparkExtError) -> int:
-    """The exit code of what was not begun: a scheduler may repeat what only could not be reached."""
+    """The exit code of a refusal: schedulers may retry if something could not be reached."""
     return UNREACHABLE if isinstance(problem, TransientError) else REFUSED
 
 
-app.add_typer(control.app, name="control")
+app.add_typer(control_group.app, name="control")
 app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("classify")(classify.classify)
 app.command("incidents")(incidents.incidents)
-app.command("plot")(plot.plot)
+app.command("plot")(show.plot)
 app.command("prepare")(prepare.prepare)
-app.command("report")(report.report)
-app.command("timeline")(timeline.timeline)
-app.command("top")(top.top)
+app.command("report")(show.report)
+app.command("timeline")(show.timeline)
+app.command("top")(show.top)
 app.add_typer(serve.tokens, name="token")
 
 
@@ -162,17 +218,18 @@ def run(
     if_running: IfRunningOption = None,
     wait_timeout: WaitOption = None,
     short_lived: Annotated[
-        bool, typer.Option("--short-lived", help="Start faster and run slower later: for seconds or a few minutes.")
+        bool,
+        typer.Option("--short-lived", help="For runs of seconds or a few minutes: start faster, process more slowly."),
     ] = False,
     storage: SessionStorage = None,
     progress: Annotated[bool, typer.Option(help="Show progress on standard error.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Run the job that a file defines until it ends, or with --until now until it has read what is there.
+    """Run the job that a file defines until it ends, or with --until now until it has read the available input.
 
-    Ctrl-C stops it in order; run it again to resume. A job that has finished reads nothing. The exit code is 0 when it
-    has finished, or has read what was there; 3 when it was stopped; 1 when it has failed; 2 when the start was refused;
-    8 when it was refused for now, as something could not be reached; 9 when another run of it is under way.
+    Ctrl-C stops it in order; run it again to resume. A finished job reads nothing. The exit code is 0 if the job has
+    finished or read the available input, 3 if it was stopped, 1 if it failed, 2 if the start was refused, 8 if
+    something that it needs could not be reached, and 9 if another run of it is in progress.
     """
     result = _job(file, function, master, storage, short_lived=short_lived).run(
         until=None if until is None else until.value,
@@ -197,9 +254,9 @@ def savepoint(
     master: Master = None,
     storage: SessionStorage = None,
 ) -> None:
-    """Take a savepoint of a job that is not running: the folder from which it, or another job, can continue.
+    """Take a savepoint of a job that is not running; this job or another one can continue from it.
 
-    A job that runs takes one itself, with job.savepoint(path) or job.stop(savepoint=path).
+    A running job takes one with job.savepoint(path), job.stop(savepoint=path), or spark-ext control.
     """
     number = _job(file, function, master, storage).savepoint(path)
     print_text(f"savepoint {number} is complete: {path}")
@@ -215,7 +272,7 @@ def restore(
         list[str] | None,
         typer.Option(
             metavar="SINK",
-            help="A sink whose target may get rows again; the query, for one of Spark's own.",
+            help="A sink whose target may receive rows twice; for one of Spark's own sinks, the query.",
         ),
     ] = None,
     state_partitions: Annotated[
@@ -225,10 +282,10 @@ def restore(
     master: Master = None,
     storage: SessionStorage = None,
 ) -> None:
-    """Put a job back to a savepoint; its next run continues from there.
+    """Restore a job from a savepoint; its next run continues from there.
 
-    In the state directory that the savepoint was taken in, the job's tables and exchanges are rolled back. In an empty
-    one it becomes a job of its own. A restore that was interrupted is completed by the same command.
+    In the state directory of the savepoint, the job's tables and exchanges are rolled back. In an empty state
+    directory it becomes a job of its own. To complete an interrupted restore, repeat the command.
     """
     given = pairs(state_partitions, "QUERY=N", "--state-partitions")
     bad = next((text for text in given.values() if not text.isdecimal()), None)
@@ -246,27 +303,26 @@ def restore(
 def rescale(
     file: File,
     query: Annotated[str, typer.Argument(help="The query's uid.")],
-    partitions: Annotated[int, typer.Argument(help="How many partitions its state is to have.")],
+    partitions: Annotated[int, typer.Argument(help="New number of partitions of its state.")],
     function: Function = "job",
     master: Master = None,
     storage: SessionStorage = None,
 ) -> None:
-    """Give the state of a query of a stopped job another number of partitions."""
+    """Change the number of state partitions of a query of a stopped job."""
     _job(file, function, master, storage).rescale(query, partitions)
     print_text(f"the state of query '{query}' has {partitions} partitions: run the job to continue")
 
 
 @app.command()
 def status(state: State, as_json: Json = False, storage: Storage = None) -> None:
-    """Show a job's state, queries, newest incidents and timeline; the exit code is 2 if its ledger is damaged."""
+    """Show a job's state, queries, newest incidents and timeline. The exit code is 2 if its ledger is damaged."""
     from spark_ext.views.status import read_status
 
     found = read_status(state, storage_options(storage))
     if as_json:
         print_json(found.to_json())
     else:
-        from spark_ext.views.status_view import show_status
-        from spark_ext.views.terminal import Terminal
+        from spark_ext.views.terminal import Terminal, show_status
 
         show_status(found, Terminal())
     if found.damage:
@@ -275,7 +331,7 @@ def status(state: State, as_json: Json = False, storage: Storage = None) -> None
 
 @app.command()
 def finished(state: State, as_json: Json = False, storage: Storage = None) -> None:
-    """List the finished flags: which channels, sources and queries have finished, and by which epoch."""
+    """List the finished flags: which channels, sources and queries have finished, and in which epoch."""
     from spark_ext.ledger.schema import FinishedRow
 
     columns = ("kind", "query", "source", "channel", "epoch", "lineage", "incarnation", "drained", "at")
@@ -320,9 +376,9 @@ def checkpoints(
     as_json: Json = False,
     storage: Storage = None,
 ) -> None:
-    """List the checkpoints and savepoints of the whole job, oldest first, and where those that are kept are.
+    """List the checkpoints and savepoints of the whole job, oldest first, with the folders of those that are kept.
 
-    A restore adds a row with a number of its own, the new lineage, and the savepoint's folder.
+    A restore adds a row with its own number, the new lineage, and the savepoint's folder.
     """
     from spark_ext.ledger.schema import CheckpointRow
 

@@ -189,18 +189,18 @@ class Options(BaseModel):
         cls.keep_secret(given)
         for name in SPARKS_OWN - cls.model_fields.keys():
             given.pop(name, None)
-        who = f"{connector} {given.get('uid') or '(no uid)'}"
+        operator = f"{connector} {given.get('uid') or '(no uid)'}"
         if not given.get("uid"):
             raise refused(
                 "the option 'uid' is missing: it names this operator's state, so that a restart finds it again",
-                who,
+                operator,
                 f'add .option("uid", "<a stable name>") to the {connector} operator',
             )
         for name in given.keys() - cls.model_fields.keys():
             near = difflib.get_close_matches(name, list(cls.model_fields), n=1)
             raise refused(
-                f"there is no option '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""),
-                who,
+                f"unknown option '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""),
+                operator,
                 f"use one of: {', '.join(sorted(cls.model_fields))}",
             )
         try:
@@ -212,7 +212,7 @@ class Options(BaseModel):
             hidden = not name or cls.is_secret(name) or first["type"] == "missing"
             shown = "" if hidden else f" (given: {cls.shown(name, first['input'])!r})"
             which = f"option '{name}'" if name else "options"
-            raise refused(f"{which}: {first['msg']}{shown}", who, f"correct the {which}") from None
+            raise refused(f"{which}: {first['msg']}{shown}", operator, f"correct the {which}") from None
 
     @classmethod
     def is_secret(cls, name: str) -> bool:

@@ -1,4 +1,7 @@
-"""Settings of a job: read from `conf/job.yaml`, overridden by arguments of `Job`."""
+"""Settings of a job: read from `conf/job.yaml`, overridden by arguments of `Job`.
+
+The comments of `conf/job.yaml` and the table in docs/job.md are generated from this file by `python -m tools.pages`.
+"""
 
 from __future__ import annotations
 
@@ -20,89 +23,100 @@ class JobSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     interval: Milliseconds = 0
-    """Minimum time between the starts of two data epochs of a query; 0: none. The end of input never waits."""
+    """Minimum time between the starts of two data epochs of a query; 0 means as fast as possible. The end of input is
+    not delayed."""
     target_epoch: Milliseconds | None = None
-    """How long an epoch is to take: sources adapt how many rows they read in one. None: as their limits have it."""
+    """Target duration of an epoch: each source adapts the number of rows that it reads, within its own limits. None
+    means no target."""
     checkpoint_interval: Milliseconds = 10_000
-    """How often a consistent checkpoint of the job is recorded in the ledger."""
+    """How often a consistent cut of the job is recorded in the ledger."""
     checkpoint_timeout: Milliseconds = 600_000
-    """How long an aligned checkpoint may take; it is then aborted."""
+    """Maximum duration of an aligned checkpoint. After that it is aborted."""
     aligned_timeout: Milliseconds | None = None
-    """How long an aligned checkpoint may take before it is completed as an unaligned one; 0: it is one from the
-    beginning; None: it stays aligned."""
+    """Time after which an aligned checkpoint is completed as an unaligned one; 0 makes it unaligned from the beginning.
+    None means that it stays aligned."""
     tolerable_failed_checkpoints: int | None = Field(default=None, ge=0)
-    """How many aligned checkpoints in a row may fail before the job fails; None: any number."""
+    """Maximum number of consecutive failed aligned checkpoints before the job fails. None means no limit."""
     retained_checkpoints: int = Field(default=0, ge=0)
-    """How many of the newest checkpoints of the whole job are kept so that it can be restored from them."""
+    """How many of the newest checkpoints of the whole job are kept to restore it from, each as a folder in
+    `checkpoints` of the state directory, mostly of hard links."""
     savepoint_roots: tuple[str, ...] = ()
-    """Folders below which a savepoint may be written that is asked for over HTTP; none: the one that contains the state
+    """Folders below which a savepoint requested over HTTP may be written. Default: the folder that contains the state
     directory."""
     restart_attempts: int = Field(default=3, ge=0)
-    """Maximum consecutive restarts of a query without a committed epoch."""
+    """Maximum number of consecutive restarts of a query without a committed epoch; 0 means no restarts."""
     restart_backoff: Milliseconds = 100
-    """Delay before the first restart; four times as long before each further one, up to 30 s."""
+    """Delay before the first restart. Each further delay is four times as long, up to 30 s."""
     outage_patience: Milliseconds = 300_000
-    """How long restarts continue beyond `restart_attempts` while an external server or disk is unavailable.
-
-    Also how long the job itself tries to read a state directory that cannot be read.
-    """
+    """How long restarts continue, regardless of their number, while an external server or disk is unavailable
+    (`STORAGE`, `COMMIT`, `PREPARED_LOST`), and how long the job retries to read its state directory. 0 treats an outage
+    like other failures."""
     finalization_timeout: Milliseconds = 600_000
     """How long the final checkpoint waits for operators that require finalization."""
     start_timeout: Milliseconds = 600_000
-    """How long each step of a start may take: older queries that stop, claims of targets, `open`, and Spark."""
+    """Maximum duration of each step of a start: stopping queries of an older start in the same session, claims of
+    targets, the operators' `open`, and Spark's start of the queries. After that the start is refused."""
     stop_timeout: Milliseconds = 60_000
-    """How long `stop` waits for a query to end; it is then given up, as CANCELED."""
+    """How long `stop` waits for a query to end. After that the query is marked CANCELED."""
     maintenance_interval: Milliseconds = 60_000
     """How often the ledger is compacted and cleaned."""
     heartbeat: Milliseconds = 5_000
-    """How often the driver records that it is alive: by so much the end of one that is killed is known; 0: never."""
+    """How often the driver records that it is alive, in a small file in the state directory. This is how precisely the
+    end of a killed driver is known. 0 means never."""
     monitor_interval: Milliseconds = 500
-    """How often Spark is asked what a query is doing that is late; 0: never. Execution states are then those of the
-    life cycle alone, and no query is found to be stalled."""
+    """How often Spark is asked what a query is doing that has just been started, or whose epoch is late. 0 means never:
+    execution states then only follow the life cycle, and stalls are not detected."""
     stall_after: Milliseconds | None = None
-    """A query that makes no progress for so long is stalled; None: twice its usual epoch, 5 s at the least,
-    and 60 s before the first one. Needs `monitor_interval`."""
+    """A query without progress for this time is stalled. None means twice its usual epoch, but at least 5 s, and 60 s
+    before the first epoch. Needs `monitor_interval`."""
     slow_factor: float = Field(default=20.0, ge=0)
-    """An epoch that takes longer than so many times what its rows usually take, and than 30 s, is recorded as slow,
-    even if it makes progress; 0: none. Needs `monitor_interval`."""
+    """Record an epoch as slow if it takes longer than 30 s and than `slow_factor` times its expected duration, even if
+    it makes progress. 0 means never. Needs `monitor_interval`."""
     on_stall: Literal["report", "fail"] = "report"
-    """What is done about a stall: an incident is recorded, or the query, and so the job, also fails."""
+    """What to do about a stall: `report` records an incident; `fail` also fails the query, and with it the job, with
+    the error `STALLED`."""
     on_damage: Literal["stop", "restore"] = "stop"
-    """What `run` does when state or a checkpoint is damaged: it ends, or restores the job from its newest retained
-    checkpoint and starts it again. Needs `retained_checkpoints` and `checkpoint_interval`."""
+    """What `run` does when state or a checkpoint is damaged: `stop` ends the job with the error; `restore` restores it
+    from its newest retained checkpoint and starts it again. `restore` needs `retained_checkpoints` and
+    `checkpoint_interval`."""
     dumps: Literal["off", "stacks", "heap"] = "off"
-    """What is kept of a query that stalls or lacks a resource: nothing, the stacks of all processes, or those and the
-    heap of the driver's JVM."""
+    """What to dump when a query stalls or lacks memory or another resource: nothing (`off`), the `stacks` of all
+    processes, or also the `heap` of the driver's JVM, which pauses meanwhile. Secrets in the heap are not masked."""
     dumps_kept: int = Field(default=5, ge=1)
-    """How many dumps are kept; the oldest is deleted for a further one."""
+    """How many dumps are kept, in `dumps` of the state directory. A new dump replaces the oldest."""
     dumps_size: Bytes = Field(default=4 << 30, ge=1 << 20)
-    """How large all dumps may be together, bytes."""
+    """Maximum size of all dumps together, in bytes. A heap that may exceed it is not written."""
     failures: str | None = None
-    """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
+    """Path of a file with failure rules and decisions of your own, which take precedence over those of
+    `conf/failures.yaml`."""
     incidents: str | None = None
-    """Path of a file of types of incidents, listeners and alert rules, in addition to `conf/incidents.yaml`."""
+    """Path of a file with incident types, listeners and alert rules of your own, in addition to
+    `conf/incidents.yaml`."""
     epoch_parts: bool = False
-    """Whether the time of epochs is divided into planning, reading, user code, state and commit, by looks at what Spark
-    has measured, once a second."""
+    """Divide the time of epochs into planning, reading, user code, state and commit. Spark is asked once a second."""
     metrics: bool = False
-    """Whether the job counts what it does, for `/metrics` of `job.serve()`. The next settings include it."""
+    """Count what the job does, for the route `/metrics` of `job.serve()`. `metrics_port` and `opentelemetry` include
+    this setting."""
     metrics_port: int = Field(default=0, ge=0, le=65_535)
-    """Port on which the driver serves `/metrics` to Prometheus; 0: none."""
+    """Port on which the driver serves `/metrics` to Prometheus, without a token; jobs of one driver may share it. 0
+    means none."""
     metrics_host: str = "127.0.0.1"
-    """Address to which that is bound."""
+    """Address that `metrics_port` is bound to. Any address other than loopback makes the metrics readable for everyone
+    who can reach it."""
     opentelemetry: bool = False
-    """Whether metrics and spans are exported to OpenTelemetry."""
+    """Export metrics and spans to OpenTelemetry, as configured by the `OTEL_...` environment variables or the process's
+    own providers."""
     latency: Literal["off", "latest", "histogram"] = "off"
-    """Whether markers measure the time from each source to the commits of each query: the newest value, or percentiles
-    and a histogram as well."""
+    """Measure the time from each source to the commits of each query with markers: `off` means never, `latest` keeps
+    the newest value, `histogram` percentiles and a histogram as well."""
     latency_interval: Milliseconds = 1_000
-    """At most one marker of a source in so much time; 0: one in each epoch that reads rows of it."""
+    """Minimum time between two markers of a source; 0 means one in each epoch that reads rows of the source."""
     lag_interval: Milliseconds = 5_000
-    """How old the lag of a source may become, while an epoch runs or none does, until the source is asked again; 0: it
-    is asked when an epoch is planned."""
+    """Maximum age of a source's lag before the source is asked again, also while no epoch runs. 0 means that it is
+    asked whenever an epoch is planned."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    """Of the object stores in which the job keeps things, as delta-rs names them; for all processes of the session.
-    Never shown or stored. What is not here is looked for in the environment."""
+    """Options of the object stores that the job uses, in delta-rs's names, for all processes of its session. They are
+    never shown or stored. Options not given here are read from the environment (`AWS_...`)."""
 
     @field_validator("on_damage")
     @classmethod
@@ -119,7 +133,7 @@ class JobSettings(BaseModel):
 
     @property
     def measured(self) -> bool:
-        """Whether anything wants the job's metrics."""
+        """Whether metrics are collected."""
         return self.metrics or self.metrics_port > 0 or self.opentelemetry
 
     @property

@@ -34,10 +34,9 @@ from spark_ext.ledger.schema import (
     IncidentRow,
 )
 from spark_ext.model.lifecycle import State
-from spark_ext.views.progress_line import line
 from spark_ext.views.snapshot import SourceSnapshot
 from spark_ext.views.status import read_status
-from spark_ext.views.status_view import show_rows
+from spark_ext.views.terminal import line, show_rows
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -372,6 +371,8 @@ def test_version_and_usage() -> None:
 def test_a_scheduler_can_tell_what_may_be_repeated(
     monkeypatch: pytest.MonkeyPatch, problem: SparkExtError, code: int
 ) -> None:
+    """Not with the code of a configuration that cannot work."""
+
     def fails() -> None:
         raise problem
 

@@ -70,7 +70,7 @@ def test_one_line_and_one_exit_code_for_all_jobs(folder: Path) -> None:
     both = spark_ext("check", well.state, silent.state)
     first, second = both.stdout.splitlines()
     assert both.returncode == 1 and first.startswith("ok  well")
-    assert second.startswith("WRONG  silent  DOWN") and "the driver is lost: no sign of life since " in second
+    assert second.startswith("WRONG  silent  DOWN") and "the driver is lost: no heartbeat since " in second
     assert spark_ext("check", silent.state, "--max-silence", "1 hour").returncode == 0
 
 
@@ -123,9 +123,9 @@ def test_a_job_that_has_failed_and_open_incidents(folder: Path) -> None:
         (("--window", "soon"), "not a duration"),
         (("--window", "0"), "not a duration"),
         (("--max-silence", "-1 s"), "negative"),
-        (("--label", "type=SYSTEM"), "it needs --availability"),
-        (("--notify",), "a file that has listeners"),
-        (("--remember", "file"), "it needs --notify"),
+        (("--label", "type=SYSTEM"), "requires --availability"),
+        (("--notify",), "a file that defines listeners"),
+        (("--remember", "file"), "requires --notify"),
         (("--severity", "bad"), "not one of"),
         (("--incidents", "nowhere.yaml"), "cannot be read"),
     ],
@@ -174,7 +174,7 @@ def test_what_could_not_be_delivered_is_not_remembered(folder: Path) -> None:
     with serving([400, 400]) as to:
         given = (silent.state, "--notify", "--incidents", listening(folder, to), "--remember", folder / "known.json")
         done = spark_ext("check", *given)
-        assert done.returncode == 1 and "not notified of everything: webhook" in done.stderr
+        assert done.returncode == 1 and "could not notify of everything: webhook" in done.stderr
         assert not (folder / "known.json").exists()
         notices(to)
         assert spark_ext("check", *given).returncode == 1

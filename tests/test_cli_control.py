@@ -88,8 +88,8 @@ SENT: list[tuple[list[str], tuple[str, str, Any]]] = [
     (["stop"], ("stop", "job", None)),
     (["restart", "query:r"], ("restart", "query:r", None)),
     (["seek", "source:q-in/a", "-5", "--yes"], ("seek", "source:q-in/a", {"position": -5, "yes": True})),
-    (["stack-dump"], ("stack_dump", "job", None)),
-    (["dump"], ("dump", "job", {"heap": False})),
+    (["dump"], ("dump", "job", {})),
+    (["dump", "--scope", "driver"], ("dump", "job", {"scope": "driver"})),
     (["dump", "--heap"], ("dump", "job", {"heap": True})),
     (["broadcast", "flush", '{"region": "eu"}'], ("broadcast", "job", {"type": "flush", "value": {"region": "eu"}})),
     (["send", "pause", "query:q"], ("pause", "query:q", None)),
@@ -146,6 +146,8 @@ REFUSED = [
     ["set", "k", "1", "--expires", "soon"],
     ["set", "k", "1", "--delivery", "later"],
     ["schema", "k", "missing.json"],
+    ["dump", "--scope", "driver", "--heap"],
+    ["dump", "--scope", "executor"],
     ["drain", "--wiat"],
     ["seek", "source:q-in", "5", "--yes"],
     ["seek", "source:q-in", "5"],
@@ -325,7 +327,7 @@ def test_a_server_that_is_away_and_tokens_that_are_wrong(
         file.write_text(f"{token}\n")
         file.chmod(0o644)
         done = spark_ext("control", url, "pause", "--token-file", file)
-        assert done.returncode == output.REFUSED and "others can read it" in done.stderr
+        assert done.returncode == output.REFUSED and "other users can read" in done.stderr
         file.chmod(0o600)
         assert spark_ext("control", url, "pause", "--token-file", file).returncode == 0
         assert spark_ext("control", f"{url}/v1/jobs/orders", "pause", "--token-file", file).returncode == 0
@@ -335,7 +337,7 @@ def test_a_server_that_is_away_and_tokens_that_are_wrong(
             assert token not in done.stdout + done.stderr
         file.write_text("sxt_wrong")
         done = spark_ext("control", url, "pause", "--token-file", file)
-        assert done.returncode == output.REFUSED and "no valid bearer token" in done.stderr
+        assert done.returncode == output.REFUSED and "invalid bearer token" in done.stderr
     file.write_text(token)
     done = spark_ext("control", url, "pause", "--token-file", file)
     assert done.returncode == output.UNREACHABLE

@@ -47,7 +47,7 @@ def test_the_terminal_is_the_default(state: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--out", "shop.xlsx"), "let it end with one of: .png, .svg, .pdf"),
+        (("--out", "shop.xlsx"), "use one of: .png, .svg, .pdf"),
         (("--out", "shop"), "no ending"),
         (("--out", "no/folder.png"), "No such file"),
         (("--kind", "colours"), "'colours' is not one of"),

@@ -29,9 +29,9 @@ def test_sessions_take_their_classes_from_the_archive(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "class archive: made" in run("-m", "spark_ext", "prepare")
+    assert "class archive: created" in run("-m", "spark_ext", "prepare")
     assert len(list(tmp_path.glob("spark-ext/*.jsa"))) == 1
-    assert "class archive: was there" in run("-m", "spark_ext", "prepare")
+    assert "class archive: exists" in run("-m", "spark_ext", "prepare")
     classes = tmp_path / "classes.log"
     run("-c", SESSION, str(classes))
     loaded = classes.read_text().splitlines()

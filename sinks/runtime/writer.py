@@ -14,7 +14,7 @@ from spark_ext.bad_rows.epoch import CommitRows, Left, SinkPlace, TaskRows
 from spark_ext.bad_rows.names import default_table
 from spark_ext.bad_rows.sift import Numbered
 from spark_ext.control import current, levels
-from spark_ext.control.current import Place
+from spark_ext.control.current import EpochContext
 from spark_ext.errors import NOTHING_VISIBLE, CommitError, ConfigurationError, DataError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.failures import record
@@ -167,7 +167,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         if mine.samples:
             attend("committer", mine.state, mine.query, self._uid)
         start = f"{mine.incarnation:010}-{mine.start:016x}"
-        with current.committing(Place(mine.job, mine.query, mine.checkpoint, start, batchId)):
+        with current.committing(EpochContext(mine.job, mine.query, mine.checkpoint, start, batchId)):
             levels.follow()
             return self._commit(messages, batchId)
 

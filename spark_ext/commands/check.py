@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from spark_ext.commands.incidents import Seen
+from spark_ext.commands.incidents import IncidentReader
 from spark_ext.commands.output import FAILED, REFUSED, Json, Storage, print_json, print_text, storage_options
 from spark_ext.errors import SparkExtError
 from spark_ext.incidents.registry import AlertRule, load
@@ -27,42 +27,44 @@ if TYPE_CHECKING:
 def check(
     states: Annotated[list[str], typer.Argument(metavar="STATE...", help="State directories: paths or URIs.")],
     max_silence: Annotated[
-        str, typer.Option(metavar="DURATION", help="A driver whose last heartbeat is older is lost.")
+        str, typer.Option(metavar="DURATION", help="Report a driver as lost if its last heartbeat is older.")
     ] = "60 s",
     availability: Annotated[
         float | None,
-        typer.Option(min=0, max=100, metavar="PERCENT", help="The least share of the window for which a job is up."),
+        typer.Option(min=0, max=100, metavar="PERCENT", help="Minimum availability in the window."),
     ] = None,
-    window: Annotated[str, typer.Option(metavar="DURATION", help="The period of availability, up to now.")] = "1 day",
+    window: Annotated[
+        str, typer.Option(metavar="DURATION", help="Period over which availability is computed, up to now.")
+    ] = "1 day",
     label_: Annotated[
         list[str] | None,
         typer.Option(
-            "--label", metavar="NAME=VALUE", help="For --availability: only downtime with this label; may be repeated."
+            "--label", metavar="NAME=VALUE", help="For --availability: count only downtime with this label; repeatable."
         ),
     ] = None,
     severity: Annotated[
-        str, typer.Option(metavar="SEVERITY", help="An open incident so serious, or more, is something wrong.")
+        str, typer.Option(metavar="SEVERITY", help="Report open incidents of at least this severity.")
     ] = "ERROR",
     incidents: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The jobs' file of incidents: its alert rules, and its listeners."),
+        typer.Option(metavar="FILE", help="The jobs' incident file, with alert rules and listeners."),
     ] = None,
-    notify: Annotated[bool, typer.Option("--notify", help="Notify the listeners of that file.")] = False,
+    notify: Annotated[bool, typer.Option("--notify", help="Notify the listeners of the incident file.")] = False,
     remember: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --notify: where to keep what was notified, so that it is once."),
+        typer.Option(metavar="FILE", help="With --notify: file that records notifications, so that each is sent once."),
     ] = None,
     as_json: Json = False,
     storage: Storage = None,
 ) -> None:
-    """Say of each job whether it is well: exit code 0 if all are, 1 if something is wrong, 2 if one cannot be read."""
+    """Check job health: exit code 0 if all jobs are healthy, 1 if not, 2 if one cannot be read."""
     registry = load(None if incidents is None else str(incidents))
     if notify and not registry.listeners:
-        raise typer.BadParameter("it needs --incidents with a file that has listeners", param_hint="--notify")
+        raise typer.BadParameter("requires --incidents with a file that defines listeners", param_hint="--notify")
     if remember is not None and not notify:
-        raise typer.BadParameter("it needs --notify", param_hint="--remember")
+        raise typer.BadParameter("requires --notify", param_hint="--remember")
     if label_ and availability is None:
-        raise typer.BadParameter("it needs --availability", param_hint="--label")
+        raise typer.BadParameter("requires --availability", param_hint="--label")
     over = timedelta(milliseconds=_duration(window, "--window", least=1))
     limits = Limits(
         max_silence=_duration(max_silence, "--max-silence"),
@@ -72,7 +74,7 @@ def check(
     )
     now = datetime.now(timezone.utc)
     options = storage_options(storage)
-    read = {state: _looked(state, options, limits, now, registry) for state in states}
+    read = {state: _checked(state, options, limits, now, registry) for state in states}
     if as_json:
         print_json([_plain(state, found) for state, found in read.items()])
     else:
@@ -93,7 +95,7 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def _looked(
+def _checked(
     state: str, options: dict[str, str], limits: Limits, now: datetime, registry: Registry
 ) -> Health | SparkExtError:
     from spark_ext.views.status import open_ledger
@@ -106,11 +108,7 @@ def _looked(
 
 
 def facts_of(ledger: Ledger) -> JobFacts:
-    """What is read of a job for this.
-
-    Args:
-        ledger: of a job that was started at least once.
-    """
+    """What is read of a job for this."""
     from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, JobRow
     from spark_ext.views.recorded import beats_of, driver_alive, rows_of
 
@@ -125,8 +123,8 @@ def facts_of(ledger: Ledger) -> JobFacts:
         for row_type, column in ((EpochRow, "committed_at"), (CheckpointRow, "at")):
             seen += ledger.table(row_type).read([column], [("incarnation", "=", number)])[column].to_pylist()
         beats[number] = max(seen)
-    incidents = Seen(ledger)
-    incidents.look()
+    incidents = IncidentReader(ledger)
+    incidents.poll()
     return JobFacts(
         jobs=jobs,
         states=rows_of(ledger, ExecutionStateRow),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 WITHIN: Final = 60.0
 """How long listeners may take in all, s."""
 
-NOTHING_IS_DONE: Final = "none: it was found by spark-ext check"
-GONE: Final = "a later check does not find it any more"
+NOTHING_IS_DONE: Final = "none: found by spark-ext check"
+GONE: Final = "no longer found by a later check"
 
 Known = dict[str, dict[str, dict[str, Any]]]
 """By state directory and id of an incident, what listeners were notified of."""
@@ -37,7 +37,6 @@ def notified(registry: Registry, read: Mapping[str, Health], now: datetime, reme
     """Notify the listeners of a file.
 
     Args:
-        now: UTC.
         remember: the file of what was notified; None: each finding is notified.
     """
     known = {} if remember is None else _read(remember)
@@ -51,7 +50,7 @@ def notified(registry: Registry, read: Mapping[str, Health], now: datetime, reme
         dispatcher.close(WITHIN)
         missed = sorted(name for name, one in dispatcher.figures.items() if one.dropped or one.failed or one.late)
         if missed:
-            print_text(f"not notified of everything: {', '.join(missed)}; the next check tries again", error=True)
+            print_text(f"could not notify of everything: {', '.join(missed)}; the next check will retry", error=True)
             return  # and remembers nothing of this one
     if remember is not None and after != known:
         _write(remember, after)
@@ -61,9 +60,6 @@ def steps(read: Mapping[str, Health], known: Known, now: datetime) -> tuple[list
     """What listeners are notified of. Pure.
 
     An open incident of a job whose driver runs is left to that: it has notified its own listeners.
-
-    Args:
-        now: UTC.
 
     Returns:
         The changes, with the state directory of each; and what is known after them.
@@ -155,7 +151,7 @@ def _read(path: Path) -> Known:
             f"{path} cannot be read: {type(problem).__name__}: {problem}",
             "check, --remember",
             "name a file that this command has written, or one that does not exist",
-            kept="nobody was notified",
+            kept="no listener was notified",
         ) from None
     return found
 
@@ -168,5 +164,5 @@ def _write(path: Path, known: Known) -> None:
             f"{path} cannot be written: {problem.strerror}",
             "check, --remember",
             "name a file in a folder that can be written",
-            kept="listeners were notified, and will be again",
+            kept="listeners were notified, and will be notified again",
         ) from None

@@ -22,7 +22,7 @@ def classify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a stack trace: what kind of failure it is, whose it is, and what a job does about it."""
+    """Explain a stack trace: the kind of failure, whose code failed, and how a job reacts to it."""
     from spark_ext.spark.backend.failures import classify as explain
 
     found = explain(_read(file), rules=rules)

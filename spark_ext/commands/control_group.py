@@ -1,16 +1,11 @@
-"""The group `spark-ext control STATE|URL`: what its commands have in common.
-
-A command is a function with its own parameters only; `sends` and `looks` add the others, connect to the job, and turn
-what comes of it into an exit code.
-"""
+"""The group `spark-ext control STATE|URL`, and what its commands share: connection, common options, exit codes."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,26 +17,22 @@ from spark_ext.commands import output
 from spark_ext.commands.output import Json as AsJson
 from spark_ext.commands.output import Storage, storage_options
 from spark_ext.errors import TransientError
-from spark_ext.model.offsets import Json
+from spark_ext.model.control_kinds import kinds
 from spark_ext.steering.tables import short
 
 if TYPE_CHECKING:
     from spark_ext.steering.control import Control
     from spark_ext.steering.sent import SentEvent
 
-Command = Callable[..., Any]
-
 
 class KindGroup(TyperGroup):
-    """Takes the name of any kind as a command: `control STATE KIND TARGET [VALUE]`."""
+    """Accepts the name of any kind as a command: `control STATE KIND [TARGET] [JSON]`."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command with a name; for a kind without one the command `send` of that kind."""
+        """A command; for a kind without one of its own, the command `send` for that kind."""
         found = super().get_command(ctx, cmd_name)
         if found is not None:
             return found
-        from spark_ext.model.control_kinds import kinds  # here, as in all of these: the other commands need them not
-
         kind = kinds().get(cmd_name.replace("-", "_")) or kinds().get(cmd_name)
         if kind is None or not kind.public:
             return None
@@ -57,49 +48,28 @@ class KindGroup(TyperGroup):
 
 
 app = typer.Typer(
-    help="Change a running job, and see what has become of it.",
+    help="Change a running job, and follow its control events.",
     cls=KindGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 HYPHENS: Final = {"ignore_unknown_options": True}
-"""So that a value may begin with a hyphen, as a negative number does."""
+"""A value may begin with a hyphen, as a negative number does."""
 
 TokenFile = Annotated[
     Path | None,
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="For a URL: a file with the token. Default: the environment variable SPARK_EXT_TOKEN.",
+        help="For a URL: file that contains the token. Default: the environment variable SPARK_EXT_TOKEN.",
     ),
 ]
-Trusted = Annotated[str | None, typer.Option("--ca", metavar="FILE", help="For a URL: certificates that are trusted.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until the event has its final status.")]
+Trusted = Annotated[str | None, typer.Option("--ca", metavar="FILE", help="For a URL: file with trusted certificates.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the final status of the event.")]
 Timeout = Annotated[
-    float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Longest time to wait; implies --wait.")
+    float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Maximum time to wait; implies --wait.")
 ]
-Delivery = Annotated[
-    str, typer.Option("--delivery", help="'immediate', or 'aligned': all queries at one cut of the job.")
-]
-Key = Annotated[
-    str | None,
-    typer.Option("--key", metavar="IDEMPOTENCY", help="Names the request: repeated with it, it is accepted once."),
-]
-Expires = Annotated[
-    str | None, typer.Option("--expires", metavar="DURATION", help="When it is not to be obeyed any more, such as 10m.")
-]
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What a command sends."""
-
-    kind: str
-    target: str = "job"
-    value: Json = None
-    notice: Callable[[Control], None] | None = None
-    """Called before it is sent; may end the command."""
 
 
 @app.callback()
@@ -109,7 +79,7 @@ def _job(
         str,
         typer.Argument(
             metavar="STATE|URL",
-            help="The job's state directory, a path or URI; or the URL of a server, with /v1/jobs/NAME if it has "
+            help="The job's state directory, a path or URI; or the URL of a server, with /v1/jobs/NAME if it serves "
             "several jobs.",
             show_default=False,
         ),
@@ -118,71 +88,22 @@ def _job(
     ctx.obj = where
 
 
-def sends(name: str) -> Callable[[Callable[..., Ask]], Callable[..., Ask]]:
-    """Make a command that sends an event out of a function that says which."""
-
-    def decorate(build: Callable[..., Ask]) -> Callable[..., Ask]:
-        def command(
-            ctx: typer.Context,
-            *,
-            wait: bool,
-            timeout: float | None,
-            delivery: str,
-            key: str | None,
-            expires: str | None,
-            token_file: Path | None,
-            ca: str | None,
-            storage: list[str] | None,
-            as_json: bool,
-            **own: Any,
-        ) -> None:
-            ask = build(**own)
-            with connected(str(ctx.obj), token_file, ca, storage) as control:
-                if ask.notice is not None:
-                    ask.notice(control)
-                sent = control.send(
-                    ask.kind, ask.target, ask.value, delivery=delivery, idempotency_key=key, expires=expires
-                )
-                if wait or timeout is not None:
-                    finish(sent, timeout, as_json=as_json)
-                else:
-                    report(sent, as_json=as_json)
-
-        _register(name, build, command, {**_SENDS, **_REACHES})
-        return build
-
-    return decorate
-
-
-def looks(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def shows(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command out of a function that takes a `Control`, `as_json`, and its own parameters."""
 
     def decorate(show: Callable[..., None]) -> Callable[..., None]:
-        def command(
-            ctx: typer.Context,
-            *,
-            token_file: Path | None,
-            ca: str | None,
-            storage: list[str] | None,
-            as_json: bool,
-            **own: Any,
-        ) -> None:
-            with connected(str(ctx.obj), token_file, ca, storage) as control:
-                show(control, as_json, **own)
-
-        _register(name, show, command, _REACHES, skip=2)
+        given = list(inspect.signature(show).parameters.values())[2:]
+        # Annotations are text, and those of the first two name types that are imported for type checks only.
+        known = {**vars(sys.modules[show.__module__])}
+        own = [one.replace(annotation=eval(one.annotation, known), kind=KEYWORD) for one in given]
+        add_command(name, show.__doc__ or "", own, show)
         return show
 
     return decorate
 
 
-_SENDS: Final[dict[str, tuple[Any, Any]]] = {
-    "wait": (Wait, False),
-    "timeout": (Timeout, None),
-    "delivery": (Delivery, "immediate"),
-    "key": (Key, None),
-    "expires": (Expires, None),
-}
+KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
+
 _REACHES: Final[dict[str, tuple[Any, Any]]] = {
     "token_file": (TokenFile, None),
     "ca": (Trusted, None),
@@ -191,32 +112,43 @@ _REACHES: Final[dict[str, tuple[Any, Any]]] = {
 }
 
 
-def _register(name: str, own: Command, command: Command, added: dict[str, tuple[Any, Any]], *, skip: int = 0) -> None:
-    """Add a command whose parameters are those of a function, and some more."""
-    given = list(inspect.signature(own).parameters.values())[skip:]
-    # As text until here, and only those that are needed: the types of the others are not loaded.
-    known = {**vars(sys.modules[own.__module__])}
-    given = [one.replace(annotation=eval(one.annotation, known)) for one in given]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    more = [inspect.Parameter(one, kind, default=default, annotation=hint) for one, (hint, default) in added.items()]
-    context = inspect.Parameter("ctx", kind, annotation=typer.Context)
-    parameters = [context, *(one.replace(kind=kind) for one in given), *more]
-    command.__doc__ = own.__doc__
+def parameters(of: Mapping[str, tuple[Any, Any]]) -> list[inspect.Parameter]:
+    """Parameters of a command, from their types and defaults."""
+    return [inspect.Parameter(name, KEYWORD, default=default, annotation=hint) for name, (hint, default) in of.items()]
+
+
+def add_command(name: str, about: str, own: Sequence[inspect.Parameter], act: Callable[..., None]) -> None:
+    """Add a command: it connects to the job, and calls `act` with a `Control`, `as_json` and its own parameters."""
+
+    def command(
+        ctx: typer.Context,
+        *,
+        token_file: Path | None,
+        ca: str | None,
+        storage: list[str] | None,
+        as_json: bool,
+        **given: Any,
+    ) -> None:
+        with connected(str(ctx.obj), token_file, ca, storage) as control:
+            act(control, as_json, **given)
+
+    context = inspect.Parameter("ctx", KEYWORD, annotation=typer.Context)
     command.__annotations__ = {}
-    setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010 - a function has no such member
-    app.command(name, context_settings=HYPHENS)(command)
+    signature = inspect.Signature([context, *own, *parameters(_REACHES)])
+    setattr(command, "__signature__", signature)  # noqa: B010 - a function has no such member
+    app.command(name, help=about, context_settings=HYPHENS)(command)
 
 
 @contextmanager
 def connected(where: str, token_file: Path | None, ca: str | None, storage: list[str] | None) -> Iterator[Control]:
-    """The job, until the command has ended; what cannot be reached ends it with a code of its own."""
+    """The job for a command; ends the command with UNREACHABLE if a server or the ledger cannot be reached."""
     from spark_ext.steering.control import Control
     from spark_ext.steering.reach import connect, is_url
 
     token = None if token_file is None else read_token(token_file)
     options = storage_options(storage)
     if is_url(where) and options:
-        raise typer.BadParameter("a server knows its own storage", param_hint="--storage")
+        raise typer.BadParameter("not allowed with the URL of a server", param_hint="--storage")
     try:
         with Control.over(connect(where, token, storage_options=options or None, origin="cli", verify=ca)) as control:
             yield control
@@ -231,16 +163,16 @@ def read_token(file: Path) -> str:
         mode = file.stat().st_mode
         text = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as problem:
-        raise typer.BadParameter(f"'{file}' cannot be read: {problem}", param_hint="--token-file") from None
+        raise typer.BadParameter(f"could not read '{file}': {problem}", param_hint="--token-file") from None
     if mode & 0o077:
-        raise typer.BadParameter(f"others can read it; chmod 600 {file}", param_hint="--token-file")
+        raise typer.BadParameter(f"other users can read '{file}'; run chmod 600 {file}", param_hint="--token-file")
     if not text or not text.isascii() or len(text.split()) != 1:
-        raise typer.BadParameter(f"'{file}' does not hold a token alone", param_hint="--token-file")
+        raise typer.BadParameter(f"'{file}' must contain a single token", param_hint="--token-file")
     return text
 
 
 def report(sent: SentEvent, *, as_json: bool) -> None:
-    """Print an event, as far as it is known."""
+    """Print an event with its current status."""
     if as_json:
         output.print_json(sent.state.to_json())
         return
@@ -253,7 +185,7 @@ def report(sent: SentEvent, *, as_json: bool) -> None:
     if state.result is not None:
         output.print_text(f"  result: {short(state.result)}")
     if not state.final:
-        output.print_text(f"  its id is {sent.id}")
+        output.print_text(f"  id: {sent.id}")
 
 
 def finish(sent: SentEvent, timeout: float | None, *, as_json: bool) -> None:
@@ -262,10 +194,10 @@ def finish(sent: SentEvent, timeout: float | None, *, as_json: bool) -> None:
         sent.wait(timeout, check=False)
     except TimeoutError as late:
         report(sent, as_json=as_json)
-        output.print_text(f"{late}; `spark-ext control ... event {sent.id} --wait` continues to wait", error=True)
+        output.print_text(f"{late}; to keep waiting, run `spark-ext control ... event {sent.id} --wait`", error=True)
         raise typer.Exit(output.TIMED_OUT) from None
     except KeyboardInterrupt:
-        output.print_text(f"event {sent.sequence}, {sent.id}, stays accepted", error=True)
+        output.print_text(f"stopped waiting; event {sent.sequence}, {sent.id}, remains accepted", error=True)
         raise typer.Exit(output.TIMED_OUT) from None
     report(sent, as_json=as_json)
     if sent.status != "acknowledged":

@@ -1,231 +1,246 @@
-"""The commands of `spark-ext control` that send an event."""
+"""The commands of `spark-ext control` that send an event, one for each `Command` of a kind, and `send` for any kind."""
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from spark_ext.commands import output
-from spark_ext.commands.control_group import Ask, sends
+from spark_ext.commands.control_group import Timeout, Wait, add_command, finish, parameters, report
 from spark_ext.model.control import Scope, Target
+from spark_ext.model.control_kinds import BUILT_IN, Command, Kind
 from spark_ext.model.offsets import Json
 from spark_ext.steering.tables import short
 
 if TYPE_CHECKING:
     from spark_ext.steering.control import Control
 
-Where = Annotated[str, typer.Argument(metavar="TARGET", help="job, query:UID, source:UID or source:UID/CHANNEL.")]
-Input = Annotated[str, typer.Argument(metavar="TARGET", help="source:UID or source:UID/CHANNEL.")]
-Queries = Annotated[str, typer.Argument(metavar="TARGET", help="job, or query:UID.")]
-ToQueries = Annotated[str, typer.Option("--target", help="job, or query:UID.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Confirm that rows are skipped, or read again.")]
+SENDS: Final = parameters(
+    {
+        "wait": (Wait, False),
+        "timeout": (Timeout, None),
+        "delivery": (
+            Annotated[
+                str, typer.Option("--delivery", help="'immediate', or 'aligned': in all queries at one cut of the job.")
+            ],
+            "immediate",
+        ),
+        "key": (
+            Annotated[
+                str | None,
+                typer.Option(
+                    "--key",
+                    metavar="IDEMPOTENCY",
+                    help="Idempotency key: repeating a request with the same key has no further effect.",
+                ),
+            ],
+            None,
+        ),
+        "expires": (
+            Annotated[
+                str | None,
+                typer.Option("--expires", metavar="DURATION", help="Discard the event after this time, such as 10m."),
+            ],
+            None,
+        ),
+    }
+)
+
+FORMS: Final = {
+    Scope.JOB: "job",
+    Scope.QUERY: "query:UID",
+    Scope.SOURCE: "source:UID",
+    Scope.CHANNEL: "source:UID/CHANNEL",
+    Scope.SINK: "sink:UID",
+}
+"""How targets are written."""
+
+NONE: Final = "none"
+"""The argument that lifts what is in force."""
+
+YES: Final = Annotated[bool, typer.Option("--yes", help="Confirm that rows are skipped, or read again.")]
 
 
-@sends("rate-limit")
-def rate_limit(
-    target: Input,
-    rate: Annotated[
-        str | None, typer.Argument(metavar="ROWS_PER_SECOND", help="A number; 'none' lifts all limits.")
-    ] = None,
-    bytes_: Annotated[float | None, typer.Option("--bytes", metavar="N", help="Bytes per second.")] = None,
-    per_epoch: Annotated[int | None, typer.Option("--per-epoch", metavar="N", help="Rows of one epoch.")] = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="DURATION", help="Only for channels whose next rows are older."),
-    ] = None,
-) -> Ask:
-    """Limit how fast a source or a channel is read."""
-    limits = {"bytes_per_second": bytes_, "rows_per_epoch": per_epoch, "older_than": older_than}
-    value: dict[str, Json] = {name: one for name, one in limits.items() if one is not None}
-    if rate == "none":
-        if value:
-            raise typer.BadParameter("'none' lifts all limits: give no others with it", param_hint="ROWS_PER_SECOND")
-        return Ask("rate_limit", target)
-    if rate is not None:
-        value["rows_per_second"] = _number(rate, "ROWS_PER_SECOND")
-    if not value:
-        raise typer.BadParameter("give rows per second, --bytes, --per-epoch, or 'none'", param_hint="ROWS_PER_SECOND")
-    return Ask("rate_limit", target, value)
+def form(schema: dict[str, Any]) -> str:
+    """How a member is written: its metavar on the command line; "" for a flag."""
+    if "enum" in schema:
+        return "|".join(schema["enum"])
+    types = _types(schema) - {"null"}
+    if types == {None}:
+        return "JSON"
+    if "object" in types:
+        return "FILE_OR_JSON"
+    if types == {"integer", "string"}:
+        return "DURATION"
+    if types <= {"integer", "number"}:
+        return "NUMBER"
+    return "" if types == {"boolean"} else "TEXT"
 
 
-@sends("pause")
-def pause(target: Where = "job") -> Ask:
-    """Read nothing; queries keep running."""
-    return Ask("pause", target)
+def _types(schema: dict[str, Any]) -> set[str | None]:
+    parts = schema.get("anyOf", ())
+    return {one for part in parts for one in _types(part)} if parts else {schema.get("type")}
 
 
-@sends("resume")
-def resume(target: Where = "job") -> Ask:
-    """End the pause of the same target; limits stay in force."""
-    return Ask("resume", target)
+class Sender:
+    """A command that sends a kind: its parameters, and what it does."""
+
+    def __init__(self, kind: Kind, command: Command) -> None:
+        self.kind, self.command = kind, command
+        self._members: dict[str, Any] = (
+            {} if kind.value_type is None else kind.value_type.model_json_schema()["properties"]
+        )
+        self._forms = {member: form(schema) for member, schema in self._members.items()}
+        self._positional = [one for argument in command.arguments if (one := argument.strip("[]")) != "target"]
+
+    @property
+    def about(self) -> str:
+        """Help text."""
+        return self.command.about or self.kind.about
+
+    @property
+    def usage(self) -> str:
+        """The command with its arguments, as the documentation shows it."""
+        words = [f"[{self._shown(one)}]" if one.startswith("[") else self._shown(one) for one in self.command.arguments]
+        return " ".join([self.command.name, *words])
+
+    def options(self) -> dict[str, str]:
+        """Help texts of its own options."""
+        found = {flag: self._about(member) for member, flag in self.command.options.items()}
+        if any(self._forms[member] == "JSON" for member in self._positional):
+            found["--text"] = "Take the value as text, not as JSON."
+        return found
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """All but those that connect to the job."""
+        own: dict[str, tuple[Any, Any]] = {}
+        for one in self.command.arguments:
+            member, needed = one.strip("[]"), not one.startswith("[")
+            argument = typer.Argument(metavar=self._shown(one), help=self._about(member), show_default=False)
+            default = inspect.Parameter.empty if needed else None
+            own[f"given_{member}"] = (Annotated[str if needed else str | None, argument], default)
+        for member, flag in self.command.options.items():
+            if self._forms.get(member) == "":
+                own[f"given_{member}"] = (Annotated[bool, typer.Option(flag, help=self._about(member))], False)
+            else:
+                option = typer.Option(flag, metavar=self._forms.get(member, "TARGET"), help=self._about(member))
+                own[f"given_{member}"] = (Annotated[str | None, option], None)
+        if "--text" in (options := self.options()):
+            own["text"] = (Annotated[bool, typer.Option("--text", help=options["--text"])], False)
+        if self.kind.confirmed:
+            own["yes"] = (YES, False)
+        return parameters(own) + SENDS
+
+    def __call__(self, control: Control, as_json: bool, text: bool = False, yes: bool = False, **given: Any) -> None:
+        """Send the event."""
+        members = {name.removeprefix("given_"): given.pop(name) for name in list(given) if name.startswith("given_")}
+        target = members.pop("target", None) or "job"
+        value = self._value(members, text)
+        if self.kind.confirmed:
+            if not yes:
+                said = consequence(control, target, value["position"])
+                output.print_text(f"{said}; nothing was sent: confirm it with --yes", error=True)
+                raise typer.Exit(output.REFUSED)
+            value["yes"] = True
+        send(control, as_json, self.kind.name, target, value, **given)
+
+    def _value(self, members: dict[str, Any], text: bool) -> Any:
+        if self.kind.value_type is None:
+            return None
+        given = {member: one for member, one in members.items() if one is not None and one is not False}
+        if self.kind.lifts and self._positional and given.get(self._positional[0]) == NONE:
+            if len(given) > 1:
+                raise typer.BadParameter(
+                    f"'{NONE}' lifts all limits; do not combine it with others", param_hint=self._positional[0].upper()
+                )
+            return None
+        return {**{member: self._read(member, one, text) for member, one in given.items()}, **self.command.fixed}
+
+    def _read(self, member: str, given: Any, text: bool) -> Any:
+        name = self.command.options.get(member, self._shown(member))
+        match self._forms[member]:
+            case "JSON" if not text:
+                return parsed(given, name)
+            case "NUMBER":
+                return _number(given, name)
+            case "FILE_OR_JSON":
+                return parsed(_content(given, name), name)
+        return given
+
+    def _shown(self, argument: str) -> str:
+        member = argument.strip("[]")
+        own = self._forms.get(member, "")
+        return own if own in ("FILE_OR_JSON", "DURATION") or (own, member) == ("JSON", "value") else member.upper()
+
+    def _about(self, member: str) -> str:
+        if member == "target":
+            forms = ", ".join(FORMS[scope] for scope in Scope if scope in self.kind.scopes)
+            return f"{forms}. Default: job." if Scope.JOB in self.kind.scopes else f"{forms}."
+        lifts = f" '{NONE}' lifts it." if self.kind.lifts and member == self._positional[0] else ""
+        return f"{self._members[member]['description']}{lifts}"
 
 
-@sends("sample")
-def sample(
-    target: Input,
-    fraction: Annotated[str, typer.Argument(metavar="FRACTION", help="Greater than 0; 1 or 'none' reads all.")],
-) -> Ask:
-    """Read a share of the rows, chosen by channel and position."""
-    value = None if fraction == "none" else {"fraction": _number(fraction, "FRACTION")}
-    return Ask("sample", target, value)
-
-
-@sends("interval")
-def interval(
-    duration: Annotated[str, typer.Argument(metavar="DURATION", help="Such as 10s; 'none' lifts it.")],
-    target: Queries = "job",
-) -> Ask:
-    """Set the minimum time between the starts of two data epochs."""
-    return Ask("trigger_interval", target, None if duration == "none" else {"interval": duration})
-
-
-@sends("set")
-def set_key(
-    name: Annotated[str, typer.Argument(metavar="KEY")],
-    value: Annotated[str, typer.Argument(metavar="JSON", help="Any JSON.")],
-    text: Annotated[bool, typer.Option("--text", help="Take the value as text, not as JSON.")] = False,
-    target: ToQueries = "job",
-) -> Ask:
-    """Set a key of your own configuration."""
-    return Ask("set_config", target, {"key": name, "value": value if text else parsed(value, "JSON")})
-
-
-@sends("unset")
-def unset_key(name: Annotated[str, typer.Argument(metavar="KEY")], target: ToQueries = "job") -> Ask:
-    """Remove a key of your own configuration."""
-    return Ask("set_config", target, {"key": name, "unset": True})
-
-
-@sends("schema")
-def schema(
-    name: Annotated[str, typer.Argument(metavar="KEY")],
-    given: Annotated[str, typer.Argument(metavar="FILE_OR_JSON", help="A JSON Schema, or a file with one.")],
-) -> Ask:
-    """Declare the JSON Schema of a key: values that do not conform are refused from then on."""
-    text = given
-    if not given.lstrip().startswith("{") and given not in ("true", "false"):
-        try:
-            text = Path(given).read_text()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise typer.BadParameter(f"'{given}' cannot be read: {problem}", param_hint="FILE_OR_JSON") from None
-    return Ask("config_schema", "job", {"key": name, "schema": parsed(text, "FILE_OR_JSON")})
-
-
-@sends("log-level")
-def log_level(
-    level: Annotated[str, typer.Argument(metavar="LEVEL", help="TRACE, DEBUG, INFO, WARN, ERROR or OFF.")],
-    logger: Annotated[str, typer.Option("--logger", metavar="NAME", help="One logger; default: the root.")] = "",
-) -> Ask:
-    """Set a log level in the driver, the executors and Python workers."""
-    return Ask("log_level", "job", {"level": level, "logger": logger})
-
-
-@sends("checkpoint")
-def checkpoint() -> Ask:
-    """Take an aligned checkpoint."""
-    return Ask("checkpoint")
-
-
-@sends("savepoint")
-def savepoint(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder, empty or missing, as the driver sees it.")],
-    aligned: Annotated[bool, typer.Option("--aligned", help="With nothing in flight.")] = False,
-) -> Ask:
-    """Take a savepoint of the running job."""
-    return Ask("savepoint", "job", {"path": path, "aligned": True} if aligned else {"path": path})
-
-
-@sends("drain")
-def drain() -> Ask:
-    """End the job in order: sources stop, windows are emitted, the job finishes. It cannot be taken back."""
-    return Ask("drain")
-
-
-@sends("stop")
-def stop() -> Ask:
-    """Stop the job where it is; a further start continues there."""
-    return Ask("stop")
-
-
-@sends("restart")
-def restart(target: Queries = "job") -> Ask:
-    """Stop queries at an epoch boundary, and start them."""
-    return Ask("restart", target)
-
-
-@sends("seek")
-def seek(
-    target: Annotated[str, typer.Argument(metavar="source:UID/CHANNEL")],
-    position: Annotated[str, typer.Argument(metavar="POSITION", help="JSON, in the form of the source's positions.")],
-    yes: Yes = False,
-) -> Ask:
-    """Continue a channel at another position: the rows between are skipped, or read again."""
-    to = parsed(position, "POSITION")
-
-    def notice(control: Control) -> None:
-        if not yes:
-            output.print_text(
-                f"{consequence(control, target, to)}; nothing was sent: confirm it with --yes", error=True
-            )
-            raise typer.Exit(output.REFUSED)
-
-    return Ask("seek", target, {"position": to, "yes": yes}, notice)
-
-
-@sends("stack-dump")
-def stack_dump() -> Ask:
-    """Write the stacks of the driver's threads into the state directory."""
-    return Ask("stack_dump")
-
-
-@sends("dump")
-def dump(
-    heap: Annotated[bool, typer.Option("--heap", help="The heap of the driver's JVM too, which stands still.")] = False,
-) -> Ask:
-    """Write the stacks of all processes of the job into the state directory."""
-    return Ask("dump", "job", {"heap": heap})
-
-
-@sends("broadcast")
-def broadcast(
-    type_: Annotated[str, typer.Argument(metavar="TYPE", help="Functions read events by their type.")],
-    value: Annotated[str, typer.Argument(metavar="JSON", help="Any JSON.")] = "null",
-    target: ToQueries = "job",
-) -> Ask:
-    """Send an event of your own to the functions of queries."""
-    return Ask("broadcast", target, {"type": type_, "value": parsed(value, "JSON")})
-
-
-@sends("send")
 def send(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="See the command kinds.")],
-    target: Where = "job",
-    value: Annotated[str | None, typer.Argument(metavar="JSON", help="As the kind takes it.")] = None,
-    yes: Yes = False,
-) -> Ask:
-    """Send an event of any kind, those of plugins included."""
+    control: Control,
+    as_json: bool,
+    kind: str,
+    target: str = "job",
+    value: Json = None,
+    *,
+    delivery: str,
+    key: str | None,
+    expires: str | None,
+    wait: bool,
+    timeout: float | None,
+) -> None:
+    """Send an event, and print what is known of it."""
+    sent = control.send(kind, target, value, delivery=delivery, idempotency_key=key, expires=expires)
+    if wait or timeout is not None:
+        finish(sent, timeout, as_json=as_json)
+    else:
+        report(sent, as_json=as_json)
+
+
+def _send_any(
+    control: Control, as_json: bool, kind: str, target: str, value: str | None, yes: bool, **how: Any
+) -> None:
     found = None if value is None else parsed(value, "JSON")
     if yes and isinstance(found, dict):
         found = {**found, "yes": True}
-    return Ask(kind, target, found)
+    send(control, as_json, kind, target, found, **how)
+
+
+SENDERS: Final = tuple(Sender(kind, command) for kind in BUILT_IN for command in kind.own_commands)
+
+for _sender in SENDERS:
+    add_command(_sender.command.name, _sender.about, _sender.parameters(), _sender)
+
+_ANY: Final[dict[str, tuple[Any, Any]]] = {
+    "kind": (Annotated[str, typer.Argument(metavar="KIND", help="See the command kinds.")], inspect.Parameter.empty),
+    "target": (Annotated[str, typer.Argument(metavar="TARGET", help=f"{', '.join(FORMS.values())}.")], "job"),
+    "value": (Annotated[str | None, typer.Argument(metavar="JSON", help="The value, in the form of the kind.")], None),
+    "yes": (YES, False),
+}
+add_command("send", "Send an event of any kind, including those of plugins.", parameters(_ANY) + SENDS, _send_any)
 
 
 def consequence(control: Control, target: str, to: Json) -> str:
-    """What a seek does, as far as it is known from here."""
+    """What a seek would do."""
     try:
         parsed_target = Target.parse(target)
     except ValueError as problem:
         raise typer.BadParameter(str(problem), param_hint="TARGET") from None
     if parsed_target.scope is not Scope.CHANNEL:
-        raise typer.BadParameter("a seek is for one channel: source:UID/CHANNEL", param_hint="TARGET")
+        raise typer.BadParameter("a seek needs a channel: source:UID/CHANNEL", param_hint="TARGET")
     place = control.place(parsed_target.uid, parsed_target.channel)
-    who = f"channel '{parsed_target.channel}' of source '{parsed_target.uid}'"
+    channel = f"channel '{parsed_target.channel}' of source '{parsed_target.uid}'"
     if place is None:
-        return f"{who} would continue at {short(to)}: the rows between are skipped, or read again"
-    begin = f"{who} has been planned up to {short(place.position)}, by epoch {place.epoch} of query '{place.query}'"
+        return f"{channel} would continue at {short(to)}: the rows between are skipped, or read again"
+    begin = f"{channel} has been planned up to {short(place.position)}, by epoch {place.epoch} of query '{place.query}'"
     if not _is_number(to) or not _is_number(place.position):
         return f"{begin}; it would continue at {short(to)}: the rows between are skipped, or read again"
     if to > place.position:
@@ -239,12 +254,22 @@ def parsed(text: str, name: str) -> Any:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as problem:
         raise typer.BadParameter(
-            f"{text[:100]!r} is not JSON: {problem}; text is written '\"in quotes\"'", param_hint=name
+            f"{text[:100]!r} is not JSON: {problem}; write text as '\"in quotes\"'", param_hint=name
         ) from None
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _content(given: str, name: str) -> str:
+    """The JSON itself, or that of a file."""
+    if given.lstrip().startswith("{") or given in ("true", "false"):
+        return given
+    try:
+        return Path(given).read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise typer.BadParameter(f"could not read '{given}': {problem}", param_hint=name) from None
 
 
 def _number(text: str, name: str) -> int | float:

@@ -26,42 +26,45 @@ _COLUMNS: Final = (
 )
 _SHORT: Final = 8
 """Characters of an incident's id that are shown."""
-_LOOK_AGAIN: Final = 1.0
+_POLL_EVERY: Final = 1.0
 """How often the ledger is read by `--follow`, s."""
 
 
 def incidents(
     state: State,
     incident: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Show this one alone, with its evidence.", show_default=False)
+        str | None, typer.Argument(metavar="ID", help="Show only this incident, with its evidence.", show_default=False)
     ] = None,
     label_: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="Only with this label; may be repeated, all must be there."),
+        typer.Option("--label", metavar="NAME=VALUE", help="Only with this label; repeatable, all must match."),
     ] = None,
-    query: Annotated[str | None, typer.Option(help="Only of this query's uid.")] = None,
+    query: Annotated[str | None, typer.Option(help="Only of the query with this uid.")] = None,
     severity: Annotated[
-        str | None, typer.Option(metavar="SEVERITY", help="Only so serious, or more: INFO, WARNING, ERROR, CRITICAL.")
+        str | None,
+        typer.Option(metavar="SEVERITY", help="Only of at least this severity: INFO, WARNING, ERROR, CRITICAL."),
     ] = None,
     state_: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="Only those that are open, or resolved.")
+        str | None, typer.Option("--state", metavar="STATE", help="Only incidents in this state: open or resolved.")
     ] = None,
     type_: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="Only of this type; may be repeated, any of them."),
+        typer.Option("--type", metavar="TYPE", help="Only of this type; repeatable, any may match."),
     ] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only from then on: ISO 8601, or 2h, 7d.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only since this time: ISO 8601, or an age such as 2h or 7d.")
+    ] = None,
     last: Annotated[int, typer.Option(min=0, metavar="N", help="Only the newest N; 0 for all.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", help="Then each one as it comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Then print each change until Ctrl-C.")] = False,
     as_json: Json = False,
     storage: Storage = None,
 ) -> None:
-    """List what has happened to a job, oldest first: failures with their type and origin, and other incidents."""
+    """List the incidents of a job, oldest first: failures with their type and origin, and others."""
     from spark_ext.views.status import open_ledger
 
     ledger = open_ledger(state, storage_options(storage))
-    seen = Seen(ledger)
-    seen.look()
+    seen = IncidentReader(ledger)
+    seen.poll()
     found = seen.merged()
     if incident is not None:
         _show_one(found, incident, as_json=as_json)
@@ -84,7 +87,7 @@ def incidents(
     _follow(seen, wanted, found, first, as_json=as_json)
 
 
-class Seen:
+class IncidentReader:
     """What was read of a job's incidents; each look after the first reads only what is new."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -97,7 +100,7 @@ class Seen:
         self._steps: dict[str, list[dict[str, Any]]] = {}
         self._begun = False
 
-    def look(self) -> set[str]:
+    def poll(self) -> set[str]:
         """Read what is new; returns the ids that it is about."""
         first, self._begun = not self._begun, True
         # In this order: a change that is known is of an incident that is.
@@ -130,8 +133,8 @@ def read_incidents(ledger: Ledger) -> list[dict[str, Any]]:
 
     An incident that has happened several times may have several.
     """
-    seen = Seen(ledger)
-    seen.look()
+    seen = IncidentReader(ledger)
+    seen.poll()
     return seen.occurrences()
 
 
@@ -179,7 +182,7 @@ def _show_one(found: list[dict[str, Any]], beginning: str, *, as_json: bool) -> 
             f"{len(matching) or 'no'} incidents have an id that begins with '{beginning}'",
             operator="incidents",
             kept="nothing was changed",
-            do=f"use one of the newest: {ids or 'there are none'}",
+            do=f"use one of the newest: {ids}" if ids else "the ledger contains no incidents",
         )
     (one,) = matching
     if as_json:
@@ -217,7 +220,7 @@ def _described(one: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _follow(
-    seen: Seen, wanted: Wanted, known: list[dict[str, Any]], first: list[dict[str, Any]], *, as_json: bool
+    seen: IncidentReader, wanted: Wanted, known: list[dict[str, Any]], first: list[dict[str, Any]], *, as_json: bool
 ) -> None:
     shown = {one["incident_id"]: _sight(one) for one in known}
     following = first
@@ -225,9 +228,9 @@ def _follow(
         while True:
             for one in following:
                 _print_line(one, as_json=as_json)
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_POLL_EVERY)
             following = []
-            for one in seen.merged(seen.look()):
+            for one in seen.merged(seen.poll()):
                 if shown.get(one["incident_id"]) != _sight(one):
                     shown[one["incident_id"]] = _sight(one)
                     following += [one] if wanted.accepts(one) else []

@@ -37,7 +37,7 @@ State = Annotated[str, typer.Argument(metavar="STATE", help="The job's state dir
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Storage = Annotated[
     list[str] | None,
-    typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
+    typer.Option("--storage", metavar="KEY=VALUE", help="An object store option, in delta-rs's names."),
 ]
 
 
@@ -46,7 +46,7 @@ SessionStorage = Annotated[
     typer.Option(
         "--storage",
         metavar="s3|KEY=VALUE",
-        help="s3: add Hadoop's file system for S3. KEY=VALUE: an object-store option, as delta-rs names it.",
+        help="s3: add Hadoop's file system for S3. KEY=VALUE: an object store option, in delta-rs's names.",
     ),
 ]
 
@@ -84,7 +84,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_
     if as_json:
         print_json(rows)
         return
-    from spark_ext.views.status_view import show_rows
+    from spark_ext.views.terminal import show_rows
 
     show_rows(rows, columns, Terminal())
 

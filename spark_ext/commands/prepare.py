@@ -1,10 +1,11 @@
-"""`spark-ext prepare`: fetches and makes, once, what sessions on this machine need to start fast; for images too."""
+"""`spark-ext prepare`: fetches jars and builds the class archive, so that sessions on this machine start fast."""
 
 from __future__ import annotations
 
 import sys
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -23,7 +24,7 @@ StorageOption = Annotated[Store | None, typer.Option(help="Also fetch Hadoop's f
 
 def prepare(
     storage: StorageOption = None,
-    again: Annotated[bool, typer.Option("--again", help="Make the class archive even if it is there.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Rebuild the class archive even if it exists.")] = False,
 ) -> None:
     """Fetch Delta's jars and archive the classes of Spark's JVM, so that sessions on this machine start faster.
 
@@ -39,7 +40,7 @@ def prepare(
     jars = list(delta_jars({}))
     print_text(f"jars for Delta: {len(jars)}, below {jars[0].parent}")
     archives = [class_archive.place(installed_home(), jars)]
-    commands = [[sys.executable, "-m", "spark_ext.commands.warm_up"]]
+    commands = [[sys.executable, "-m", "spark_ext.commands.prepare"]]
     if storage is not None:
         from spark_ext.spark.session.object_stores import s3_jars
 
@@ -49,15 +50,51 @@ def prepare(
         commands.append([*commands[0], storage.value])
     for archive, command in zip(archives, commands, strict=True):
         if archive.is_file() and not again:
-            print_text(f"class archive: was there, {_size(archive)}")
+            print_text(f"class archive: exists, {_size(archive)}")
             continue
         problem = class_archive.make(archive, command)
         print_text(
-            f"class archive: not made, sessions start without: {problem}"
+            f"class archive: not created, sessions start without it: {problem}"
             if problem
-            else f"class archive: made, {_size(archive)}: {archive}"
+            else f"class archive: created, {_size(archive)}: {archive}"
         )
 
 
 def _size(file: Path) -> str:
     return f"{file.stat().st_size / 1e6:.0f} MB"
+
+
+def warm_up(storage: str | None = None) -> None:
+    """Run a short job that uses what most jobs use, in a temporary folder, so that the JVM loads these classes."""
+    from pyspark.sql import functions as F
+
+    import spark_ext as sx
+
+    assert storage in (None, "s3")
+    with TemporaryDirectory(prefix="spark-ext-warm-up-") as folder:
+        place = Path(folder)
+        spark = sx.session(
+            "warm-up", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"}, storage="s3" if storage else None
+        )
+        # A source belongs to one query.
+        copied, counted, left, right = (
+            sx.with_watermark(spark.readStream.format("datagen").options(uid=uid, rows=200).load(), "ts", "1 minute")
+            for uid in ("copied", "counted", "left", "right")
+        )
+        frames = {
+            "copy": copied,
+            "counts": counted.groupBy(F.window("ts", "1 minute"), "key").count(),
+            "joined": left.select("key", "ts", "seq").join(right.select("key", "ts"), ["key", "ts"], "left_outer"),
+        }
+        job = sx.Job(spark, "warm-up", state=place / "state")
+        for uid, frame in frames.items():
+            writer = frame.writeStream.format("delta_2pc")
+            job.add(uid, writer.option("uid", f"{uid}-table").option("path", str(place / uid)))
+        job.run(progress=False)
+        spark.read.format("delta").load(str(place / "copy")).groupBy("key").count().collect()
+        job.ledger.epochs().count()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    warm_up(*sys.argv[1:])

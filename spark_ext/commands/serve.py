@@ -12,31 +12,31 @@ import typer
 from spark_ext.commands import output
 from spark_ext.commands.output import Json, Storage, storage_options
 
-tokens = typer.Typer(help="Make and revoke tokens of servers.", no_args_is_help=True, pretty_exceptions_enable=False)
+tokens = typer.Typer(help="Create and revoke server tokens.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 TokenFile = Annotated[Path, typer.Argument(metavar="FILE", help="The token file: hashes only, mode 0600.")]
 
 
 def serve(
     states: Annotated[list[str], typer.Argument(metavar="STATE...", help="State directories: paths or URIs.")],
-    host: Annotated[str, typer.Option(help="Address to which it is bound.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to bind to.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 means any free port.")] = 0,
     token_file: Annotated[
         Path | None,
         typer.Option("--tokens", metavar="FILE", help="A token file. Default: one new token, printed once."),
     ] = None,
     certificate: Annotated[Path | None, typer.Option("--tls-cert", help="The certificate chain, PEM.")] = None,
-    key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", help="Private key of the certificate, PEM.")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow an address that others reach without TLS: tokens are readable.")
+        bool, typer.Option("--insecure", help="Allow a non-loopback address without TLS: tokens are sent in the clear.")
     ] = False,
     names: Annotated[
-        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A further name of the server.")
+        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="Additional host name of the server.")
     ] = None,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
-    """Serve control events over HTTP until it is interrupted, whether the jobs run or not."""
+    """Serve control events over HTTP until interrupted, whether the jobs run or not."""
     from spark_ext.server.server import ControlServer, Tls
 
     if (certificate is None) is not (key is None):
@@ -76,13 +76,13 @@ def _announce(server: Any, as_json: bool) -> None:
 @tokens.command("create")
 def create(
     file: TokenFile,
-    name: Annotated[str, typer.Option(help="Whose it is: recorded with all that is asked with it.")],
+    name: Annotated[str, typer.Option(help="Name of the token; recorded with each request that uses it.")],
     scope: Annotated[
         list[str] | None, typer.Option(help="'read' or 'control'; may be repeated. Default: both.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token, add its hash to the file, and print it, once."""
+    """Create a token, add its hash to the file, and print the token once."""
     from spark_ext.server.tokens import SCOPES
     from spark_ext.server.tokens import create as make
 
@@ -99,17 +99,17 @@ def revoke(
     file: TokenFile,
     name: Annotated[str, typer.Option(help="Whose it is.")],
 ) -> None:
-    """Remove a token: servers that run refuse it from their next request on."""
+    """Remove a token: running servers refuse it from their next request on."""
     from spark_ext.server.tokens import revoke as remove
 
     if not remove(file, name):
-        raise typer.BadParameter(f"there is no token named '{name}' in {file}", param_hint="--name")
+        raise typer.BadParameter(f"'{file}' contains no token named '{name}'", param_hint="--name")
     output.print_text(f"revoked: {name}")
 
 
 @tokens.command("list")
 def listed(file: TokenFile, as_json: Json = False) -> None:
-    """List the tokens of a file: whose they are, and what they allow."""
+    """List the tokens of a file, with their names and scopes."""
     from spark_ext.server.tokens import read
 
     rows = [{"name": one.name, "scopes": sorted(one.scopes)} for one in read(file)]

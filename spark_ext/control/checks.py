@@ -36,54 +36,54 @@ def check_request(request: Request, job: KnownJob, queries: Collection[str], *, 
         queries: further queries of the job, which the ledger does not know yet.
         by_driver: whether the job's own driver asks: it runs.
     """
-    who = f"job '{job.name}', {request.kind} for {request.target}"
+    operator = f"job '{job.name}', {request.kind} for {request.target}"
     kind = kinds().get(request.kind)
     if kind is None or not (kind.public or request.origin == "job"):
         public = ", ".join(sorted(name for name, one in kinds().items() if one.public))
         raise ControlRefused.because(
-            Refusal.UNKNOWN_KIND, f"there is no kind of event {request.kind!r}", who, f"use one of: {public}"
+            Refusal.UNKNOWN_KIND, f"unknown kind of control event {request.kind!r}", operator, f"use one of: {public}"
         )
     try:
         target = Target.parse(request.target)
     except ValueError as problem:
-        raise ControlRefused.because(Refusal.MALFORMED, str(problem), who, "write one of these forms") from None
-    delivery, expires = _envelope(request, who)
+        raise ControlRefused.because(Refusal.MALFORMED, str(problem), operator, "write one of these forms") from None
+    delivery, expires = _envelope(request, operator)
     try:
         value = checked(kind, target, request.value)
     except BadValue as problem:
         raise ControlRefused.because(
-            Refusal.BAD_VALUE, str(problem), who, f"correct it; an example: {json.dumps(kind.example)}"
+            Refusal.BAD_VALUE, str(problem), operator, f"correct it; an example: {json.dumps(kind.example)}"
         ) from None
     if delivery is Delivery.ALIGNED and not (kind.standing and kind.where is Where.EPOCH):
         raise ControlRefused.because(
-            Refusal.BAD_VALUE, f"{kind.name} cannot be delivered at one cut of all queries", who, "use immediate"
+            Refusal.BAD_VALUE, f"{kind.name} cannot be delivered at one cut of all queries", operator, "use immediate"
         )
-    _check_job(kind, target, job, queries, who, by_driver=by_driver)
+    _check_job(kind, target, job, queries, operator, by_driver=by_driver)
     mark = fingerprint(kind.name, target, value, delivery, expires)
     return Checked(request, kind, target, value, delivery, expires, mark)
 
 
-def _envelope(request: Request, who: str) -> tuple[Delivery, int | None]:
+def _envelope(request: Request, operator: str) -> tuple[Delivery, int | None]:
     """What every request has beside kind, target and value: its delivery, and its expiry in ms since 1970."""
     if request.delivery not in (Delivery.IMMEDIATE.value, Delivery.ALIGNED.value):
         raise ControlRefused.because(
-            Refusal.MALFORMED, f"{request.delivery!r} is not a delivery", who, "use immediate or aligned"
+            Refusal.MALFORMED, f"{request.delivery!r} is not a delivery mode", operator, "use immediate or aligned"
         )
     if request.idempotency_key is not None and not 0 < len(request.idempotency_key) <= 200:
         raise ControlRefused.because(
-            Refusal.MALFORMED, "the idempotency key is empty or too long", who, "use 1 to 200 characters"
+            Refusal.MALFORMED, "the idempotency key is empty or too long", operator, "use 1 to 200 characters"
         )
     if request.expires_at is None:
         return Delivery(request.delivery), None
     if request.expires_at.tzinfo is None:
         raise ControlRefused.because(
-            Refusal.MALFORMED, "expires_at has no time zone", who, "give a time in UTC, such as ...T12:00:00Z"
+            Refusal.MALFORMED, "expires_at has no time zone", operator, "give a time in UTC, such as ...T12:00:00Z"
         )
     return Delivery(request.delivery), int(request.expires_at.timestamp() * 1000)
 
 
 def _check_job(
-    kind: Kind, target: Target, job: KnownJob, queries: Collection[str], who: str, *, by_driver: bool
+    kind: Kind, target: Target, job: KnownJob, queries: Collection[str], operator: str, *, by_driver: bool
 ) -> None:
     late = any(uid not in job.queries for uid in queries) if target == JOB else target.uid in queries
     late = late and target.scope in (Scope.JOB, Scope.QUERY)
@@ -94,7 +94,7 @@ def _check_job(
         raise ControlRefused.because(
             Refusal.UNKNOWN_TARGET,
             f"the job has no {target}",
-            who,
+            operator,
             f"use job, or one of: {', '.join(sorted(there)[:20])}",
         )
     over = bool(concerned) and all(job.queries[uid].finished for uid in concerned)
@@ -103,34 +103,33 @@ def _check_job(
         raise ControlRefused.because(
             Refusal.ENDED,
             "the job has finished" if job.finished else f"query '{concerned[0]}' has finished",
-            who,
+            operator,
             "nothing is left to be changed; a new input needs a new job, or job.reset(...)",
         )
     if kind.while_running and job.running is False and not by_driver:
         raise ControlRefused.because(
-            Refusal.ENDED, f"the job does not run, and {kind.name} is for one that does", who, "start the job first"
+            Refusal.ENDED, f"{kind.name} needs a running job, and the job does not run", operator, "start the job first"
         )
 
 
 def moved(
-    before: Configuration, size: int, one: Checked, event: Event, now: datetime, who: str
+    before: Configuration, size: int, one: Checked, event: Event, now: datetime, operator: str
 ) -> tuple[Configuration, int]:
     """The configuration behind an event.
 
     Args:
         size: no less than the bytes of that.
-        now: UTC.
 
     Returns:
         The configuration, and a number no less than its bytes.
     """
-    who = f"{who}, {one.kind.name} for {one.target}"
+    operator = f"{operator}, {one.kind.name} for {one.target}"
     if event.expires_ms is not None and event.expires_ms <= now.timestamp() * 1000:
         raise ControlRefused.because(
-            Refusal.EXPIRED, "expires_at is in the past", who, "give a later time, and check the clocks"
+            Refusal.EXPIRED, "expires_at is in the past", operator, "give a later time, and check the clocks"
         )
     if one.kind.name == "set_config":
-        _check_schema(before, event, who)
+        _check_schema(before, event, operator)
     after = before.after([event])
     if not one.kind.standing:
         return after, size
@@ -142,7 +141,7 @@ def moved(
         raise ControlRefused.because(
             Refusal.BAD_VALUE,
             f"the job's configuration would be larger than {MAX_CONFIGURATION_BYTES} bytes",
-            who,
+            operator,
             "remove keys with unset, or keep large values in a file or table, and its name here",
         )
     return after, size
@@ -156,7 +155,7 @@ def size_of(event: Event) -> int:
     return len(json.dumps(event.value)) + 3 * len(str(event.target)) + 200
 
 
-def _check_schema(before: Configuration, event: Event, who: str) -> None:
+def _check_schema(before: Configuration, event: Event, operator: str) -> None:
     declared = before.of("config_schema", Target(), event.value["key"])
     if declared is None or event.value.get("unset"):
         return
@@ -165,6 +164,6 @@ def _check_schema(before: Configuration, event: Event, who: str) -> None:
         raise ControlRefused.because(
             Refusal.BAD_VALUE,
             f"the value of '{event.value['key']}' does not conform to its schema: {wrong}",
-            who,
+            operator,
             "correct the value, or declare another schema with config_schema",
         )

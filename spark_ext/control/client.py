@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from spark_ext.control.changes import Changes
 from spark_ext.control.epoch_configuration import EpochConfiguration, epoch_configuration
 from spark_ext.control.event_state import EventState
-from spark_ext.control.history import LIMIT, Filter, History, Page
+from spark_ext.control.history import LIMIT, Changes, Filter, History, Page
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
 from spark_ext.errors import TransientError
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 
     from spark_ext.control.service import ControlService
 
-LOOK_EVERY: Final = 0.05
-"""How often the ledger is looked at while somebody waits, s."""
+POLL_EVERY: Final = 0.05
+"""How often the ledger is polled while a caller waits, s."""
 
 ATTEMPTS: Final = 5
 """Attempts to send a request whose answer was lost."""
 
 PATIENCE: Final = 30.0
-"""How long a request is repeated that was refused because there were too many, s."""
+"""How long a request that was refused because of the rate limit is repeated, s."""
 
 
 class Client(Protocol):
@@ -46,7 +45,7 @@ class Client(Protocol):
     def send(self, request: Request) -> EventState:
         """Request an event: on return it survives any crash.
 
-        A request that is refused because there are too many is sent again for up to 30 s.
+        A request that is refused because of the rate limit is sent again for up to 30 s.
 
         Raises:
             ControlRefused: it is refused; nothing has changed.
@@ -55,25 +54,17 @@ class Client(Protocol):
         ...
 
     def event(self, event_id: str) -> EventState:
-        """An event now.
-
-        Raises:
-            ControlRefused: there is none.
-        """
+        """The current state of an event; raises ControlRefused if it does not exist."""
         ...
 
     def wait(self, event_id: str, timeout: float | None = None) -> EventState:
         """Wait until an event has its final status.
 
         Args:
-            event_id: of the event.
-            timeout: s; None: without end.
-
-        Returns:
-            The event; when the time is over, as it is then.
+            timeout: s; None means no limit. After that the event is returned as it is.
 
         Raises:
-            ControlRefused: there is none.
+            ControlRefused: the event does not exist.
         """
         ...
 
@@ -92,7 +83,7 @@ class Client(Protocol):
         """The configuration of an epoch; without a number, of the newest one.
 
         Raises:
-            ControlRefused: there is no such query or epoch.
+            ControlRefused: the query or epoch does not exist.
         """
         ...
 
@@ -111,9 +102,9 @@ def keyed(request: Request) -> Request:
 
 
 def retrying() -> Retrying:
-    """Repeats what has failed for reasons that may go away, and what was refused because there were too many requests.
+    """Repeats what failed for a transient reason, and what was refused because of the rate limit.
 
-    The latter when the refusal says, give or take: those that were refused together shall not come back together.
+    The latter at about the time that the refusal names, spread so that refused requests do not come back together.
     """
     lost = wait_random_exponential(multiplier=0.1, max=2)
 
@@ -140,7 +131,7 @@ def _again(state: RetryCallState) -> float | None:
 
 
 def _seconds(problem: BaseException | None) -> float | None:
-    """When a request may be sent again that was refused because there were too many, s; None: it was not."""
+    """Seconds until a request that was refused because of the rate limit may be repeated; None: it was not."""
     if isinstance(problem, ControlRefused) and problem.refusal is Refusal.BUSY:
         return problem.retry_after or None
     return None
@@ -150,8 +141,6 @@ class LocalClient:
     """A client that needs no server, only access to the state directory.
 
     Args:
-        state: path or URI of the job's state directory.
-        storage_options: of the object store, as delta-rs names them.
         requested_by: who asks, unless a request says so; "": the user of this process.
         origin: from where: `cli`, `python`.
         service: that accepts events in this process, such as a running job's; None: the client commits itself.
@@ -201,21 +190,21 @@ class LocalClient:
         """See `Client`."""
         found = self._history.event(event_id)
         if found is None:
-            raise no_event(self._log.who, event_id)
+            raise no_event(self._log.operator, event_id)
         return found
 
     def wait(self, event_id: str, timeout: float | None = None) -> EventState:
         """See `Client`."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            seen = self._history.look()
+            seen = self._history.poll()
             found = self.event(event_id)
             if found.final:
                 return found
-            while self._history.look() == seen:
+            while self._history.poll() == seen:
                 if until is not None and time.monotonic() >= until:
                     return found
-                time.sleep(LOOK_EVERY)
+                time.sleep(POLL_EVERY)
 
     def events(
         self,
@@ -233,35 +222,35 @@ class LocalClient:
         known = self._log.known().queries
         found = epoch_configuration(self._ledger, query, epoch) if query in known else None
         if found is None:
-            what = f"there is no epoch {epoch}" if query in known else f"the job has no query '{query}'"
-            raise no_epoch(self._log.who, what, known)
+            what = f"query '{query}' has no epoch {epoch}" if query in known else f"the job has no query '{query}'"
+            raise no_epoch(self._log.operator, what, known)
         return found
 
     def follow(self, after: int | None = None) -> Iterator[EventState]:
         """See `Client`."""
         changes = Changes(self._history, after)
         while True:
-            seen = self._history.look()
+            seen = self._history.poll()
             for _, state in changes.take():
                 yield state
-            while self._history.look() == seen:
-                time.sleep(LOOK_EVERY)
+            while self._history.poll() == seen:
+                time.sleep(POLL_EVERY)
 
     def close(self) -> None:
         """See `Client`: there is nothing."""
 
 
-def no_event(who: str, event_id: str) -> ControlRefused:
+def no_event(operator: str, event_id: str) -> ControlRefused:
     """The error for an id without an event."""
     return ControlRefused.because(
-        Refusal.UNKNOWN_TARGET, f"there is no event {event_id[:100]}", who, "list the events; old ones expire"
+        Refusal.UNKNOWN_TARGET, f"event {event_id[:100]} not found", operator, "list the events; old ones expire"
     )
 
 
-def no_epoch(who: str, what: str, queries: Mapping[str, object]) -> ControlRefused:
+def no_epoch(operator: str, what: str, queries: Mapping[str, object]) -> ControlRefused:
     """The error for an epoch or query that does not exist."""
     return ControlRefused.because(
-        Refusal.UNKNOWN_TARGET, what, who, f"use an epoch that was planned; queries: {', '.join(sorted(queries))}"
+        Refusal.UNKNOWN_TARGET, what, operator, f"use an epoch that was planned; queries: {', '.join(sorted(queries))}"
     )
 
 

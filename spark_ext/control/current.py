@@ -79,7 +79,7 @@ class UserConfiguration(Mapping[str, Json]):
 
 
 @dataclass(frozen=True)
-class Place:
+class EpochContext:
     """An epoch of a query in one of its starts."""
 
     job: str
@@ -90,7 +90,7 @@ class Place:
     number: int
 
     @property
-    def who(self) -> str:
+    def operator(self) -> str:
         """Job, query and epoch, for messages."""
         return f"job '{self.job}', query '{self.query}', epoch {self.number}"
 
@@ -100,7 +100,7 @@ class InForce:
     """What is in force where the calling code runs."""
 
     query: str
-    who: str
+    operator: str
     """For messages."""
     configuration: Configuration
     found: Callable[[], tuple[Mapping[str, Json], ...]]
@@ -167,22 +167,22 @@ def in_worker() -> InForce | None:
     return found
 
 
-def of_task() -> Place | None:
+def of_task() -> EpochContext | None:
     """The epoch of the task that the calling code is a part of; None outside of tasks of jobs."""
     context = TaskContext.get()
     return None if context is None else _place(context.getLocalProperty)
 
 
-def of_driver() -> Place | None:
+def of_driver() -> EpochContext | None:
     """The epoch whose `foreachBatch` function the calling thread of the driver runs; None for any other thread."""
     return _place(local_property)
 
 
-def _place(given: Callable[[str], str | None]) -> Place | None:
+def _place(given: Callable[[str], str | None]) -> EpochContext | None:
     start, number = given(START), given(EPOCH)
     if not start or not number:
         return None
-    return Place(given(JOB) or "", given(QUERY) or "", given(CHECKPOINT) or "", start, int(number))
+    return EpochContext(given(JOB) or "", given(QUERY) or "", given(CHECKPOINT) or "", start, int(number))
 
 
 @contextmanager
@@ -206,12 +206,12 @@ def planned(job: str, query: str, configuration: Callable[[], Configuration], st
     if not _planning:
         return
     broadcasts = stamp.broadcasts if stamp is not None else ()
-    who = f"job '{job}', query '{query}', the epoch that is being planned"
-    _entered = cache(lambda: InForce(query, who, configuration(), lambda: broadcasts))
+    operator = f"job '{job}', query '{query}', the epoch that is being planned"
+    _entered = cache(lambda: InForce(query, operator, configuration(), lambda: broadcasts))
 
 
 @contextmanager
-def committing(place: Place) -> Iterator[None]:
+def committing(place: EpochContext) -> Iterator[None]:
     """In a sink's committer: the commit of an epoch."""
     global _entered
     _entered = cache(lambda: _in_force(place))
@@ -222,7 +222,7 @@ def committing(place: Place) -> Iterator[None]:
 
 
 @lru_cache(maxsize=16)
-def _in_force(place: Place) -> InForce:
+def _in_force(place: EpochContext) -> InForce:
     """Read an epoch's offsets and stamp."""
     sequence, name = _newest(place, place.number)
     stamp = stamps.read(place.checkpoint, name) if name else Stamp(Configuration())
@@ -232,15 +232,15 @@ def _in_force(place: Place) -> InForce:
             return ()
         return tuple(one for one in stamp.broadcasts if before < one["sequence"] <= sequence)
 
-    return InForce(place.query, place.who, stamp.seen_by(place.query), found)
+    return InForce(place.query, place.operator, stamp.seen_by(place.query), found)
 
 
-def _before(place: Place) -> int:
+def _before(place: EpochContext) -> int:
     """The highest sequence that the epoch before has obeyed."""
     return _newest(place, place.number - 1)[0] if place.number else 0
 
 
-def _newest(place: Place, number: int) -> tuple[int, str]:
+def _newest(place: EpochContext, number: int) -> tuple[int, str]:
     """The highest control sequence in the offsets of an epoch, and the stamp that goes with it."""
     text = SparkLog(place.checkpoint).read(f"offsets/{number}")
     if text is not None and '"stamp"' not in text:
@@ -250,14 +250,14 @@ def _newest(place: Place, number: int) -> tuple[int, str]:
         raise StateError(
             f"offsets/{number} is missing in the query's checkpoint directory: what is in force in epoch "
             f"{place.number} is unknown",
-            operator=place.who,
+            operator=place.operator,
             kept="everything up to the previous epoch; nothing of this one was committed",
             do=f"make {place.checkpoint} readable under this path on all machines of the cluster",
         )
     return stamps.newest(source_offsets(logged).values())
 
 
-def _refuse(what: str) -> Place:
+def _refuse(what: str) -> EpochContext:
     raise StateError(
         f"{what}, and this code does not run in an epoch of a job",
         operator="sx.control",

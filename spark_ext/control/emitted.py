@@ -19,7 +19,7 @@ from typing import Final
 from pyspark import TaskContext
 
 from spark_ext.control import current
-from spark_ext.control.current import Place
+from spark_ext.control.current import EpochContext
 from spark_ext.control.requests import Request
 from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.model.control import JOB
@@ -64,7 +64,7 @@ class Part:
 class _Out:
     """The file of the task that runs in this process."""
 
-    def __init__(self, place: Place, part: Part) -> None:
+    def __init__(self, place: EpochContext, part: Part) -> None:
         self.key = (place, part)
         self._place = place
         self._count = 0
@@ -72,14 +72,14 @@ class _Out:
         if folder is None:
             raise StateError(
                 "events cannot be emitted: the state directory is in an object store, where no file can be appended to",
-                operator=place.who,
+                operator=place.operator,
                 kept="nothing was emitted; nothing of this epoch was committed",
                 do="use a state directory on a shared file system, or write the events as rows of the query",
             )
         if not (folder / "offsets").is_dir():
             raise StateError(
                 "events cannot be emitted: the query's checkpoint directory is not there on this machine",
-                operator=place.who,
+                operator=place.operator,
                 kept="nothing was emitted; nothing of this epoch was committed",
                 do=f"make {place.checkpoint} available under this path on all machines of the cluster",
             )
@@ -91,7 +91,7 @@ class _Out:
         if self._count >= MOST:
             raise DataError(
                 f"a task has emitted more than {MOST} events in an epoch",
-                operator=self._place.who,
+                operator=self._place.operator,
                 kept="everything up to the previous epoch; nothing of this one was committed",
                 do="emit one event for many rows, or write them as rows of the query",
             )
@@ -135,7 +135,7 @@ def emit(type: str, value: Json = None) -> None:
     except BadValue as problem:
         raise DataError(
             f"an event of type {str(type)[:100]!r} cannot be emitted: {problem}",
-            operator=place.who,
+            operator=place.operator,
             kept="everything up to the previous epoch; nothing of this one was committed",
             do="correct the value in the function that emits it, and start the job again",
         ) from problem
@@ -150,13 +150,13 @@ def emit(type: str, value: Json = None) -> None:
         except OSError as problem:
             raise StorageError(
                 f"an event cannot be written: {problem}",
-                operator=place.who,
+                operator=place.operator,
                 kept="everything up to the previous epoch; nothing of this one was committed",
                 do=f"make {place.checkpoint} writable on all machines of the cluster; the epoch is tried again",
             ) from problem
 
 
-def _where() -> tuple[Place, Part]:
+def _where() -> tuple[EpochContext, Part]:
     context, place = TaskContext.get(), current.of_task()
     if context is not None and place is not None:
         return place, Part(context.stageId(), context.partitionId(), context.taskAttemptId(), os.getpid())
@@ -199,11 +199,6 @@ def collect(checkpoint: str, query: str, number: int) -> list[Request]:
 
     To be called once the epoch is committed.
 
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-        query: its uid.
-        number: of the epoch.
-
     Raises:
         OSError: a file cannot be read.
     """
@@ -221,12 +216,7 @@ def collect(checkpoint: str, query: str, number: int) -> list[Request]:
 
 
 def discard(checkpoint: str, upto: int) -> None:
-    """Remove what epochs have emitted, once it is accepted.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-        upto: the last epoch.
-    """
+    """Remove what epochs have emitted, once it is accepted."""
     _remove(checkpoint, (number for number in SparkLog(checkpoint).numbers(FOLDER) if number <= upto))
 
 
@@ -234,9 +224,6 @@ def discard_uncommitted(checkpoint: str) -> None:
     """Remove what earlier starts have emitted in epochs that are not committed: the start that runs them decides.
 
     To be called before a start, while no epoch runs.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
 
     Raises:
         OSError: Spark's log cannot be read.

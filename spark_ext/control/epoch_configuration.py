@@ -50,7 +50,7 @@ def epoch_configuration(ledger: Ledger, query: str, epoch: int | None = None) ->
         epoch: Spark's batch id; None: the newest epoch that was planned.
 
     Returns:
-        None if there is no such epoch: the query has not planned it, or its history has expired.
+        None if the epoch does not exist: the query has not planned it, or its history has expired.
     """
     if not UID.fullmatch(query) or (epoch is not None and not 0 <= epoch < 2**63):
         return None

@@ -79,17 +79,17 @@ def value(key: str, type: str | DataType, default: Json = None) -> Column:
     """
     from pyspark.sql import functions as F
 
-    who = f"sx.control.value({key!r})"
+    operator = f"sx.control.value({key!r})"
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
-        raise refused(f"a key has 1 to {_LONGEST_KEY} characters", who, "give the key that set_config sets")
-    kind = _parsed(type, who)
+        raise refused(f"a key has 1 to {_LONGEST_KEY} characters", operator, "give the key that set_config sets")
+    kind = _parsed(type, operator)
     if default is not None:
         try:
             _scalar(default, kind)
         except ValueError as problem:
             raise refused(
                 f"the default {default!r} is not a value of type {kind.simpleString()}: {problem}",
-                who,
+                operator,
                 "give a default of this type",
             ) from problem
 
@@ -102,7 +102,7 @@ def value(key: str, type: str | DataType, default: Json = None) -> Column:
             raise DataError(
                 f"the value of the key '{key}' is {str(given)[:100]!r}, which is not of type {kind.simpleString()}: "
                 f"{problem}",
-                operator=found.who,
+                operator=found.operator,
                 kept="everything up to the previous epoch; no row of this one was committed",
                 do="change the type in the query, and start the job again: the epoch keeps its configuration. Declare "
                 "the key with config_schema, so that such values are refused when they are set",
@@ -114,7 +114,7 @@ def value(key: str, type: str | DataType, default: Json = None) -> Column:
     return found
 
 
-def _parsed(given: str | DataType, who: str) -> DataType:
+def _parsed(given: str | DataType, operator: str) -> DataType:
     from pyspark.errors import PySparkException
     from pyspark.sql.types import DataType
 
@@ -123,7 +123,9 @@ def _parsed(given: str | DataType, who: str) -> DataType:
     try:
         return DataType.fromDDL(given)
     except PySparkException as problem:
-        raise refused(f"{given!r} is not a type: {problem}", who, "give a type as DDL, such as double") from problem
+        raise refused(
+            f"{given!r} is not a type: {problem}", operator, "give a type as DDL, such as double"
+        ) from problem
 
 
 def _scalar(given: Json, kind: DataType) -> pa.Scalar:

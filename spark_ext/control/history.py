@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +23,14 @@ from spark_ext.ledger.columns import from_arrow
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
 
 if TYPE_CHECKING:
+    from spark_ext.control.event_state import EventState
     from spark_ext.ledger import Ledger
 
 LIMIT = 100
 """Events of a page, unless given."""
 
 MOST = 1_000
-"""Most events of a page."""
+"""Maximum number of events in a page."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class Page:
 
     events: tuple[EventState, ...]
     cursor: str | None
-    """Where the next page begins. None: there are no more; for events in ascending order there is always one, as
-    further events may come."""
+    """Where the next page begins; None for the last page. Events in ascending order always have one, as further events
+    may follow."""
 
 
 class History:
@@ -68,14 +71,14 @@ class History:
         self._finals: pa.Array | None = None
         self._applied: pa.Array | None = None
 
-    def look(self) -> int:
+    def poll(self) -> int:
         """See the newest versions. On a local path that costs two `stat` when nothing has changed.
 
         Returns:
             A number that is another one whenever something may have changed.
         """
         with self._lock:
-            self._look()
+            self._poll()
             return self._generation
 
     def page(
@@ -89,14 +92,13 @@ class History:
         """Events, newest first; or in their order, from one on.
 
         Args:
-            wanted: which; None: all.
             after: events after this sequence in ascending order; None: newest first. Ignored with a cursor.
         """
         wanted = wanted or Filter()
         self._check(wanted, limit)
         ascending, bound = (after is not None, after) if cursor is None else self._parsed(cursor)
         with self._lock:
-            self._look()
+            self._poll()
             rows = self._filtered(wanted)
             if bound is not None:
                 beyond = pc.greater if ascending else pc.less
@@ -111,14 +113,14 @@ class History:
         return Page(states, _cursor(False, states[-1].sequence) if more else None)
 
     def event(self, event_id: str) -> EventState | None:
-        """One event; None if there is none with this id."""
+        """One event; None if it does not exist."""
         found = self.events([event_id])
         return found[0] if found else None
 
     def events(self, event_ids: Sequence[str]) -> tuple[EventState, ...]:
         """The events with these ids, in their order; ids without an event are left out."""
         with self._lock:
-            self._look()
+            self._poll()
             rows = self._accepted
             rows = rows.filter(_among(rows["event_id"], event_ids))
             return self._states(rows.sort_by("sequence"))
@@ -130,7 +132,7 @@ class History:
             since: s since 1970 UTC.
         """
         with self._lock:
-            self._look()
+            self._poll()
             begin = pa.scalar(int(since * 1e6), pa.timestamp("us", tz="UTC"))
             moved = self._steps.filter(pc.greater_equal(self._steps["at"], begin))["event_id"]
             rows = self._accepted
@@ -139,16 +141,16 @@ class History:
             return self._states(rows.sort_by("sequence"))
 
     def newest(self) -> int:
-        """The highest sequence of an event; 0 if there is none."""
+        """The highest sequence of an event; 0 without events."""
         with self._lock:
-            self._look()
+            self._poll()
             return int(pc.max(self._accepted["sequence"]).as_py() or 0)
 
     # -- with the lock held -------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        changed = self._events.look()
-        changed = self._transitions.look() or changed
+    def _poll(self) -> None:
+        changed = self._events.poll()
+        changed = self._transitions.poll() or changed
         if not changed:
             return
         rows = self._events.rows
@@ -219,7 +221,7 @@ class History:
             if not isinstance(ascending, bool) or type(sequence) is not int or len(raw) != 2:
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
-            raise self._refused("the cursor is not one of this list", "use the cursor of the page before") from None
+            raise self._refused("invalid cursor for this list", "use the cursor of the previous page") from None
         return ascending, sequence
 
     def _refused(self, what: str, do: str) -> ControlRefused:
@@ -252,3 +254,65 @@ def _is_text(value: str) -> bool:
 
 def _int64(number: int) -> int:
     return max(-(2**63), min(2**63 - 1, number))
+
+
+MARGIN: Final = 60.0
+"""How much later than it happens a transition may be written, s; an event that is not over is looked at anyway."""
+
+_MARK: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,15})")
+
+
+class Changes:
+    """What has changed since the last look. For one thread at a time.
+
+    Args:
+        after: begins with all events after this sequence; None: with what changes from now on.
+    """
+
+    def __init__(self, history: History, after: int | None = None, mark: str | None = None) -> None:
+        self._history = history
+        self._open: dict[str, int] = {}
+        """Events that are not over, with the number of steps that were given."""
+        self._over: dict[str, float] = {}
+        """Events that are over, with the time of their last step, as long as they could be read again."""
+        if mark:
+            found = _MARK.fullmatch(mark)
+            if found is None:
+                raise ControlRefused.because(
+                    Refusal.MALFORMED, "the mark is not of this stream", "control events", "leave it out"
+                )
+            self._sequence, self._since = int(found[1]), int(found[2]) / 1000
+            return
+        self._sequence = history.newest() if after is None else after
+        self._since = time.time()
+        # What is known at the beginning is not given, but what becomes of it is.
+        for state in history.changed(self._sequence, self._since - MARGIN):
+            if state.sequence <= self._sequence:
+                self._note(state)
+
+    def take(self) -> list[tuple[str, EventState]]:
+        """What is new, in the order of the events, each with the mark behind it."""
+        begin = self._since - MARGIN
+        found = {one.event_id: one for one in self._history.changed(self._sequence, begin)}
+        missing = [event_id for event_id in self._open if event_id not in found]
+        if missing:
+            found.update((one.event_id, one) for one in self._history.events(missing))
+        self._over = {event_id: at for event_id, at in self._over.items() if at >= begin}
+        new = sorted((one for one in found.values() if self._is_new(one)), key=lambda one: one.sequence)
+        return [(self._given(one), one) for one in new]
+
+    def _is_new(self, state: EventState) -> bool:
+        return state.event_id not in self._over and self._open.get(state.event_id) != len(state.steps)
+
+    def _given(self, state: EventState) -> str:
+        self._note(state)
+        self._sequence = max(self._sequence, state.sequence)
+        self._since = max([self._since, *(step.at.timestamp() for step in state.steps)])
+        return f"{self._sequence}-{int(self._since * 1000)}"
+
+    def _note(self, state: EventState) -> None:
+        if state.final:
+            self._open.pop(state.event_id, None)
+            self._over[state.event_id] = max(step.at.timestamp() for step in state.steps)
+        else:
+            self._open[state.event_id] = len(state.steps)

@@ -23,11 +23,7 @@ def _released(start: int, sequence: int) -> str:
 
 
 def hold(checkpoint: str, start: int, sequence: int, source: str) -> None:
-    """A source has obeyed all events before one, and plans nothing more.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-    """
+    """A source has obeyed all events before one, and plans nothing more."""
     put(checkpoint, f"{FOLDER}/{_held(start, sequence, source)}", "")
 
 
@@ -48,11 +44,7 @@ def is_released(checkpoint: str, start: int, sequence: int) -> bool:
 
 
 def forget(checkpoint: str, start: int) -> None:
-    """Remove the files of other starts; what cannot be removed is left there.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-    """
+    """Remove the files of other starts; what cannot be removed is left there."""
     log = SparkLog(checkpoint)
     with suppress(OSError):
         for name in log.names(FOLDER):

@@ -174,7 +174,7 @@ class ControlClient:
             except (self._httpx.TransportError, TransientError) as problem:
                 if not silent:
                     what = f"{type(problem).__name__}: {problem}".partition("\n")[0]
-                    log.warning("server %s cannot be reached (%s); waiting until it can be", self._url, what)
+                    log.warning("could not reach server %s (%s); will retry", self._url, what)
                 silent = True
             time.sleep(1.0)
 
@@ -235,7 +235,7 @@ class ControlClient:
 
 
 class _NotFound(ControlRefused):
-    """There is no such page, event or epoch."""
+    """The page, event or epoch does not exist."""
 
 
 _REFUSALS: Final[Mapping[str, Refusal]] = {

@@ -55,7 +55,7 @@ def request_all(log: Accepts, requests: Sequence[Request]) -> list[Event]:
 def takes_back(log: Accepts, refused: str, step: Step, target: str, kind: str, value: Json) -> Event:
     """Like `request`, for an event that takes back the value of a refused one.
 
-    Both become durable in one commit: from here on `refusals` says at any start what has come of the refused event.
+    Both become durable in one commit: from here on `refusals` tells every start the outcome of the refused event.
     """
     key = f"{step.status}:{refused}"
     (event,) = request_all(log, [replace(asked(kind, target, value), idempotency_key=key, reason=mask(step.reason))])
@@ -73,7 +73,7 @@ def refusals(events: Sequence[ControlEventRow]) -> dict[str, Step]:
 
 
 def in_force(events: Sequence[ControlEventRow], kind: str) -> list[ControlEventRow]:
-    """Those of a kind among open events: accepted, and nothing has come of them so far."""
+    """The open events of a kind: accepted, without an outcome so far."""
     return [event for event in events if event.kind == kind]
 
 

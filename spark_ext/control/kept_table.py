@@ -33,7 +33,7 @@ class KeptTable(Generic[R]):
         self.rows: pa.Table = self._empty
         """As last seen, in no order; a row may be there twice."""
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """See the newest version. On a local path that costs one `stat` when nothing has changed.
 
         Returns:

@@ -106,7 +106,7 @@ class Structure:
         self._known = KnownJob()
         self._newest: JobRow | None = None
 
-    def look(self) -> KnownJob:
+    def poll(self) -> KnownJob:
         """The job now."""
         for table in self._tables:
             table.refresh()

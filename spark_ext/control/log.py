@@ -1,9 +1,9 @@
 """The log of control events: any process accepts them, in one order.
 
-Acceptance is a compare-and-swap on the version of the ledger's table `control_events`: whoever adds an event has seen
-all earlier ones, so sequences follow the order of commits, and a planner that has seen one event has seen all before
-it. It belongs to no incarnation, and needs no fence: events from outside may come while no driver runs. Many requests
-are one commit.
+Acceptance is a compare-and-swap on the version of the ledger's table `control_events`: a process that adds an event has
+seen all earlier ones, so sequences follow the order of commits, and a planner that has seen one event has seen all
+before it. The table belongs to no incarnation and needs no fence, as events may arrive while no driver runs. One commit
+accepts many requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.control")
 
-LOOKS = 3
+POLLS = 3
 """Reads of one look, while other processes add events."""
 
 SMALL_FILES = 256
@@ -71,8 +71,7 @@ class ControlLog:
     """Accepts control events. Safe for several threads; any number of processes may have one.
 
     Args:
-        ledger: the job's.
-        fence: of the incarnation on behalf of which events are accepted; None for everybody else.
+        fence: that of the incarnation that accepts events; None outside a job.
         queries: further queries that the job has and its ledger does not know yet, for targets.
         checkpoint: called when a checkpoint of the table's log is due, on a thread that adds events: has to have
             `checkpoint_log` called on another one. None: the call that adds the event makes it before it returns.
@@ -105,7 +104,7 @@ class ControlLog:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     @property
-    def who(self) -> str:
+    def operator(self) -> str:
         """The job, for messages."""
         return f"job '{self._known.name}'" if self._known.name else f"state {self._ledger.uri}"
 
@@ -116,7 +115,7 @@ class ControlLog:
             StateError, StorageError: the ledger cannot be read.
         """
         with self._lock:
-            self._known = self._structure.look()
+            self._known = self._structure.poll()
             return self._known
 
     def configuration(self) -> Configuration:
@@ -126,17 +125,17 @@ class ControlLog:
             StateError, StorageError: the table cannot be read.
         """
         with self._lock:
-            self._look()
+            self._poll()
             return self._configuration
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Take in what others have added.
 
         The first look reads all, which may take longer than it takes others to add some: what was read is kept, so that
         the next one reads only what is new. It ends when nothing came meanwhile, or after a few looks.
         """
         self._table.refresh()
-        for _ in range(LOOKS):
+        for _ in range(POLLS):
             if self._table.version == self._version:
                 return
             version = self._table.version
@@ -154,16 +153,16 @@ class ControlLog:
         with self._lock:
             try:
                 for _ in compact(self._table, SMALL_FILES):
-                    log.info("%s: the files of the table of control events are one now", self.who)
+                    log.info("%s: compacted control_events", self.operator)
             except (StateError, StorageError) as problem:
-                log.warning("%s: the table of control events is kept small later: %s", self.who, problem)
+                log.warning("%s: could not compact control_events; will retry: %s", self.operator, problem)
 
     def checkpoint_log(self) -> None:
         """Checkpoint the log of the table, while other threads add events; what fails is made up for by a later one."""
         try:
             self._table.checkpoint_log()
         except (StateError, StorageError) as problem:
-            log.warning("%s: the log of the table of control events is checkpointed later: %s", self.who, problem)
+            log.warning("%s: could not checkpoint the log of control_events; will retry: %s", self.operator, problem)
 
     def _expired(self, rows: Sequence[ControlEventRow]) -> set[str]:
         """Those of some events whose time was over before anybody obeyed them: nothing of them stands."""
@@ -221,20 +220,23 @@ class ControlLog:
         job = self.known()
         if not job.name:
             raise ControlRefused.because(
-                Refusal.NO_JOB, f"no job was ever started in {self._ledger.uri}", self.who, "check the state directory"
+                Refusal.NO_JOB,
+                f"no job was ever started in {self._ledger.uri}",
+                self.operator,
+                "check the state directory",
             )
         if job.observer:
             raise ControlRefused.because(
                 Refusal.OBSERVED,
                 f"'{job.name}' is an Observer: it watches queries that others have started, and changes nothing",
-                f"{self.who}, {request.kind} for {request.target}",
-                "ask whoever starts the query; what is to obey control events has to be a query of a Job",
+                f"{self.operator}, {request.kind} for {request.target}",
+                "ask the owner of the query; only queries of a Job follow control events",
             )
         return check_request(request, job, self._queries, by_driver=self._fence is not None)
 
     def _add(self, found: Sequence[Checked | ControlRefused]) -> list[Accepted | ControlRefused]:
         for attempt in range(ATTEMPTS):
-            self._look()
+            self._poll()
             # A start commits to this table too: what is known of the newest one holds if the swap succeeds.
             self.known()
             now = datetime.now(timezone.utc)
@@ -254,7 +256,7 @@ class ControlLog:
                     continue
                 event = self._event(one, base + len(rows) + 1, now)
                 try:
-                    after, size = moved(after, size, one, event, now, self.who)
+                    after, size = moved(after, size, one, event, now, self.operator)
                 except ControlRefused as refused:
                     out.append(refused)
                     continue
@@ -271,7 +273,7 @@ class ControlLog:
             time.sleep(random.uniform(0, min(0.1, 0.005 * (attempt + 1))))
         raise StorageError(
             f"the event could not be added: other processes were faster, {ATTEMPTS} times in a row",
-            operator=self.who,
+            operator=self.operator,
             kept="the job continues as it was; nothing was accepted",
             do="send the request again; use one server for all clients",
         )
@@ -300,7 +302,7 @@ class ControlLog:
         return ControlRefused.because(
             Refusal.KEY_REUSED,
             f"the idempotency key was given to another request, event {event.event_id}",
-            f"{self.who}, {one.kind.name} for {one.target}",
+            f"{self.operator}, {one.kind.name} for {one.target}",
             "use a new key for a new request",
         )
 
@@ -362,7 +364,7 @@ class ControlLog:
         """
         with self._lock:
             for _ in range(ATTEMPTS):
-                self._look()
+                self._poll()
                 held = self._number(mark)
                 if held is not None and held >= number:
                     return []
@@ -378,7 +380,7 @@ class ControlLog:
                     return [event for _, event in made]
         raise StorageError(
             "emitted events could not be added: other processes were faster",
-            operator=self.who,
-            kept="they are in the state directory, and are added later",
+            operator=self.operator,
+            kept="they are in the state directory, and will be added later",
             do="no action is needed",
         )

@@ -20,11 +20,11 @@ class Refusal(str, Enum):
     MALFORMED = "malformed"
     """The request itself is not well-formed: 400."""
     UNKNOWN_KIND = "unknown_kind"
-    """There is no such kind of event: 400."""
+    """The kind is unknown: 400."""
     UNKNOWN_TARGET = "unknown_target"
     """The job has no such query, source, channel or sink: 404."""
     NO_JOB = "no_job"
-    """There is no job in the state directory: 404."""
+    """The state directory contains no job: 404."""
     BAD_VALUE = "bad_value"
     """The kind does not take this value, or not for this target: 422."""
     EXPIRED = "expired"
@@ -66,9 +66,9 @@ class ControlRefused(ConfigurationError):
     """For `BUSY`: when it may be sent again, s; 0: no estimate."""
 
     @classmethod
-    def because(cls, refusal: Refusal, what: str, who: str, do: str) -> ControlRefused:
+    def because(cls, refusal: Refusal, what: str, operator: str, do: str) -> ControlRefused:
         """The refusal of a request."""
-        found = cls(what, operator=who, kept="the job continues as it was; nothing was accepted", do=do)
+        found = cls(what, operator=operator, kept="the job continues as it was; nothing was accepted", do=do)
         found.refusal = refusal
         return found
 
@@ -84,7 +84,7 @@ class Request:
     delivery: str = "immediate"
     """`immediate` or `aligned`."""
     idempotency_key: str | None = None
-    """Names the request: repeated with the same key it is accepted once. At most 200 characters."""
+    """Idempotency key: repeating a request with the same key has no further effect. At most 200 characters."""
     expires_at: datetime | None = None
     """UTC; when it is not to be obeyed any more if that has not begun."""
     requested_by: str = ""

@@ -59,7 +59,7 @@ class ControlService:
     """Accepts control events on a thread of its own. Safe for several threads.
 
     Args:
-        fence: of the incarnation on behalf of which events are accepted; None for everybody else.
+        fence: that of the incarnation that accepts events; None outside a job.
         queries: further queries that the job has and its ledger does not know yet, for targets.
     """
 
@@ -184,7 +184,7 @@ class ControlService:
                 if not one.request.idempotency_key:
                     one.answer.set_exception(_own(problem))
             if keyed:
-                log.warning("control events could not be added, and are tried again: %s", problem)
+                log.warning("could not add control events; will retry: %s", problem)
                 self._again(keyed)
             return
         except Exception as problem:
@@ -220,7 +220,7 @@ class ControlService:
         found = ControlRefused.because(
             Refusal.BUSY,
             f"{self._capacity} requests are waiting already",
-            f"{self.log.who}, {request.kind} for {request.target}",
+            f"{self.log.operator}, {request.kind} for {request.target}",
             f"send it again after {seconds:.2f} s",
         )
         found.retry_after = seconds
@@ -230,8 +230,8 @@ class ControlService:
         return ControlRefused.because(
             Refusal.BUSY,
             "the service is being closed",
-            f"{self.log.who}, {request.kind} for {request.target}",
-            "send it again, to another server or when this one has been started again",
+            f"{self.log.operator}, {request.kind} for {request.target}",
+            "retry with another server, or after this one has been restarted",
         )
 
 

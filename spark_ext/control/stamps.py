@@ -34,11 +34,7 @@ def file_of(name: str) -> str:
 
 
 def write(checkpoint: str, text: str) -> str:
-    """Write a stamp, unless it is there.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-    """
+    """Write a stamp, unless it is there."""
     name = name_of(text)
     reach(FailPoint.CONTROL_BEFORE_STAMP)
     put(checkpoint, file_of(name), text)
@@ -47,11 +43,7 @@ def write(checkpoint: str, text: str) -> str:
 
 
 def decide(checkpoint: str, name: str, wanted: str) -> str:
-    """Decide a question once for all planners of a query: the first answer counts.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-    """
+    """Decide a question once for all planners of a query: the first answer counts."""
     place = f"{FOLDER}/{name}.txt"
     there = SparkLog(checkpoint).read(place)
     if there is None:
@@ -76,11 +68,7 @@ def put(checkpoint: str, place: str, text: str) -> None:
 
 @lru_cache(maxsize=64)
 def read(checkpoint: str, name: str) -> Stamp:
-    """A stamp.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-    """
+    """A stamp."""
     text = SparkLog(checkpoint).read(file_of(name))
     if text is None or name_of(text) != name:
         wrong = "is missing" if text is None else "was changed"
@@ -102,11 +90,7 @@ def newest(offsets: Iterable[SourceOffset]) -> tuple[int, str]:
 
 
 def configuration(checkpoint: str, offsets: Iterable[SourceOffset], query: str = "") -> Configuration:
-    """The configuration of an epoch.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-    """
+    """The configuration of an epoch."""
     _, name = newest(offsets)
     return read(checkpoint, name).seen_by(query) if name else Configuration()
 
@@ -119,7 +103,6 @@ def sweep(checkpoint: str, older_than: float) -> int:
     those that are named are marked as used.
 
     Args:
-        checkpoint: path or URI of the query's checkpoint directory.
         older_than: age of what may be deleted, s; much more than the time between two sweeps.
     """
     folder = local_path(checkpoint)

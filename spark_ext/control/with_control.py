@@ -45,14 +45,14 @@ def with_control(df: DataFrame, uid: str) -> DataFrame:
         ConfigurationError: `df` is not streaming, or has a source of this package, which has such offsets already.
         EnvironmentProblem: `df` is of Spark Connect.
     """
-    who = f"with_control(uid={uid!r})"
-    require_classic(df, who, kept=_KEPT)
+    operator = f"with_control(uid={uid!r})"
+    require_classic(df, operator, kept=_KEPT)
     if not df.isStreaming:
-        raise refused("the DataFrame is not streaming", who, "use it for streaming queries only", _KEPT)
+        raise refused("the DataFrame is not streaming", operator, "use it for streaming queries only", _KEPT)
     if not isinstance(uid, str) or not UID.fullmatch(uid):
         raise refused(
             f"{uid!r} cannot be a source's uid",
-            who,
+            operator,
             "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
             _KEPT,
         )
@@ -60,7 +60,7 @@ def with_control(df: DataFrame, uid: str) -> DataFrame:
         if formats.is_channel_source(leaf.format):
             raise refused(
                 f"the stream has a source of spark-ext: {leaf.description}, whose query obeys control events already",
-                who,
+                operator,
                 "leave with_control out",
                 _KEPT,
             )

@@ -39,7 +39,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Entry:
+class IncidentEntry:
     """An incident in the book."""
 
     incident: Incident
@@ -59,8 +59,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Noted:
-    """What has come of an occurrence."""
+class RecordedOccurrence:
+    """The outcome of recording an occurrence."""
 
     incident: Incident
     changes: tuple[IncidentChange, ...]
@@ -72,9 +72,9 @@ class Noted:
 class Book:
     """The incidents of a job or of some queries. For one thread at a time."""
 
-    def __init__(self, registry: Registry, inherited: Iterable[Entry] = ()) -> None:
+    def __init__(self, registry: Registry, inherited: Iterable[IncidentEntry] = ()) -> None:
         self._registry = registry
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, IncidentEntry] = {}
         """By id."""
         self._newest: dict[Key, str] = {}
         self._open: dict[str, dict[str, None]] = {}
@@ -88,7 +88,7 @@ class Book:
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def entry(self, incident_id: str) -> Entry | None:
+    def entry(self, incident_id: str) -> IncidentEntry | None:
         """An incident; None if it is not known, or not any more."""
         return self._entries.get(incident_id)
 
@@ -97,7 +97,7 @@ class Book:
         """Whether nothing is open; for any thread."""
         return not self._open
 
-    def open(self, query: str | None = None) -> tuple[Entry, ...]:
+    def open(self, query: str | None = None) -> tuple[IncidentEntry, ...]:
         """The open incidents of a query, of the whole job (""), or all, oldest first."""
         queries = self._open if query is None else (query,)
         return tuple(self._entries[one] for name in queries for one in self._open.get(name, ()))
@@ -109,12 +109,12 @@ class Book:
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    def inherit(self, entries: Iterable[Entry]) -> None:
+    def inherit(self, entries: Iterable[IncidentEntry]) -> None:
         """Take over what an earlier start has left."""
         for entry in entries:
             self._put(entry)
 
-    def occurred(self, incident: Incident) -> Noted:
+    def occurred(self, incident: Incident) -> RecordedOccurrence:
         """Take an occurrence.
 
         Args:
@@ -129,24 +129,28 @@ class Book:
             parent = incident.parent or self._recovering(incident)
             incident = replace(incident, parent=parent)
             state = RESOLVED if type_.resolved is Resolution.AT_ONCE else OPEN
-            self._put(Entry(incident, state, recorded_at=incident.at))
+            self._put(IncidentEntry(incident, state, recorded_at=incident.at))
             cause = "it is information" if state is RESOLVED else ""
-            return Noted(incident, (_change(incident, None, state, cause, incident.at, 1),), notable=True)
+            return RecordedOccurrence(incident, (_change(incident, None, state, cause, incident.at, 1),), notable=True)
         last, count = before.incident, before.count + 1
         incident = replace(incident, incident_id=last.incident_id, parent=last.parent)
         other = incident.action != last.action or before.inherited
         if before.state is RESOLVED and type_.resolved is not Resolution.AT_ONCE:
-            self._put(Entry(incident, OPEN, count, count, incident.at))
+            self._put(IncidentEntry(incident, OPEN, count, count, incident.at))
             cause = "it happened again"
-            return Noted(incident, (_change(incident, RESOLVED, OPEN, cause, incident.at, count),), notable=True)
+            return RecordedOccurrence(
+                incident, (_change(incident, RESOLVED, OPEN, cause, incident.at, count),), notable=True
+            )
         at_once = count <= EACH_UPTO or before.recorded_at is None or incident.at - before.recorded_at >= COUNT_EVERY
         if not at_once:
             self._put(replace(before, incident=incident, count=count, inherited=False))
             self._uncounted[incident.incident_id] = None
-            return Noted(incident, (), notable=other)
-        self._put(Entry(incident, before.state, count, count, incident.at))
+            return RecordedOccurrence(incident, (), notable=other)
+        self._put(IncidentEntry(incident, before.state, count, count, incident.at))
         self._uncounted.pop(incident.incident_id, None)
-        return Noted(incident, (_change(incident, before.state, before.state, "", incident.at, count),), notable=other)
+        return RecordedOccurrence(
+            incident, (_change(incident, before.state, before.state, "", incident.at, count),), notable=other
+        )
 
     def committed(self, query: str, cause: str, at: datetime) -> tuple[IncidentChange, ...]:
         """A query has committed an epoch, or has finished: what was open of it, and of the whole job, is resolved."""
@@ -198,7 +202,7 @@ class Book:
 
     # -- within -------------------------------------------------------------------------------------------------------
 
-    def _same(self, incident: Incident, window: timedelta) -> Entry | None:
+    def _same(self, incident: Incident, window: timedelta) -> IncidentEntry | None:
         if incident.fingerprint == OTHER:
             window = max(window, OTHER_WINDOW)
         found = self._newest.get((incident.type, incident.operator, incident.fingerprint))
@@ -230,20 +234,20 @@ class Book:
     def _interrupts(self, incident: Incident) -> bool:
         return self._registry.of(incident.type).interrupts
 
-    def _resolved(self, entries: Iterable[Entry], cause: str, at: datetime) -> tuple[IncidentChange, ...]:
+    def _resolved(self, entries: Iterable[IncidentEntry], cause: str, at: datetime) -> tuple[IncidentChange, ...]:
         return tuple(
             self._close(entry, cause, at)
             for entry in entries
             if self._registry.of(entry.incident.type).resolved is not Resolution.REPORT
         )
 
-    def _close(self, entry: Entry, cause: str, at: datetime) -> IncidentChange:
+    def _close(self, entry: IncidentEntry, cause: str, at: datetime) -> IncidentChange:
         self._forget_open(entry)
         self._put(replace(entry, state=RESOLVED, recorded=entry.count, recorded_at=at))
         self._uncounted.pop(entry.incident.incident_id, None)
         return _change(entry.incident, OPEN, RESOLVED, cause, at, entry.count)
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: IncidentEntry) -> None:
         one, key = entry.incident, entry.key
         self._entries[one.incident_id] = entry
         self._newest[key] = one.incident_id
@@ -258,13 +262,13 @@ class Book:
         if len(self._done) > MOST_RESOLVED:
             self._forget(self._entries[next(iter(self._done))])
 
-    def _forget_open(self, entry: Entry) -> None:
+    def _forget_open(self, entry: IncidentEntry) -> None:
         ids = self._open.get(entry.incident.query, {})
         ids.pop(entry.incident.incident_id, None)
         if not ids:
             self._open.pop(entry.incident.query, None)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: IncidentEntry) -> None:
         """Forget one that is resolved."""
         incident_id = entry.incident.incident_id
         del self._entries[incident_id], self._done[incident_id]

@@ -9,16 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Any, Final, Protocol
 
-from spark_ext.incidents.damping import Damper
 from spark_ext.incidents.registry import ListenerEntry, Registry, accepted
-from spark_ext.incidents.types import IncidentChange, MetricsContext
+from spark_ext.incidents.types import IncidentChange, IncidentState, MetricsContext
 from spark_ext.masking import logger, mask
 
 log = logger("spark_ext.incidents")
@@ -44,15 +43,15 @@ class Notified(Protocol):
 
 @dataclass(frozen=True)
 class Figures:
-    """What has become of the changes for a listener."""
+    """The outcome of the changes for a listener."""
 
     delivered: int = 0
     dropped: int = 0
-    """Found no room in the queue, or were left when the job had ended."""
+    """Changes that found the queue full, or were left when the job ended."""
     failed: int = 0
-    """Of which the listener raised."""
+    """Changes for which the listener raised."""
     late: int = 0
-    """Of which the listener did not return in time."""
+    """Changes for which the listener did not return in time."""
 
 
 class Outlet:
@@ -105,7 +104,7 @@ class Outlet:
                     self._thread.start()
                 self._lock.notify()
         if full:
-            self._say_once("dropped", "its queue of %d changes is full: further ones are dropped", self._entry.queue)
+            self._say_once("dropped", "its queue of %d changes is full; further changes are dropped", self._entry.queue)
 
     def finish(self) -> None:
         """Nothing more comes: what is queued is delivered without waiting for a digest."""
@@ -195,13 +194,13 @@ class Outlet:
         if call.is_alive():
             self._count(late=changes)
             limit = self._entry.timeout / 1000
-            self._say_once("late", "it has not returned within %g s: further changes wait until it has", limit)
+            self._say_once("late", "it did not return within %g s; further changes wait", limit)
             call.join()
             return
         if failed:
             self._count(failed=changes)
             kind = type(failed[0]).__name__
-            self._say_once("failed", "%s: %s; further errors of it are counted, not logged", kind, failed[0])
+            self._say_once("failed", "%s: %s; its further errors are counted, not logged", kind, failed[0])
         else:
             self._count(delivered=changes)
 
@@ -252,7 +251,7 @@ class Dispatcher:
                 outlet.put(change)
 
     def close(self, within: float) -> None:
-        """Deliver what is queued, as far as that takes no longer than so many s in all."""
+        """Deliver what is queued, within a limit in s."""
         by = time.monotonic() + within
         for outlet in self.outlets:
             outlet.finish()
@@ -272,3 +271,64 @@ def masked(change: IncidentChange) -> IncidentChange:
     texts: dict[str, Any] = {name: mask(getattr(one, name)) for name in ("what", "action", "operator")}
     labels = {mask(name): mask(value) for name, value in one.labels.items()}
     return replace(change, cause=mask(change.cause), incident=replace(one, labels=labels, **texts))
+
+
+MOST: Final = 5_000
+"""How many incidents are remembered; the oldest are forgotten first."""
+
+
+@dataclass
+class Damper:
+    """Decides which changes a listener is notified of, and when.
+
+    Args:
+        window: the window of a type by its name, s.
+    """
+
+    window: Callable[[str], float]
+    _notified: dict[str, IncidentState] = field(default_factory=dict)
+    """By id, the last state that was let through."""
+    _reopened: dict[str, None] = field(default_factory=dict)
+    _held: dict[str, tuple[float, IncidentChange]] = field(default_factory=dict)
+    """Resolutions that wait, with when they are due."""
+
+    def take(self, change: IncidentChange, now: float) -> bool:
+        """Whether listeners are notified of a change now.
+
+        Args:
+            now: s, on any clock that never goes back.
+        """
+        if change.counted:
+            return False
+        one = change.incident.incident_id
+        if change.new is IncidentState.RESOLVED:
+            if one in self._reopened:
+                self._held[one] = (now + self.window(change.incident.type), change)
+                return False
+        else:
+            if change.old is not None:
+                self._reopened[one] = None
+            if self._held.pop(one, None) is not None:
+                return False
+        if self._notified.pop(one, None) is change.new:
+            self._notified[one] = change.new
+            return False
+        self._notified[one] = change.new
+        if len(self._notified) > MOST:
+            oldest = next(iter(self._notified))
+            del self._notified[oldest]
+            self._reopened.pop(oldest, None)
+        return True
+
+    @property
+    def due(self) -> float | None:
+        """When the next held resolution is due; None without any."""
+        return min((at for at, _ in self._held.values()), default=None)
+
+    def release(self, now: float) -> Iterator[IncidentChange]:
+        """The resolutions that are due."""
+        for one in [one for one, (at, _) in self._held.items() if at <= now]:
+            _, change = self._held.pop(one)
+            self._reopened.pop(one, None)
+            self._notified[one] = change.new
+            yield change

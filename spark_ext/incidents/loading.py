@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from spark_ext.errors import ConfigurationError, SparkExtError, refused
 from spark_ext.incidents.dispatch import Notified
-from spark_ext.incidents.registry import WHO, ListenerEntry, Registry, at_line
+from spark_ext.incidents.registry import OPERATOR, ListenerEntry, Registry, at_line
 
 GROUP: Final = "spark_ext.incident_listeners"
 """Entry points of this group can be named by their names."""
@@ -56,12 +56,14 @@ def _place_of(name: str) -> str:
     points = {point.name: point.value for point in entry_points(group=GROUP)}
     if name not in points:
         raise refused(
-            f"there is no listener '{name}'",
-            WHO,
+            f"unknown listener '{name}'",
+            OPERATOR,
             f"use one of: {', '.join(sorted({*SHIPPED, *points}))}; or name a class of yours, 'module:Class'",
         )
     return points[name]
 
 
 def _problem(entry: ListenerEntry, what: str) -> ConfigurationError:
-    return refused(f"the listener '{entry.use}' cannot be made: {what}", WHO, f"correct the listener '{entry.use}'")
+    return refused(
+        f"the listener '{entry.use}' cannot be made: {what}", OPERATOR, f"correct the listener '{entry.use}'"
+    )

@@ -23,7 +23,7 @@ from spark_ext.incidents.types import Resolution, Severity
 from spark_ext.options import Milliseconds, Options, milliseconds
 from spark_ext.yaml_file import line_of, read_model, wrong_line
 
-WHO: Final = "incidents"
+OPERATOR: Final = "incidents"
 """How messages name such a file."""
 
 ANY: Final = "*"
@@ -53,7 +53,7 @@ class IncidentType(BaseModel):
     runbook: str = ""
     """What to do: a page and anchor, or a URL."""
     window: Milliseconds = 600_000
-    """Within so many ms after the last one an equal incident is the same one, counted once more; 0: never."""
+    """An equal incident within this time, ms, after the last one counts as the same incident; 0 means never."""
     resolved: Resolution = Resolution.EPOCH
     """What resolves it."""
     interrupts: bool = False
@@ -142,7 +142,7 @@ def _none_twice(types: tuple[IncidentType, ...]) -> tuple[IncidentType, ...]:
     names = [one.name for one in types]
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None:
-        raise ValueError(f"there are two types '{twice}'")
+        raise ValueError(f"duplicate type '{twice}'")
     return types
 
 
@@ -178,18 +178,18 @@ class Registry:
             name=name, severity=Severity.WARNING, description="not declared", window=0
         )
 
-    def refuse_undeclared(self, name: str, who: str) -> None:
+    def refuse_undeclared(self, name: str, operator: str) -> None:
         """Refuse a type that the user has not declared."""
         if name in self.own:
             return
         if name in self.types:
             what, do = f"'{name}' is a type of incident that spark-ext itself reports", "declare a type of another name"
         else:
-            what = f"'{name}' is no type of incident"
+            what = f"unknown incident type '{name}'"
             do = f"declare it under 'types' in {self.place}" if self.own else "declare it in a file, and name that file"
             do += "" if self.own else " in the job's setting 'incidents'"
         known = f"; declared are: {', '.join(sorted(self.own))}" if self.own else ""
-        raise refused(what, who, do + known, kept="nothing was reported")
+        raise refused(what, operator, do + known, kept="nothing was reported")
 
 
 @lru_cache(maxsize=1)
@@ -197,7 +197,7 @@ def shipped() -> Registry:
     """What ships with the package, `conf/incidents.yaml`."""
     name = "conf/incidents.yaml"
     text = files("spark_ext.conf").joinpath("incidents.yaml").read_text(encoding="utf-8")
-    found, _ = read_model(IncidentFile, text, name, WHO)
+    found, _ = read_model(IncidentFile, text, name, OPERATOR)
     return Registry({one.name: one for one in found.types})
 
 
@@ -205,7 +205,7 @@ def load(path: str | None = None) -> Registry:
     """The registry of a job: the shipped types, and the user's file.
 
     Args:
-        path: of the user's file; None: there is none.
+        path: the user's file, if any.
     """
     if path is None:
         return shipped()
@@ -213,30 +213,30 @@ def load(path: str | None = None) -> Registry:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise refused(
-            f"the file of incidents {path} cannot be read: {problem}", WHO, "correct the setting 'incidents'"
+            f"the file of incidents {path} cannot be read: {problem}", OPERATOR, "correct the setting 'incidents'"
         ) from None
     return read_registry(text, path)
 
 
 def read_registry(text: str, name: str) -> Registry:
     """The registry of a user's file."""
-    found, node = read_model(IncidentFile, text, name, WHO)
+    found, node = read_model(IncidentFile, text, name, OPERATOR)
     types = dict(shipped().types)
     for at, one in enumerate(found.types):
         if one.name in types:
             what = f"the type '{one.name}' is one of spark-ext's own"
-            raise wrong_line(name, line_of(node, ("types", at, "name")), what, WHO)
+            raise wrong_line(name, line_of(node, ("types", at, "name")), what, OPERATOR)
         types[one.name] = one
     for at, rule in enumerate(found.alerts):
         given = types.get(rule.type)
         if given is None or given.resolved is not Resolution.REPORT:
             loc = ("alerts", at, "type" if given is not None or "type" in rule.model_fields_set else "rule")
             what = f"the alert needs a type with 'resolved: report', and '{rule.type}' is none"
-            raise wrong_line(name, line_of(node, loc), what, WHO)
+            raise wrong_line(name, line_of(node, loc), what, OPERATOR)
     for at, entry in enumerate(found.listeners):
         for unknown in (one for one in entry.types if one != ANY and one not in types):
-            what = f"there is no type '{unknown}'; declared are: {', '.join(sorted(types))}"
-            raise wrong_line(name, line_of(node, ("listeners", at, "types")), what, WHO)
+            what = f"unknown type '{unknown}'; declared types: {', '.join(sorted(types))}"
+            raise wrong_line(name, line_of(node, ("listeners", at, "types")), what, OPERATOR)
     lines = {at: line_of(node, ("listeners", at)) for at in range(len(found.listeners))}
     listeners = []
     for at, entry in enumerate(found.listeners):
@@ -256,7 +256,7 @@ def _filled(options: Mapping[str, Any], name: str, line: Callable[[str], int]) -
         match = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
         if match is not None and match[1] not in os.environ:
             what = f"option '{key}': the environment has no variable {match[1]}"
-            raise wrong_line(name, line(key), what, WHO)
+            raise wrong_line(name, line(key), what, OPERATOR)
         filled[key] = value if match is None else os.environ[match[1]]
     Options.keep_secret(filled)
     return filled
@@ -265,9 +265,11 @@ def _filled(options: Mapping[str, Any], name: str, line: Callable[[str], int]) -
 def at_line(registry: Registry, index: int, problem: Exception) -> SparkExtError:
     """The refusal of a listener, with the line that names it."""
     if not isinstance(problem, SparkExtError):
-        return wrong_line(registry.place, registry.lines.get(index, 1), f"{type(problem).__name__}: {problem}", WHO)
-    wrong = wrong_line(registry.place, registry.lines.get(index, 1), problem.what, WHO)
-    return type(problem)(wrong.what, operator=WHO, kept=wrong.kept, do=problem.do or wrong.do)
+        return wrong_line(
+            registry.place, registry.lines.get(index, 1), f"{type(problem).__name__}: {problem}", OPERATOR
+        )
+    wrong = wrong_line(registry.place, registry.lines.get(index, 1), problem.what, OPERATOR)
+    return type(problem)(wrong.what, operator=OPERATOR, kept=wrong.kept, do=problem.do or wrong.do)
 
 
 def accepted(entry: ListenerEntry, type_: str, severity: Severity) -> bool:

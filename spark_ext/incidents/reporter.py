@@ -1,7 +1,7 @@
 """Takes incidents from any thread, keeps the book of them, and hands on what has changed.
 
-It knows neither jobs nor the ledger: whoever makes it says where the rows go, and which listeners there are. A call
-costs a look into the book and an append; nothing here waits for a disk or a listener.
+It knows neither jobs nor the ledger: its creator decides where the rows go, and which listeners are notified. A call
+costs a lookup in the book and an append; nothing here waits for a disk or a listener.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from spark_ext.incidents.book import Book, Entry, Noted
+from spark_ext.incidents.book import Book, IncidentEntry, RecordedOccurrence
 from spark_ext.incidents.dispatch import Dispatcher
 from spark_ext.incidents.registry import Registry, shipped
 from spark_ext.incidents.types import Incident, IncidentChange, Severity, fingerprint_of, query_in
@@ -39,7 +39,7 @@ class Incidents:
     Args:
         registry: the types; None: those that ship with the package.
         on_changed: called with what has changed, in order.
-        dispatcher: of the listeners; None: there are none.
+        dispatcher: notifies the listeners, if any.
         clock: the time, UTC.
     """
 
@@ -47,7 +47,7 @@ class Incidents:
         self,
         registry: Registry | None = None,
         *,
-        on_noted: Callable[[Noted, Any], None] = _nothing,
+        on_noted: Callable[[RecordedOccurrence, Any], None] = _nothing,
         on_changed: Callable[[Sequence[IncidentChange]], None] = _nothing,
         dispatcher: Dispatcher | None = None,
         clock: Callable[[], datetime] = _now,
@@ -66,17 +66,17 @@ class Incidents:
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def entry(self, incident_id: str) -> Entry | None:
+    def entry(self, incident_id: str) -> IncidentEntry | None:
         """An incident; None if it is not known, or not any more."""
         with self._lock:
             return self._book.entry(incident_id)
 
-    def last(self) -> Entry | None:
+    def last(self) -> IncidentEntry | None:
         """The incident that was reported last; None if none was, or if it is not known any more."""
         with self._lock:
             return self._book.entry(self._last)
 
-    def open(self, query: str | None = None) -> tuple[Entry, ...]:
+    def open(self, query: str | None = None) -> tuple[IncidentEntry, ...]:
         """The open incidents of a query, of the whole job (""), or all, oldest first."""
         with self._lock:
             return self._book.open(query)
@@ -149,7 +149,7 @@ class Incidents:
 
     # -- across starts ------------------------------------------------------------------------------------------------
 
-    def inherit(self, entries: Iterable[Entry]) -> None:
+    def inherit(self, entries: Iterable[IncidentEntry]) -> None:
         """Take over what earlier starts have left, before anything is reported."""
         with self._lock:
             self._book.inherit(entries)
@@ -169,7 +169,7 @@ class Incidents:
         return self._book.uncounted
 
     def close(self, within: float) -> None:
-        """Notify the listeners of what is left, as far as that takes no longer than so many s. Nothing more comes."""
+        """Deliver what is queued to the listeners, within a limit in s. No further changes follow."""
         if self.dispatcher is not None:
             self.dispatcher.close(within)
 

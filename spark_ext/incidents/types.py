@@ -44,7 +44,7 @@ class Resolution(str, Enum):
     AT_ONCE = "at once"
     """Nothing has to happen: the incident is information."""
     REPORT = "report"
-    """Whoever reported it says that it is over."""
+    """It is resolved by a report from its reporter."""
 
 
 @dataclass(frozen=True, kw_only=True)

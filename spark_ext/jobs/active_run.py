@@ -17,11 +17,11 @@ from spark_ext.jobs.snapshot import job_snapshot, live_job, unstarted_snapshot
 from spark_ext.jobs.starting.start import StartOptions, start_job
 from spark_ext.ledger import Ledger
 from spark_ext.masking import logger
-from spark_ext.metrics.measuring import measured
+from spark_ext.metrics.exporters import measured
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.writer_checks import NOTHING_STARTED
-from spark_ext.views.live import LastIncident
-from spark_ext.views.progress_line import show
+from spark_ext.views.notebook import LastIncident
+from spark_ext.views.terminal import show
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

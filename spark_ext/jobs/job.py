@@ -32,8 +32,7 @@ from spark_ext.observing.job_incidents import UserIncidents
 from spark_ext.queries.run import QueryRun
 from spark_ext.steering.control import Control
 from spark_ext.steering.reach import Reach
-from spark_ext.views.display import job_html
-from spark_ext.views.live import LastIncident
+from spark_ext.views.notebook import LastIncident, job_html
 from spark_ext.views.snapshot import JobSnapshot
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from spark_ext.views.display import job_html, job_text
+from spark_ext.views.notebook import job_html, job_text
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_ext.clients.library import load
 from spark_ext.masking import logger
-from spark_ext.views.display import job_text
-from spark_ext.views.live import LOOKS, LastIncident, live_html
+from spark_ext.views.notebook import POINTS, LastIncident, job_text, live_html
 
 if TYPE_CHECKING:
     from spark_ext.views.snapshot import JobSnapshot
@@ -62,7 +61,7 @@ class JobWidget:
         self._job = weakref.ref(job)
         self._name = job.name
         self._every = every
-        self._rates: deque[float] = deque(maxlen=LOOKS)
+        self._rates: deque[float] = deque(maxlen=POINTS)
         self._before: tuple[float, int, int] | None = None
         self._failed = False
         self._closed = threading.Event()

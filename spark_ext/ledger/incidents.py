@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ext.delta.tail import Tail
-from spark_ext.incidents.book import Entry
+from spark_ext.incidents.book import IncidentEntry
 from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, Severity, query_in
 from spark_ext.ledger.columns import R, arrow_schema
 from spark_ext.ledger.schema import IncidentChangeRow, IncidentRow
 from spark_ext.ledger.tables import CHECKPOINT_EVERY, LedgerTable
 
 if TYPE_CHECKING:
-    from spark_ext.incidents.book import Noted
+    from spark_ext.incidents.book import RecordedOccurrence
     from spark_ext.ledger.ledger import Ledger
     from spark_ext.model.lineages import Lineages
 
@@ -39,7 +39,7 @@ class Standing:
     """Why it is in that state."""
 
 
-def incident_row(noted: Noted, job: str, incarnation: int, evidence: Any) -> IncidentRow:
+def incident_row(noted: RecordedOccurrence, job: str, incarnation: int, evidence: Any) -> IncidentRow:
     """The row of an occurrence."""
     one = noted.incident
     return IncidentRow(
@@ -96,7 +96,7 @@ def standings(changes: Iterable[Mapping[str, Any]]) -> dict[str, Standing]:
     return found
 
 
-def remembered(ledger: Ledger, newer_than: datetime) -> tuple[list[Entry], dict[str, int]]:
+def remembered(ledger: Ledger, newer_than: datetime) -> tuple[list[IncidentEntry], dict[str, int]]:
     """The incidents that earlier starts have left open, and the newer ones that may happen again.
 
     Returns:
@@ -111,7 +111,7 @@ def remembered(ledger: Ledger, newer_than: datetime) -> tuple[list[Entry], dict[
 
 def entries(
     rows: Sequence[Mapping[str, Any]], known: Mapping[str, Standing], newer_than: datetime
-) -> tuple[list[Entry], dict[str, int]]:
+) -> tuple[list[IncidentEntry], dict[str, int]]:
     """As `remembered`, from rows. Pure."""
     last: dict[str, Mapping[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["at"]):
@@ -137,14 +137,16 @@ def entries(
             fingerprint=row["fingerprint"],
             parent=row["parent"],
         )
-        found.append(Entry(incident, standing.state, standing.count, standing.count, standing.since, inherited=True))
+        found.append(
+            IncidentEntry(incident, standing.state, standing.count, standing.count, standing.since, inherited=True)
+        )
         if is_open:
             incarnations[incident_id] = row["incarnation"]
     return found, incarnations
 
 
 def heirs(
-    open_: Iterable[Entry], incarnations: Mapping[str, int], lineages: Lineages, queries: Collection[str]
+    open_: Iterable[IncidentEntry], incarnations: Mapping[str, int], lineages: Lineages, queries: Collection[str]
 ) -> dict[str, str | None]:
     """Which query continues the history that an open incident belongs to. Pure.
 

@@ -23,7 +23,7 @@ from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
 
 if TYPE_CHECKING:
-    from spark_ext.incidents.book import Noted
+    from spark_ext.incidents.book import RecordedOccurrence
     from spark_ext.incidents.dispatch import Dispatcher
     from spark_ext.incidents.registry import Registry
     from spark_ext.incidents.types import Incident, IncidentChange
@@ -295,7 +295,7 @@ class WriteBehind:
         """The job has ended: notify the listeners of what is left, within a limit."""
         self.incidents.close(NOTIFIED_WITHIN)
 
-    def _put_incident(self, noted: Noted, evidence: Any) -> None:
+    def _put_incident(self, noted: RecordedOccurrence, evidence: Any) -> None:
         if self._noted is not None:
             evidence = self._noted(noted.incident, evidence)
         self.put(incident_row(noted, self._job, self._writer.incarnation.number, evidence))

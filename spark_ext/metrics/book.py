@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_ext.masking import logger
-from spark_ext.metrics.catalogue import LABELS, OTHER, Fold, Kind, Metric
+from spark_ext.metrics.catalogue import LABELS, OTHER, Fold, Metric, MetricKind
 
 log = logger("spark_ext.metrics")
 
@@ -104,11 +104,11 @@ class Book:
         metric = change.metric
         self._metrics[metric.name] = metric
         key = metric.name, self._bound.admit(metric, change.labels)
-        if metric.kind is Kind.GAUGE:
+        if metric.kind is MetricKind.GAUGE:
             self._values[key] = change.value
             return
         self._values[key] = self._values.get(key, 0.0) + change.value
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             counts = self._counts.setdefault(key, [0] * (len(metric.buckets) + 1))
             counts[bisect_left(metric.buckets, change.value)] += 1
 

@@ -23,7 +23,7 @@ NONE: Final = "UNKNOWN"
 """The class of downtime for which no incident was recorded, and of failures without a type."""
 
 
-class Kind(str, Enum):
+class MetricKind(str, Enum):
     """What a value of a metric is."""
 
     COUNTER = "counter"
@@ -64,7 +64,7 @@ class Metric:
     """A metric."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     """One sentence without a full stop at its end."""
     labels: tuple[str, ...] = ("job",)
@@ -78,7 +78,7 @@ class Metric:
     @property
     def base(self) -> str:
         """The name without `_total`, as OpenMetrics and the client library have it."""
-        return self.name.removesuffix("_total") if self.kind is Kind.COUNTER else self.name
+        return self.name.removesuffix("_total") if self.kind is MetricKind.COUNTER else self.name
 
     @property
     def otel(self) -> str:
@@ -127,15 +127,15 @@ _LONG: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...] = _QUERY, unit: str = "") -> Metric:
-    return Metric(name=name, kind=Kind.COUNTER, help=text, labels=labels, unit=unit)
+    return Metric(name=name, kind=MetricKind.COUNTER, help=text, labels=labels, unit=unit)
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...] = _QUERY, unit: str = "", fold: Fold = Fold.SUM) -> Metric:
-    return Metric(name=name, kind=Kind.GAUGE, help=text, labels=labels, unit=unit, fold=fold)
+    return Metric(name=name, kind=MetricKind.GAUGE, help=text, labels=labels, unit=unit, fold=fold)
 
 
 def _histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Metric:
-    return Metric(name=name, kind=Kind.HISTOGRAM, help=text, labels=labels, unit="seconds", buckets=buckets)
+    return Metric(name=name, kind=MetricKind.HISTOGRAM, help=text, labels=labels, unit="seconds", buckets=buckets)
 
 
 INFO: Final = _gauge("spark_ext_info", "1, for each run of a job in this driver", ("job", "version", "spark_app_id"))
@@ -189,7 +189,7 @@ LAST_COMMIT: Final = _gauge(
 )  # fmt: skip
 WATERMARK_DELAY: Final = _gauge(
     "spark_ext_watermark_delay_seconds",
-    "By how much the watermark is behind the clock; 0 at the end of input, missing without a watermark",
+    "Delay of the watermark behind the clock; 0 at the end of input, missing without a watermark",
     unit="seconds",
     fold=Fold.MAX,
 )
@@ -199,7 +199,7 @@ LAG_ROWS: Final = _gauge(
 )  # fmt: skip
 SOURCE_LAG: Final = _gauge(
     "spark_ext_source_lag_rows",
-    "Rows that exist and are in no epoch yet, as the source has said last; missing if it does not know",
+    "Rows that are in no epoch yet, as last reported by the source; missing if unknown",
     _SOURCE, "rows",
 )  # fmt: skip
 SOURCE_LAG_AGE: Final = _gauge(

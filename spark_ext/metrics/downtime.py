@@ -16,7 +16,7 @@ from spark_ext.ledger.columns import from_json_many
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
 from spark_ext.metrics.catalogue import NONE
 from spark_ext.metrics.tally import class_of
-from spark_ext.views.downtime import BEGIN, LATE, UNKNOWN, UP, Piece, blamed, downtime
+from spark_ext.views.downtime import BEGIN, LATE, UNKNOWN, UP, Period, blamed, downtime
 from spark_ext.views.recorded import rows_of
 from spark_ext.views.status import status_of
 from spark_ext.views.timeline import JOB
@@ -57,7 +57,7 @@ def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past
     return past_of([piece for piece in pieces if piece.since < started], known, started)
 
 
-def past_of(pieces: Sequence[Piece], incidents: Mapping[str, Mapping[str, Any]], started: datetime) -> Past:
+def past_of(pieces: Sequence[Period], incidents: Mapping[str, Mapping[str, Any]], started: datetime) -> Past:
     """What pieces say of the time before a start.
 
     Args:
@@ -74,7 +74,7 @@ class DowntimeMeter:
 
     def __init__(self) -> None:
         self._past: Past | None = None
-        self._states: list[Piece] = []
+        self._states: list[Period] = []
         """Since when each state lasts; its end is the next one's beginning."""
         self._failures: list[Mapping[str, Any]] = []
         self._classes: dict[str, str] = {}
@@ -106,11 +106,7 @@ class DowntimeMeter:
                 self._fold()
 
     def seconds(self, now: datetime) -> dict[str, float]:
-        """Downtime by class, s; nothing before the past is known.
-
-        Args:
-            now: UTC.
-        """
+        """Downtime by class, s; nothing before the past is known."""
         if self._past is None:
             return {}
         total = dict(self._over)
@@ -122,11 +118,11 @@ class DowntimeMeter:
         return dict(self._shown)
 
     def _enter(self, since: datetime, state: str, incident: str) -> None:
-        self._states.append(Piece(JOB, state, since, since, incident))
+        self._states.append(Period(JOB, state, since, since, incident))
         # That a state was entered may be recorded late, as a stall is, which is noticed after a while.
         self._states.sort(key=lambda piece: piece.since)
 
-    def _pieces(self, states: Sequence[Piece], until: datetime) -> list[Piece]:
+    def _pieces(self, states: Sequence[Period], until: datetime) -> list[Period]:
         bounds = [*(piece.since for piece in states), until]
         pieces = [replace(piece, until=end) for piece, end in zip(states, bounds[1:], strict=True) if piece.since < end]
         return blamed(pieces, self._failures, self._before)
@@ -145,7 +141,7 @@ class DowntimeMeter:
         self._failures = [row for row in self._failures if row["at"] >= since - 2 * LATE - timedelta(seconds=1)]
 
 
-def _by_class(pieces: Iterable[Piece], classes: Mapping[str, str]) -> dict[str, float]:
+def _by_class(pieces: Iterable[Period], classes: Mapping[str, str]) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
     for piece in pieces:
         if piece.down:

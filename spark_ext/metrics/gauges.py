@@ -28,7 +28,7 @@ class QueryFacts:
     newest_row: str = ""
     """The greatest event time of its rows, likewise."""
     lags: Mapping[str, int] = field(default_factory=dict)
-    """By source, as far as it is known: rows that it has still to read."""
+    """By source, if known: rows that it has still to read."""
     lags_at: Mapping[str, float] = field(default_factory=dict)
     """By source, when its lag was as in `lags`, s since 1970 UTC."""
 
@@ -49,11 +49,7 @@ class Live:
 
 
 def gauges(live: Live, version: str, now: datetime) -> Iterator[Sample]:
-    """All gauges of a job.
-
-    Args:
-        now: UTC.
-    """
+    """All gauges of a job."""
     job, snapshot = live.snapshot.job, live.snapshot
     yield Sample(m.INFO, (job, version, live.application_id), 1)
     yield Sample(m.INCARNATION, (job,), snapshot.incarnation)
@@ -94,11 +90,7 @@ def _of_query(job: str, query: QuerySnapshot, facts: QueryFacts, application: st
 
 
 def delay_of(watermark: str, now: datetime) -> float | None:
-    """By how much a watermark is behind the clock, s; None: there is none yet.
-
-    Args:
-        now: UTC.
-    """
+    """By how much a watermark is behind the clock, s; None before the first one."""
     if not watermark or watermark.startswith("1970-01-01T00:00:00"):
         return None
     try:

@@ -116,7 +116,7 @@ class JobMetrics:
             try:
                 past = read_past(ledger, number, tuple(self._lost))
             except Exception as problem:
-                log.warning("the downtime of job '%s' before this start is not known: %s", self.job, problem)
+                log.warning("could not read the earlier downtime of job '%s': %s", self.job, problem)
                 past = Past(self._clock())
             self.begin(past)
 

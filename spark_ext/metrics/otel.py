@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from spark_ext.clients.library import load
 from spark_ext.masking import logger
 from spark_ext.metrics.book import Sample
-from spark_ext.metrics.catalogue import CATALOGUE, Kind, Metric
+from spark_ext.metrics.catalogue import CATALOGUE, Metric, MetricKind
 from spark_ext.metrics.job_metrics import JobMetrics, Moment
 from spark_ext.metrics.otel_setup import EXTRA, Providers
 from spark_ext.metrics.spans import Span, spans
@@ -39,26 +39,26 @@ class Instruments:
 
     def __init__(self, provider: Any, version: str) -> None:
         self._jobs: dict[str, JobMetrics] = {}
-        self._looked: dict[str, tuple[float, dict[str, list[Sample]]]] = {}
+        self._polled: dict[str, tuple[float, dict[str, list[Sample]]]] = {}
         self._observation = load("opentelemetry.metrics", EXTRA, "metrics").Observation
         meter = provider.get_meter(SCOPE, version)
         self._histograms: dict[str, Any] = {}
         for metric in CATALOGUE:
             named = {"name": metric.otel, "unit": metric.otel_unit, "description": metric.help}
-            if metric.kind is Kind.HISTOGRAM:
+            if metric.kind is MetricKind.HISTOGRAM:
                 bounds = list(metric.buckets)
                 self._histograms[metric.name] = meter.create_histogram(
                     **named, explicit_bucket_boundaries_advisory=bounds
                 )
             else:
-                counter = metric.kind is Kind.COUNTER
+                counter = metric.kind is MetricKind.COUNTER
                 make = meter.create_observable_counter if counter else meter.create_observable_gauge
                 make(**named, callbacks=[self._callback(metric)])
 
     def show(self, metrics: JobMetrics) -> None:
         """Report a run; it replaces an earlier one of a job of the same name."""
         self._jobs = {**self._jobs, metrics.job: metrics}
-        self._looked.pop(metrics.job, None)
+        self._polled.pop(metrics.job, None)
 
     def hide(self, metrics: JobMetrics) -> None:
         """Report a run no longer."""
@@ -67,26 +67,26 @@ class Instruments:
     def record(self, moment: Moment) -> None:
         """Take the observations of a moment."""
         for change in moment.changes:
-            if change.metric.kind is Kind.HISTOGRAM:
+            if change.metric.kind is MetricKind.HISTOGRAM:
                 attributes = dict(zip(change.metric.labels, change.labels, strict=True))
                 self._histograms[change.metric.name].record(change.value, attributes)
 
     def _callback(self, metric: Metric) -> Callable[[Any], Iterable[Any]]:
         def observe(_: Any) -> Iterable[Any]:
             for name, job in self._jobs.items():
-                for sample in self._look(name, job).get(metric.name, ()):
+                for sample in self._poll(name, job).get(metric.name, ()):
                     yield self._observation(sample.value, sample.named)
 
         return observe
 
-    def _look(self, name: str, job: JobMetrics) -> dict[str, list[Sample]]:
+    def _poll(self, name: str, job: JobMetrics) -> dict[str, list[Sample]]:
         now = time.monotonic()
-        at, found = self._looked.get(name, (float("-inf"), {}))
+        at, found = self._polled.get(name, (float("-inf"), {}))
         if now - at > SAME:
             found = {}
             for sample in job.samples():
                 found.setdefault(sample.metric.name, []).append(sample)
-            self._looked[name] = now, found
+            self._polled[name] = now, found
         return found
 
 

@@ -29,23 +29,23 @@ class Providers(NamedTuple):
     meter: Any
 
 
-def check(who: str) -> None:
+def check(operator: str) -> None:
     """Refuse what needs OpenTelemetry if it cannot be used."""
-    load("opentelemetry.sdk", EXTRA, who, "the Python of the driver")
+    load("opentelemetry.sdk", EXTRA, operator, "the Python of the driver")
     for signal, own in zip(_GROUPS, _own(), strict=True):
         if own:
-            exporters(signal, who)
+            exporters(signal, operator)
 
 
-def providers(who: str) -> Providers:
+def providers(operator: str) -> Providers:
     """The providers of this process."""
-    trace, metrics = load("opentelemetry.trace", EXTRA, who), load("opentelemetry.metrics", EXTRA, who)
+    trace, metrics = load("opentelemetry.trace", EXTRA, operator), load("opentelemetry.metrics", EXTRA, operator)
     tracer_is_own, meter_is_own = _own()
     with _lock:
         if tracer_is_own and "tracer" not in _made:
-            _made["tracer"] = _tracer_provider(who)
+            _made["tracer"] = _tracer_provider(operator)
         if meter_is_own and "meter" not in _made:
-            _made["meter"] = _meter_provider(who)
+            _made["meter"] = _meter_provider(operator)
         return Providers(
             _made["tracer"] if tracer_is_own else trace.get_tracer_provider(),
             _made["meter"] if meter_is_own else metrics.get_meter_provider(),
@@ -64,17 +64,23 @@ _made: Final[dict[str, Any]] = {}
 _lock: Final = threading.Lock()
 
 
-def _tracer_provider(who: str) -> Any:
-    sdk, export = load("opentelemetry.sdk.trace", EXTRA, who), load("opentelemetry.sdk.trace.export", EXTRA, who)
+def _tracer_provider(operator: str) -> Any:
+    sdk, export = (
+        load("opentelemetry.sdk.trace", EXTRA, operator),
+        load("opentelemetry.sdk.trace.export", EXTRA, operator),
+    )
     provider = sdk.TracerProvider()
-    for found in exporters("TRACES", who):
+    for found in exporters("TRACES", operator):
         provider.add_span_processor(export.BatchSpanProcessor(found.load()()))
     return provider
 
 
-def _meter_provider(who: str) -> Any:
-    sdk, export = load("opentelemetry.sdk.metrics", EXTRA, who), load("opentelemetry.sdk.metrics.export", EXTRA, who)
-    made = [found.load()() for found in exporters("METRICS", who)]
+def _meter_provider(operator: str) -> Any:
+    sdk, export = (
+        load("opentelemetry.sdk.metrics", EXTRA, operator),
+        load("opentelemetry.sdk.metrics.export", EXTRA, operator),
+    )
+    made = [found.load()() for found in exporters("METRICS", operator)]
     # An exporter that is asked, such as Prometheus', is a reader itself.
     readers = [
         one if isinstance(one, export.MetricReader) else export.PeriodicExportingMetricReader(one) for one in made
@@ -82,7 +88,7 @@ def _meter_provider(who: str) -> Any:
     return sdk.MeterProvider(metric_readers=readers)
 
 
-def exporters(signal: str, who: str) -> list[EntryPoint]:
+def exporters(signal: str, operator: str) -> list[EntryPoint]:
     """The exporters that the environment names; OTLP if it names none, nothing for `none`.
 
     Args:
@@ -92,29 +98,31 @@ def exporters(signal: str, who: str) -> list[EntryPoint]:
     names = [name.strip() for name in os.environ.get(variable, "otlp").split(",") if name.strip()]
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or "none" in names:
         return []
-    return [_exporter(signal, _protocol(signal, who) if name == "otlp" else name, variable, who) for name in names]
+    return [
+        _exporter(signal, _protocol(signal, operator) if name == "otlp" else name, variable, operator) for name in names
+    ]
 
 
-def _protocol(signal: str, who: str) -> str:
+def _protocol(signal: str, operator: str) -> str:
     variables = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
     given = next((os.environ[name] for name in variables if os.environ.get(name)), "http/protobuf")
     if given not in _PROTOCOLS:
         raise refused(
-            f"the environment has the OTLP protocol '{given}', which there is not",
-            who,
+            f"unknown OTLP protocol '{given}' in the environment",
+            operator,
             f"set {variables[1]} to one of: {', '.join(_PROTOCOLS)}",
             kept="nothing was started",
         )
     return _PROTOCOLS[given]
 
 
-def _exporter(signal: str, name: str, variable: str, who: str) -> EntryPoint:
+def _exporter(signal: str, name: str, variable: str, operator: str) -> EntryPoint:
     found = next(iter(entry_points(group=_GROUPS[signal], name=name)), None)
     if found is None:
         there = sorted({one.name for one in entry_points(group=_GROUPS[signal])})
         raise refused(
             f"the OpenTelemetry exporter '{name}' is not installed",
-            who,
+            operator,
             f"install it, pip install 'spark-ext[{EXTRA}]' for OTLP over HTTP, or set {variable} to one of: "
             f"{', '.join([*there, 'none'])}",
             kept="nothing was started",

@@ -26,7 +26,7 @@ _RECENT: Final = 1_000
 
 
 class Numbers:
-    """A set of whole numbers of which most are seen in order: small however many there are."""
+    """A set of integers that mostly arrive in order: it stays small even for large sets."""
 
     def __init__(self) -> None:
         self._first: list[int] = []

@@ -1,17 +1,17 @@
-"""The kinds of control events: what each is addressed to, which values it takes, and how long it is in force.
+"""The kinds of control events: their targets, values and commands. Pure.
 
-A *standing* event is in force until another one takes its place; it is part of the configuration of each epoch. An
-event that is obeyed *once* is not obeyed again after a crash or a restore. Pure.
+A *standing* event stays in force until another event replaces it; it is part of the configuration of each epoch. Other
+events are carried out once, and not again after a crash or a restore. The commands of `spark-ext control`, the API's
+description, `kinds` and a table in docs/cli.md are generated from these definitions.
 
-A plugin adds kinds by entry points of the group `spark_ext.control_kinds` that name a `Kind` each, or by
-`register`.
+A plugin adds kinds with `register`, or with entry points of the group `spark_ext.control_kinds` that name a `Kind`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from pydantic import BaseModel, ValidationError
@@ -21,19 +21,34 @@ from spark_ext.model.control import MAX_VALUE_BYTES, Scope, Target
 from spark_ext.model.offsets import Json
 
 GROUP = "spark_ext.control_kinds"
-"""The group of entry points by which a plugin adds kinds."""
+"""The group of entry points with which a plugin adds kinds."""
 
 
 class Where(str, Enum):
-    """Who obeys an event."""
+    """Where an event is carried out."""
 
     EPOCH = "epoch"
-    """An epoch: the source's planner writes it into the offset, so it is in force for all rows of that epoch."""
+    """In an epoch: the source's planner writes it into the offset, so it is in force for all rows of that epoch."""
     DRIVER = "driver"
-    """The job's coordinator."""
+    """In the job's coordinator."""
     BOTH = "both"
 
     __str__ = str.__str__
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of `spark-ext control` that sends a kind."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    """Members of the value that are given by position, optional ones in brackets; `target` is the event's target."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options by the member that they set."""
+    fixed: Mapping[str, Json] = field(default_factory=dict)
+    """Members that the command sets itself."""
+    about: str = ""
+    """Help text, if not that of the kind."""
 
 
 @dataclass(frozen=True)
@@ -42,35 +57,59 @@ class Kind:
 
     name: str
     about: str
-    """What it does, one sentence, for help texts and the API's description."""
+    """What it does, in the imperative, for help texts and the API's description."""
     scopes: frozenset[Scope]
-    """What it may be addressed to."""
+    """Valid targets."""
     where: Where
     value_type: type[BaseModel] | None = None
-    """The model of its value; None: it takes none."""
+    """The model of its value; None means no value."""
     standing: bool = False
-    """Whether it is in force until another one takes its place."""
+    """Whether it stays in force until another event replaces it."""
     slot: str = ""
     """For a standing kind: the member of the value, such as the key, by which a later event replaces an earlier one."""
     lifts: bool = False
     """For a standing kind: whether the value None ends what is in force."""
     ends: str = ""
-    """The standing kind that this one puts out of force, such as `pause` for `resume`."""
+    """The standing kind that this one ends, such as `pause` for `resume`."""
     confirmed: bool = False
-    """Whether the value has to say `"yes": true`, as rows are skipped or repeated."""
+    """Whether the value must contain `"yes": true`, because rows are skipped or repeated."""
     while_running: bool = False
-    """Whether it is refused when the job is known not to be running: no later start takes it up."""
+    """Whether it is refused when the job is known not to be running, because no later start carries it out."""
     public: bool = True
-    """Whether it may be requested; the others are written by the job itself."""
+    """Whether clients may request it; the job itself writes the others."""
     example: Json = None
     """A value, for help texts."""
+    commands: tuple[Command, ...] = ()
+    """Without any, the command is the name of the kind, with the target, and the value in JSON, as arguments."""
     handle: Callable[[Json], Json] | None = None
-    """Of a plugin's kind that the driver obeys: called with the value, on a thread of its own; what it returns is the
-    event's result, what it raises the reason why it has failed."""
+    """For a plugin's kind that the driver carries out: called with the value, on a thread of its own. Its return value
+    is the event's result; an exception is the reason of its failure."""
+
+    @property
+    def own_commands(self) -> tuple[Command, ...]:
+        """The commands that take no JSON for the whole value."""
+        if self.commands or self.value_type is not None or not self.public:
+            return self.commands
+        return (Command(self.name, () if self.scopes == _JOB else ("[target]",)),)
+
+    def described(self) -> dict[str, Json]:
+        """The kind as plain values, for clients."""
+        return {
+            "name": self.name,
+            "about": self.about,
+            "targets": sorted(str(scope) for scope in self.scopes),
+            "where": str(self.where),
+            "standing": self.standing,
+            "confirmed": self.confirmed,
+            "while_running": self.while_running,
+            "aligned": self.standing and self.where is Where.EPOCH,
+            "example": self.example,
+            "value_schema": None if self.value_type is None else self.value_type.model_json_schema(),
+        }
 
 
 class BadValue(ValueError):
-    """The value of an event is not one that its kind takes, or not for this target."""
+    """The value or target of an event does not fit its kind."""
 
 
 _EVERYWHERE = frozenset({Scope.JOB, Scope.QUERY})
@@ -80,18 +119,25 @@ _JOB = frozenset({Scope.JOB})
 BUILT_IN: tuple[Kind, ...] = (
     Kind(
         "rate_limit",
-        "Limits how fast a source or a channel is read: rows or bytes per second, or rows per epoch.",
+        "Limit how fast a source or a channel is read.",
         _INPUT,
         Where.EPOCH,
         values.RateLimit,
         standing=True,
         lifts=True,
         example={"rows_per_second": 5000},
+        commands=(
+            Command(
+                "rate-limit",
+                ("target", "[rows_per_second]"),
+                {"bytes_per_second": "--bytes", "rows_per_epoch": "--per-epoch", "older_than": "--older-than"},
+            ),
+        ),
     ),
-    Kind("pause", "Reads nothing; the query keeps running.", _EVERYWHERE | _INPUT, Where.EPOCH, standing=True),
+    Kind("pause", "Stop reading; queries keep running.", _EVERYWHERE | _INPUT, Where.EPOCH, standing=True),
     Kind(
         "resume",
-        "Ends the pause of the same target. Limits stay in force.",
+        "End the pause of the same target; limits stay in force.",
         _EVERYWHERE | _INPUT,
         Where.EPOCH,
         standing=True,
@@ -99,27 +145,29 @@ BUILT_IN: tuple[Kind, ...] = (
     ),
     Kind(
         "sample",
-        "Reads a share of the rows, chosen by a hash of channel and position.",
+        "Read a share of the rows, chosen by a hash of channel and position.",
         _INPUT,
         Where.EPOCH,
         values.Sample,
         standing=True,
         lifts=True,
         example={"fraction": 0.1},
+        commands=(Command("sample", ("target", "fraction")),),
     ),
     Kind(
         "trigger_interval",
-        "Sets the minimum time between the starts of two data epochs.",
+        "Set the minimum time between the starts of two data epochs.",
         _EVERYWHERE,
         Where.EPOCH,
         values.TriggerInterval,
         standing=True,
         lifts=True,
         example={"interval": "10 s"},
+        commands=(Command("interval", ("interval", "[target]")),),
     ),
     Kind(
         "checkpoint_config",
-        "Sets how often checkpoints are taken, how long one may take, and how many are retained.",
+        "Set how often checkpoints are taken, how long one may take, and how many are retained.",
         _JOB,
         Where.DRIVER,
         values.CheckpointConfig,
@@ -129,85 +177,99 @@ BUILT_IN: tuple[Kind, ...] = (
     ),
     Kind(
         "log_level",
-        "Sets the level of one logger, or of all, in the driver, the executors and Python workers.",
+        "Set a log level in the driver, the executors and Python workers.",
         _JOB,
         Where.BOTH,
         values.LogLevel,
         standing=True,
         slot="logger",
         example={"level": "DEBUG", "logger": "my.module"},
+        commands=(Command("log-level", ("level",), {"logger": "--logger"}),),
     ),
     Kind(
         "set_config",
-        "Sets a key of your own configuration, which functions read with sx.control.config().",
+        "Set a key of your own configuration, which functions read with sx.control.config().",
         _EVERYWHERE,
         Where.EPOCH,
         values.SetConfig,
         standing=True,
         slot="key",
         example={"key": "threshold", "value": 0.8},
+        commands=(
+            Command("set", ("key", "value"), {"target": "--target"}),
+            Command(
+                "unset", ("key",), {"target": "--target"}, {"unset": True}, "Remove a key of your own configuration."
+            ),
+        ),
     ),
     Kind(
         "config_schema",
-        "Declares the JSON Schema of a key: values that do not conform are refused from then on.",
+        "Declare the JSON Schema of a key: values that do not conform are refused from then on.",
         _JOB,
         Where.EPOCH,
         values.ConfigSchema,
         standing=True,
         slot="key",
         example={"key": "threshold", "schema": {"type": "number"}},
+        commands=(Command("schema", ("key", "schema")),),
     ),
-    Kind("checkpoint", "Takes an aligned checkpoint of the job.", _JOB, Where.DRIVER, while_running=True),
+    Kind("checkpoint", "Take an aligned checkpoint of the job.", _JOB, Where.DRIVER, while_running=True),
     Kind(
         "savepoint",
-        "Takes a savepoint into an empty folder.",
+        "Take a savepoint of the running job.",
         _JOB,
         Where.DRIVER,
         values.Savepoint,
         while_running=True,
         example={"path": "/backups/before-upgrade"},
+        commands=(Command("savepoint", ("path",), {"aligned": "--aligned"}),),
     ),
-    Kind("drain", "Ends the job in order: sources stop, windows are emitted, the job finishes.", _JOB, Where.BOTH),
-    Kind("stop", "Stops the job where it is; a further start continues there.", _JOB, Where.DRIVER, while_running=True),
     Kind(
-        "restart", "Stops queries at an epoch boundary and starts them.", _EVERYWHERE, Where.DRIVER, while_running=True
+        "drain",
+        "End the job in order: sources stop, windows are emitted, the job finishes. This cannot be undone.",
+        _JOB,
+        Where.BOTH,
+    ),
+    Kind("stop", "Stop the job where it is; the next start continues there.", _JOB, Where.DRIVER, while_running=True),
+    Kind(
+        "restart",
+        "Stop queries at an epoch boundary, and start them again.",
+        _EVERYWHERE,
+        Where.DRIVER,
+        while_running=True,
     ),
     Kind(
         "seek",
-        "Continues a channel at another position: the rows between are skipped, or read again.",
+        "Continue a channel at another position: the rows between are skipped, or read again.",
         frozenset({Scope.CHANNEL}),
         Where.EPOCH,
         values.Seek,
         confirmed=True,
         example={"position": 120000, "yes": True},
-    ),
-    Kind(
-        "stack_dump",
-        "Writes the stacks of the driver's threads into the state directory.",
-        _JOB,
-        Where.DRIVER,
-        while_running=True,
+        commands=(Command("seek", ("target", "position")),),
     ),
     Kind(
         "dump",
-        "Writes the stacks of all processes of the job into the state directory, and on request the driver's heap.",
+        "Write stacks of the job's processes, and on request the driver's heap, into the state directory.",
         _JOB,
         Where.DRIVER,
         values.Dump,
         while_running=True,
-        example={"heap": False},
+        example={"scope": "all", "heap": False},
+        commands=(Command("dump", (), {"scope": "--scope", "heap": "--heap"}),),
     ),
     Kind(
         "broadcast",
-        "Sends an event of your own to the functions of queries, which see it with sx.control.events(type).",
+        "Send an event of your own to the functions of queries, which read it with sx.control.events(type).",
         _EVERYWHERE,
         Where.EPOCH,
         values.Broadcast,
         example={"type": "flush-cache", "value": {"region": "eu"}},
+        commands=(Command("broadcast", ("type", "[value]"), {"target": "--target"}),),
     ),
     Kind(
         "final_epoch",
-        "Adds an empty epoch after the end of input.",
+        "Add an empty epoch after the end of input.",
         frozenset({Scope.SOURCE}),
         Where.EPOCH,
         values.FinalEpoch,
@@ -216,7 +278,7 @@ BUILT_IN: tuple[Kind, ...] = (
     ),
     Kind(
         "renamed",
-        "Moves what stands for a query to the uid that it has now.",
+        "Move the standing events of a query to its new uid.",
         _JOB,
         Where.EPOCH,
         values.Renamed,
@@ -224,7 +286,7 @@ BUILT_IN: tuple[Kind, ...] = (
     ),
     Kind(
         "align",
-        "Keeps queries that have passed a checkpoint's barrier where they are, until it is known what comes of it.",
+        "Hold queries that have passed a checkpoint's barrier until the checkpoint is recorded or aborted.",
         _JOB,
         Where.DRIVER,
         values.Align,
@@ -232,7 +294,7 @@ BUILT_IN: tuple[Kind, ...] = (
     ),
     Kind(
         "release",
-        "Puts an aligned event into force, once the barrier of its checkpoint has passed all queries.",
+        "Put an aligned event into force, once the barrier of its checkpoint has passed all queries.",
         _JOB,
         Where.EPOCH,
         values.Release,
@@ -246,7 +308,7 @@ _known: dict[str, Kind] = {}
 def register(kind: Kind) -> None:
     """Add a kind, in this process."""
     if kinds().get(kind.name, kind) != kind:
-        raise ValueError(f"there is a kind of control events named {kind.name!r} already")
+        raise ValueError(f"a control kind named {kind.name!r} exists already")
     _known[kind.name] = kind
 
 
@@ -265,7 +327,7 @@ def kinds() -> Mapping[str, Kind]:
 
 
 def checked(kind: Kind, target: Target, value: Json) -> Json:
-    """The value of an event in its stored form."""
+    """The value of an event in its stored form; raises BadValue."""
     if target.scope not in kind.scopes:
         wanted = ", ".join(sorted(str(scope) for scope in kind.scopes))
         raise BadValue(f"{kind.name} may be addressed to: {wanted}; not to a {target.scope}")

@@ -59,6 +59,11 @@ Name = Annotated[str, BeforeValidator(_plain), Field(min_length=1, max_length=20
 Json = Any
 
 
+def about(text: str) -> Any:
+    """The description of a member, for the API and the command line."""
+    return Field(description=text)
+
+
 class Value(BaseModel):
     """Base of these models: members that are not known are refused."""
 
@@ -66,16 +71,14 @@ class Value(BaseModel):
 
 
 class RateLimit(Value):
-    """Limits of a source or channel; those that are left out do not exist."""
+    """Limits of a source or channel; None means no limit."""
 
-    rows_per_second: Rate | None = None
-    """Rows per second, on average; at most the rows of one second are read at once after a time without input."""
-    bytes_per_second: Rate | None = None
-    """Bytes per second, for sources that know the sizes of what they read."""
-    rows_per_epoch: Count | None = None
-    """Rows of one epoch at most."""
-    older_than: Duration | None = None
-    """The limits hold only for channels whose next rows are older than this, such as a backlog."""
+    rows_per_second: Annotated[Rate | None, about("Rows per second, on average.")] = None
+    bytes_per_second: Annotated[Rate | None, about("Bytes per second, if the source knows row sizes.")] = None
+    rows_per_epoch: Annotated[Count | None, about("Maximum number of rows in an epoch.")] = None
+    older_than: Annotated[
+        Duration | None, about("Apply the limits only to channels whose next rows are older than this, such as 1h.")
+    ] = None
 
     @model_validator(mode="after")
     def _some(self) -> RateLimit:
@@ -87,19 +90,21 @@ class RateLimit(Value):
 class Sample(Value):
     """Which share of the rows is read."""
 
-    fraction: Annotated[StrictFloat | StrictInt, BeforeValidator(_not_zero), Field(gt=0, le=1, allow_inf_nan=False)]
-    """Greater than 0; 1 reads all."""
+    fraction: Annotated[
+        StrictFloat | StrictInt,
+        BeforeValidator(_not_zero),
+        Field(gt=0, le=1, allow_inf_nan=False, description="Share of the rows, above 0; 1 reads all."),
+    ]
 
 
 class TriggerInterval(Value):
     """The minimum time between the starts of two data epochs."""
 
-    interval: Duration
-    """0: as fast as possible."""
+    interval: Annotated[Duration, about("Such as 10s; 0 means as fast as possible.")]
 
 
 class CheckpointConfig(Value):
-    """Settings of checkpoints; those that are left out are as the job was started with."""
+    """Settings of checkpoints; None means the setting with which the job was started."""
 
     checkpoint_interval: Annotated[Duration, Field(gt=0)] | None = None
     checkpoint_timeout: Annotated[Duration, Field(gt=0)] | None = None
@@ -117,27 +122,31 @@ class CheckpointConfig(Value):
 class LogLevel(Value):
     """The level of one logger, or of all."""
 
-    level: Annotated[Literal["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "OFF"], BeforeValidator(_upper)]
-    logger: Annotated[str, BeforeValidator(_plain), Field(max_length=200)] = ""
-    """Name of the logger; "" for the root."""
+    level: Annotated[
+        Literal["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "OFF"],
+        BeforeValidator(_upper),
+        about("TRACE, DEBUG, INFO, WARN, ERROR or OFF."),
+    ]
+    logger: Annotated[
+        str, BeforeValidator(_plain), Field(max_length=200, description="Name of the logger. Default: the root.")
+    ] = ""
 
 
 class SetConfig(Value):
     """One key of the user's configuration."""
 
-    key: Name
-    value: Json = None
-    """Any JSON."""
-    unset: StrictBool = False
-    """Whether the key is removed."""
+    key: Annotated[Name, about("Name of the key.")]
+    value: Annotated[Json, about("Any JSON.")] = None
+    unset: Annotated[StrictBool, about("Remove the key.")] = False
 
 
 class ConfigSchema(Value):
     """What values a key may have."""
 
-    key: Name
-    json_schema: Annotated[dict[str, Any] | bool, Field(alias="schema")]
-    """A JSON Schema (2020-12); `true` takes anything."""
+    key: Annotated[Name, about("Name of the key.")]
+    json_schema: Annotated[
+        dict[str, Any] | bool, Field(alias="schema", description="A JSON Schema (2020-12); true accepts any value.")
+    ]
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -153,64 +162,78 @@ class ConfigSchema(Value):
 class Savepoint(Value):
     """Where a savepoint goes."""
 
-    path: Annotated[str, BeforeValidator(_plain), Field(min_length=1, max_length=4_000)]
-    """A folder that is empty or missing: absolute path or URI, as the driver sees it."""
-    aligned: StrictBool = False
-    """Whether it is taken where a barrier has passed all queries, so that nothing is in flight."""
+    path: Annotated[
+        str,
+        BeforeValidator(_plain),
+        Field(
+            min_length=1,
+            max_length=4_000,
+            description="An empty or missing folder: absolute path or URI, as the driver sees it.",
+        ),
+    ]
+    aligned: Annotated[StrictBool, about("Take it once a barrier has passed all queries: no rows are in flight.")] = (
+        False
+    )
 
 
 class Dump(Value):
-    """What is dumped beside the stacks."""
+    """What is dumped."""
 
-    heap: StrictBool = False
-    """Whether the heap of the driver's JVM is, which stands still meanwhile."""
+    scope: Annotated[
+        Literal["all", "driver"], about("Stacks of 'all' processes of the job (the default), or of the 'driver' only.")
+    ] = "all"
+    heap: Annotated[
+        StrictBool, about("Also write the heap of the driver's JVM, which pauses until the heap is written.")
+    ] = False
+
+    @model_validator(mode="after")
+    def _heap_of_all(self) -> Dump:
+        if self.heap and self.scope == "driver":
+            raise PydanticCustomError("heap", "the heap is part of the scope 'all' only")
+        return self
 
 
 class Seek(Value):
     """Where a channel continues."""
 
-    position: Json
-    """In the form of the source's own positions; see its page."""
-    yes: StrictBool = False
-    """Has to be true: rows are skipped, or read again."""
+    position: Annotated[Json, about("JSON, in the form of the source's positions; see the source's page.")]
+    yes: Annotated[StrictBool, about("Must be true: confirms that rows are skipped, or read again.")] = False
 
 
 class Broadcast(Value):
     """An event of the user's own."""
 
-    type: Name
-    """Functions read events by their type."""
-    value: Json = None
-    """Any JSON."""
+    type: Annotated[Name, about("Functions select events by their type.")]
+    value: Annotated[Json, about("Any JSON.")] = None
 
 
 class FinalEpoch(RootModel[Count]):
-    """Which of the epochs after the end of input is asked for, from 1."""
+    """Number of the epoch after the end of input, from 1."""
 
 
 class Renamed(Value):
-    """A query has another name, and with it what stands for it."""
+    """A query has another uid; its standing events follow it."""
 
     old: Name
     new: Name
     lineage: StrictInt
-    """Which the old name has since then; each rename of a job has a higher one than those before."""
+    """The lineage of the rename; increases with each rename of a job."""
 
 
 class Align(Value):
-    """The checkpoint behind whose barrier aligned events are to take effect, and these."""
+    """The checkpoint whose barrier puts aligned events into force, and the sequences of these events."""
 
     checkpoint: StrictInt
     sequences: list[StrictInt]
 
 
 class Release(Value):
-    """What comes of that for one of them: the barrier has passed all queries, or it did not."""
+    """The outcome for one of these events."""
 
     sequence: StrictInt
     event_id: str
     checkpoint: StrictInt
     void: StrictBool = False
-    """Whether the checkpoint was aborted instead: nothing changes, and its events may be given another one."""
+    """Whether the checkpoint was aborted: nothing changes, and its events may be assigned to another one."""
     withdrawn: StrictBool = False
-    """Whether the event is given up instead: it never takes effect."""
+    """Whether the event is withdrawn: it never takes effect."""

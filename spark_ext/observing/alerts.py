@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.incidents.registry import AlertRule
 from spark_ext.ledger.columns import from_json_many
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
-from spark_ext.views.alerts import Availability, availability
-from spark_ext.views.downtime import downtime
+from spark_ext.views.downtime import Availability, availability, downtime
 from spark_ext.views.recorded import beats_of, rows_of
 from spark_ext.views.timeline import timeline
 

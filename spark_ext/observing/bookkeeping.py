@@ -12,8 +12,7 @@ from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.observing.dumps import Dumps
-from spark_ext.observing.job_incidents import JobIncidents
-from spark_ext.observing.lost_driver import record_lost_driver
+from spark_ext.observing.job_incidents import JobIncidents, record_lost_driver
 from spark_ext.observing.monitor import Monitor
 from spark_ext.observing.sampler import Sampler
 from spark_ext.queries.context import WatchContext
@@ -47,7 +46,7 @@ class Bookkeeping:
         self.incidents.inherit(self.ledger, self.context.write_behind)
         record_lost_driver(self.ledger, self.context.incarnation, self.context.write_behind)
 
-    def lookers(self) -> tuple[Monitor | Sampler, ...]:
+    def pollers(self) -> tuple[Monitor | Sampler, ...]:
         """The threads that look at what Spark does, as far as the settings want them; to be started."""
         settings, given = self.context.settings, (self.spark, self.context, self.watched)
         monitor = (Monitor(*given),) if settings.monitor_interval else ()

@@ -1,4 +1,4 @@
-"""The folder `dumps` of a state directory: a folder per incident, of which a limited number and size is kept."""
+"""The folder `dumps` of a state directory: a folder per incident, limited in number and size."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ UNFINISHED: Final = "heap.part.hprof"
 """A heap that is being written, or was when its driver ended."""
 
 
-def check_dumps(settings: JobSettings, state: str, who: str) -> None:
+def check_dumps(settings: JobSettings, state: str, operator: str) -> None:
     """Refuse a setting that this state directory does not allow."""
     if settings.dumps == "heap":
-        refuse_heap(state, who)
+        refuse_heap(state, operator)
 
 
-def refuse_heap(state: str, who: str) -> None:
+def refuse_heap(state: str, operator: str) -> None:
     """Refuse a dump of the heap where the JVM cannot write one."""
     if Location.of(state, {}).local is None:
         raise refused(
             f"a JVM writes its heap to a local path only, and the state directory is {state}",
-            who,
+            operator,
             "ask for the stacks alone (dumps='stacks'), or use a local state directory",
             kept="nothing was started",
         )
@@ -88,7 +88,7 @@ class DumpFolder:
         self._folder.write(f"{name}/{STACKS}", content)
 
     def make_room(self, size: int, most: int | None = None, besides: str = "") -> None:
-        """Delete the oldest dumps until there is room for so many bytes.
+        """Delete the oldest dumps until `size` bytes are free.
 
         Args:
             size: bytes.

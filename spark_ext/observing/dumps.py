@@ -1,8 +1,7 @@
 """Takes dumps: the stacks of all processes of a job, and the heap of its driver's JVM, for one incident each.
 
-A dump is taken on a thread of its own, which is there as long as there is something to do. Whoever asks for one waits
-for it, and so do, for a limited time, the end of the job and of its process. Nothing that goes wrong with it changes
-what the job does.
+A dump is taken on a thread of its own, which exists while there is work. Callers wait for their dump, and so do, for a
+limited time, the end of the job and of its process. A failed dump does not affect the job.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ END_WITHIN: Final = 5.0
 """How long the end of a job waits for stacks that are being taken, s; less than it has for its last rows."""
 
 PATIENCE: Final = WITHIN + HEAP_WITHIN
-"""How long whoever asks for a dump waits for it, unless he says otherwise, s."""
+"""Default time that a caller waits for a dump, s."""
 
 MOST_WAITING: Final = 4
 """How many incidents may wait for their dump; further ones have none."""
@@ -125,17 +124,17 @@ class Dumps:
         Returns:
             The path or URI of its folder.
         """
-        who = f"job '{self._job}', dump"
+        operator = f"job '{self._job}', dump"
         if heap:
-            refuse_heap(self._state, who)
+            refuse_heap(self._state, operator)
         at = datetime.now(timezone.utc)
         asked = _Asked(f"asked-{at:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}", why, "", heap, at)
         with self._lock:
             accepted = self._put(asked)
         if not accepted:
             raise StorageError(
-                "other dumps are being taken, and as many wait as may",
-                operator=who,
+                "too many dumps are in progress",
+                operator=operator,
                 kept="the job continues",
                 do="try again later",
             )
@@ -146,7 +145,7 @@ class Dumps:
                 raise asked.problem
             raise StorageError(
                 f"the dump is not complete: {asked.problem}",
-                operator=who,
+                operator=operator,
                 kept="the job continues",
                 do=f"look at {self._folder.path(asked.name)}, and at the space and permissions there",
             ) from asked.problem

@@ -47,7 +47,7 @@ def newest(before: int, reported: int, logged: int | None) -> int:
 
     Args:
         reported: by Spark's reports; -1: none.
-        logged: in the checkpoint directory; None: there is none, or it cannot be read.
+        logged: in the checkpoint directory; None if it is missing or cannot be read.
     """
     return max(before, reported, -1 if logged is None else logged)
 
@@ -94,7 +94,7 @@ class ObservedEpochs:
 
     @property
     def readable(self) -> bool:
-        """Whether the checkpoint directory can be read from here, as far as is known."""
+        """Whether the checkpoint directory can be read from here."""
         return self._log is not None
 
     def has_state(self) -> bool:
@@ -104,7 +104,7 @@ class ObservedEpochs:
         return False
 
     def settled(self) -> bool:
-        """Whether no epoch is planned that is not committed, as far as is known."""
+        """Whether every planned epoch is committed; False if that is unknown."""
         with suppress(OSError):
             planned = None if self._log is None else self._log.newest_offsets()
             return planned is None or planned <= self.committed
@@ -118,7 +118,7 @@ class ObservedEpochs:
             self.history.begin_after(max(self.history.reported_upto, self.committed))
         self.history.report(hint)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Take in what has been committed since the last look; returns whether anything has."""
         found = newest(self.committed, self.history.reported_upto, self._newest_commit())
         if found <= self.committed:
@@ -181,7 +181,5 @@ def opened(checkpoint: str) -> SparkLog | None:
         found.names("commits")
         return found
     except Exception as problem:
-        log.info(
-            "the checkpoint %s cannot be read from here, its query is known by its reports: %s", checkpoint, problem
-        )
+        log.info("could not read checkpoint %s; using the reports of its query: %s", checkpoint, problem)
         return None

@@ -159,7 +159,7 @@ class ForeignQuery:
         if self.run is not None and hint.run_id == self.run.run_id:
             self._epochs.report(hint)
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Take in what it has committed and what the monitor has seen."""
         if self._epochs.history.overdue() or (not self._epochs.readable and now - self._asked_at >= ASK_EVERY):
             self._asked_at = now
@@ -175,7 +175,7 @@ class ForeignQuery:
                 self._epochs.report(hint)
 
     def _take_in(self, *, everything: bool = False) -> None:
-        if self._epochs.look():
+        if self._epochs.poll():
             self._context.write_behind.committed(self.uid, self.committed)
             self.watched.committed()
         shared = {

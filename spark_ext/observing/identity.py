@@ -1,19 +1,24 @@
-"""Which query is which: under which name each query that somebody starts is recorded. Pure.
+"""The names under which queries that others have started are recorded. Pure.
 
-A checkpoint directory carries Spark's id of its query, so an id that comes back is the same query, whatever it is
-called now. A query that is new has its name; without a name, its id. If another checkpoint comes under a name that one
-had before, the query has begun anew: a new lineage, as after a reset. Two queries of one name at a time have different
-names here.
+A checkpoint directory contains Spark's id of its query, so a known id is the same query, whatever its name is now. A
+new query is recorded under its name, or its id if it has none. Another checkpoint under a known name is a new lineage
+of that query, as after a reset. Queries that share a name at the same time get different names here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.ledger.identity import FIRST_LINEAGE, lineages
+from spark_ext.ledger.schema import EpochRow, JobRow
+
+if TYPE_CHECKING:
+    from spark_ext.ledger import Ledger
 
 _OTHER: Final = re.compile(r"[^A-Za-z0-9._~-]")
 _HASHED: Final = re.compile(r"~[0-9a-f]{8}\Z")
@@ -82,3 +87,41 @@ def _candidates(query_id: str, name: str, known: Known) -> Iterator[str]:
     yield f"{plain(name) if name else 'query'}~{query_id}"
     for number in count(2):
         yield f"query~{query_id}~{number}"
+
+
+@dataclass
+class Memory:
+    """What is known of queries."""
+
+    known: Known = field(default_factory=Known)
+    lineages: dict[str, int] = field(default_factory=dict)
+    """By uid, the lineage; those that are not here are in the first."""
+    newest: dict[str, int] = field(default_factory=dict)
+    """By uid, the newest epoch that was recorded in its lineage."""
+
+    @classmethod
+    def read(cls, ledger: Ledger) -> Memory:
+        """Read the ledger."""
+        epochs = ledger.table(EpochRow).read(["query", "query_id", "lineage", "epoch"])
+        rows = zip(*(column.to_pylist() for column in epochs.columns), strict=True)
+        return cls.of(rows, ledger.table(JobRow).rows([("event", "=", "reset")]))
+
+    @classmethod
+    def of(cls, epochs: Iterable[tuple[str, str, int, int]], resets: Iterable[JobRow]) -> Memory:
+        """From rows. Pure."""
+        begun = lineages(resets)
+        uids: dict[str, tuple[int, str]] = {}
+        holders: dict[str, tuple[int, str]] = {}
+        newest: dict[tuple[str, int], int] = {}
+        queries = set()
+        for query, query_id, lineage, epoch in epochs:
+            queries.add(query)
+            uids[query_id] = max(uids.get(query_id, (0, "")), (lineage, query))
+            holders[query] = max(holders.get(query, (0, "")), (lineage, query_id))
+            newest[query, lineage] = max(epoch, newest.get((query, lineage), -1))
+        present = {query: begun.of(query) or FIRST_LINEAGE for query in queries}
+        return cls(
+            Known({one: uid for one, (_, uid) in uids.items()}, {uid: one for uid, (_, one) in holders.items()}),
+            present,
+            {query: newest[query, lineage] for query, lineage in present.items() if (query, lineage) in newest},
+        )

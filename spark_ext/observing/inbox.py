@@ -103,7 +103,7 @@ class Inbox:
                 self._backend.set_task_properties(self._spark, query_id, lent)
             self._put(run)
         except Exception as problem:
-            log.info("the start of query %s is noticed by the next look: %s", query_id, problem)
+            log.info("missed the start of query %s; the next poll will find it: %s", query_id, problem)
             self._wake.set()
 
     def progressed(self, report: str) -> None:

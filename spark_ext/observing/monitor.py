@@ -80,12 +80,12 @@ class Monitor:
             try:
                 activity = self._read().read() if due else None
                 if activity is not None:
-                    self._look(due, activity, stalls)
+                    self._poll(due, activity, stalls)
                 losses.look(activity)
             except Exception as problem:
                 # Spark may be ending; what it does is then not known, and nothing depends on it.
                 if not self._warned and not self._over.is_set():
-                    log.info("job '%s': Spark does not say what it is doing: %s", self._context.job, problem)
+                    log.info("job '%s': could not read Spark's activity: %s", self._context.job, problem)
                 self._warned = True
 
     def _is_due(self, run: Watchable, now: float) -> bool:
@@ -98,7 +98,7 @@ class Monitor:
         late = not watched.progress.settled or now - watched.moved_at >= LATE
         return late and now >= pace.at
 
-    def _look(self, due: Sequence[Watchable], activity: Activity, stalls: Stalls) -> None:
+    def _poll(self, due: Sequence[Watchable], activity: Activity, stalls: Stalls) -> None:
         for run in due:
             query = run.in_spark
             if query is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -18,15 +18,13 @@ from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import FIRST_LINEAGE, OBSERVER
 from spark_ext.masking import logger
-from spark_ext.metrics.measuring import measured
-from spark_ext.model.execution import Shown
+from spark_ext.metrics.exporters import measured
+from spark_ext.model.execution import Shown, job_execution
 from spark_ext.model.lifecycle import State
 from spark_ext.observing.bookkeeping import begin_bookkeeping
-from spark_ext.observing.execution import observed_execution
 from spark_ext.observing.foreign_query import ForeignQuery, Run, failure_of
-from spark_ext.observing.identity import assigned
+from spark_ext.observing.identity import Memory, assigned
 from spark_ext.observing.inbox import Inbox, Over, Report, run_of
-from spark_ext.observing.known import Memory
 from spark_ext.observing.snapshot import live
 from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.spark_query import lost_spark
@@ -43,8 +41,8 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.observing")
 
-LOOK_EVERY: Final = 0.25
-"""How often what queries have committed is looked at, s."""
+POLL_EVERY: Final = 0.25
+"""How often what queries have committed is polled at, s."""
 
 RECONCILE_EVERY: Final = 1.0
 """How often Spark is asked which queries run, s."""
@@ -103,7 +101,7 @@ class Observation:
         self.inbox = Inbox(spark, streams, samples, self._context.wake, parts=settings.epoch_parts)
         """Takes Spark's events."""
         self._upkeep = Upkeep(self._context, ledger, lambda: None)
-        self._lookers = self._books.lookers()
+        self._pollers = self._books.pollers()
         if self._metrics is not None:
             application = str(spark.sparkContext.applicationId)
             self._metrics.watch(lambda: live(self._context, self._started, self._shown, self._watched(), application))
@@ -119,8 +117,8 @@ class Observation:
         self._jvm_listener = listener
         self._context.write_behind.start(self._context.wake.set)
         self._thread.start()
-        for looker in self._lookers:
-            looker.start()
+        for poller in self._pollers:
+            poller.start()
 
     @property
     def over(self) -> bool:
@@ -138,7 +136,7 @@ class Observation:
             self._reason = self._reason or reason
         self._context.wake.set()
         if threading.current_thread() is not self._thread and not self._over.wait(END_WITHIN):
-            log.warning("Observer '%s': its end was not written: the storage does not answer", self._context.job)
+            log.warning("Observer '%s': could not record the end: storage timed out", self._context.job)
             self._context.write_behind.forget()
 
     def _watched(self) -> tuple[ForeignQuery, ...]:
@@ -147,10 +145,10 @@ class Observation:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        wake, reconciled, looked, dropped = self._context.wake, float("-inf"), float("-inf"), 0
+        wake, reconciled, polled, dropped = self._context.wake, float("-inf"), float("-inf"), 0
         try:
             while self._reason is None:
-                wake.wait(LOOK_EVERY)
+                wake.wait(POLL_EVERY)
                 wake.clear()
                 now = time.monotonic()
                 self._context.write_behind.check()
@@ -159,20 +157,20 @@ class Observation:
                 if now - reconciled >= RECONCILE_EVERY or self.inbox.dropped > dropped:
                     reconciled, dropped = now, self.inbox.dropped
                     self._reconcile()
-                if now - looked >= LOOK_EVERY:
-                    looked = now
-                    self._look(now)
+                if now - polled >= POLL_EVERY:
+                    polled = now
+                    self._poll(now)
             self._close(self._reason)
         except FencedError as problem:
             log.warning("Observer '%s' has ended: %s", self._context.job, problem)
             self._abandon()
         except Exception:
-            log.exception("Observer '%s' has failed: the queries are not watched any more", self._context.job)
+            log.exception("Observer '%s' failed: queries are no longer watched", self._context.job)
             self._reason = self._reason or "the Observer failed"
             try:
                 self._close(self._reason)
             except Exception as problem:
-                log.warning("the end of Observer '%s' was not recorded: %s", self._context.job, problem)
+                log.warning("could not record the end of Observer '%s': %s", self._context.job, problem)
                 self._abandon()
         finally:
             self._over.set()
@@ -184,7 +182,7 @@ class Observation:
             except SparkExtError:
                 raise
             except Exception:
-                log.exception("an event of a query was lost; what it said is found by looking")
+                log.exception("lost an event of a query; its content will be read from Spark")
 
     def _take(self, event: Run | Report | Over) -> None:
         if isinstance(event, Run):
@@ -265,8 +263,8 @@ class Observation:
         if self._backend.is_stopped(self._spark):
             self._reason = self._reason or "Spark was stopped"
             return
-        who = f"job '{self._context.job}'"
-        lost = lost_spark(problem, who, self._jvm_pid, lambda: self._backend.is_stopped(self._spark))
+        operator = f"job '{self._context.job}'"
+        lost = lost_spark(problem, operator, self._jvm_pid, lambda: self._backend.is_stopped(self._spark))
         if lost is None:
             log.info("Observer '%s': Spark does not answer: %s", self._context.job, problem)
             return
@@ -274,10 +272,10 @@ class Observation:
             query.ended(lost)
         self._reason = self._reason or "Spark's JVM has died"
 
-    def _look(self, now: float) -> None:
+    def _poll(self, now: float) -> None:
         for query in self._queries.values():
             if query.live:
-                query.look(now)
+                query.poll(now)
         self._show(observed_execution([(uid, one.shown) for uid, one in self._queries.items()]))
 
     def _show(self, now: Shown) -> None:
@@ -290,8 +288,8 @@ class Observation:
     def _close(self, reason: str) -> None:
         write_behind = self._context.write_behind
         self.inbox.close()
-        for looker in self._lookers:
-            looker.close()
+        for poller in self._pollers:
+            poller.close()
         steps: list[Callable[[], object]] = [self._take_events]
         if not self._backend.is_stopped(self._spark):
             steps.append(self._reconcile)
@@ -306,16 +304,38 @@ class Observation:
             try:
                 step()
             except Exception as problem:
-                log.warning("Observer '%s' has ended, and then: %s", self._context.job, problem)
+                log.warning("error after Observer '%s' ended: %s", self._context.job, problem)
 
     def _abandon(self) -> None:
         """Write nothing: the ledger may have another owner by now."""
         self.inbox.close()
-        for looker in self._lookers:
-            looker.close()
+        for poller in self._pollers:
+            poller.close()
         if self._metrics is not None:
             self._metrics.end()
         self._upkeep.close()
         self._context.write_behind.forget()
         self._context.write_behind.close()
         self._context.write_behind.notify_last()
+
+
+def observed_execution(queries: Sequence[tuple[str, Shown]]) -> Shown:
+    """The state in which queries are together.
+
+    As that of a job, with a difference: nobody knows whether a query that has ended is started again. Those that have
+    failed count until they are.
+    """
+    failed = [(uid, shown) for uid, shown in queries if shown.state is State.FAILED]
+    if any(not shown.state.ended for _, shown in queries):
+        together = job_execution(State.RUNNING, queries, ran=True)
+        if not failed:
+            return together
+        names = ", ".join(f"'{uid}' is {State.FAILED}" for uid, _ in failed)
+        reason = f"{together.reason}, {names}" if together.reason.startswith("degraded: ") else f"degraded: {names}"
+        return replace(together, reason=reason)
+    if failed:
+        uid, shown = failed[-1]
+        return Shown(State.FAILED, f"query '{uid}' has failed, and no query is running", incident=shown.incident)
+    if queries:
+        return Shown(State.RUNNING, "no query is running")
+    return Shown(State.CREATED, "no query has been started")

@@ -26,10 +26,10 @@ WITHIN: Final = 15.0
 """How long all of it may take, s."""
 
 MOST_EXECUTORS: Final = 16
-"""The executors that are asked."""
+"""Maximum number of executors that are asked."""
 
 MOST_QUERIES: Final = 8
-"""The queries whose Python processes are asked."""
+"""Maximum number of queries whose Python processes are asked."""
 
 SILENT: Final = "it does not answer"
 

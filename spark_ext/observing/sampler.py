@@ -39,7 +39,7 @@ AGAIN: Final = 0.25
 """When it is looked for again if Spark's store did not have it yet, s."""
 
 AT_ONCE: Final = 10
-"""Queries whose epochs are sampled within one second; with more queries each is sampled less often."""
+"""Maximum number of queries that are sampled in one second; with more queries each is sampled less often."""
 
 NOTICED: Final = EVERY / AT_ONCE
 """How often the thread looks whether a query has committed an epoch, which asks nobody, s."""
@@ -83,16 +83,16 @@ class Sampler:
             self._next |= {run.uid: now + EVERY for run in due}
             try:
                 times = times or EpochTimes(self._spark)
-                self._look(times, due)
+                self._poll(times, due)
             except Exception as problem:
                 # Spark may be ending, or may not have kept the epoch; nothing depends on it.
                 if not self._warned and not self._over.is_set():
-                    log.info("job '%s': Spark does not say what epochs consist of: %s", self._context.job, problem)
+                    log.info("job '%s': could not read the parts of epochs: %s", self._context.job, problem)
                 self._warned = True
             spent += min(time.monotonic() - now, MOST * len(due))
             pause = max(pause, (spent - ALLOWED) / SHARE - (time.monotonic() - begun))
 
-    def _look(self, times: EpochTimes, due: Sequence[Watchable]) -> None:
+    def _poll(self, times: EpochTimes, due: Sequence[Watchable]) -> None:
         found = newest_epochs(times.jobs(len(due)), {run.figures.run_id: run.committed for run in due})
         for run in due:
             jobs = found.get(run.figures.run_id)

@@ -45,16 +45,16 @@ AHEAD: Final = 2.0
 """A query is examined so long before its patience has run out, s: samples take that long. At most half of it."""
 
 MEASURED: Final = 10
-"""Of so many epochs it is read how far their offsets advanced."""
+"""Number of epochs whose advance of offsets is read."""
 
 SAMPLES: Final = 3
-"""Of a slow epoch, so many samples say what it is in: it moves."""
+"""Number of samples of a slow epoch: it moves, so one does not show where it spends its time."""
 
 STOP_WITHIN: Final = 3.0
 """A stop of Spark's query that takes longer is looked into, s."""
 
 MOST_EXECUTORS: Final = 16
-"""So many executors are asked for their stacks."""
+"""Maximum number of executors that are asked for their stacks."""
 
 
 @dataclass

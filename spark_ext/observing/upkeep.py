@@ -138,11 +138,11 @@ class Upkeep:
 
 def _evaluated(outcome: Outcome[None]) -> None:
     if outcome.error is not None:  # no job ends for it
-        log.warning("the alert rules could not be evaluated, and will be later: %s", outcome.error)
+        log.warning("could not evaluate the alert rules; will retry: %s", outcome.error)
 
 
 def _maintained(outcome: Outcome[Any]) -> None:
     if isinstance(outcome.error, UNREADABLE):
-        log.warning("maintenance will continue later: %s", outcome.error)
+        log.warning("maintenance failed; will retry: %s", outcome.error)
     else:
         outcome.result()

@@ -24,7 +24,7 @@ class Watchable(Protocol):
 
     @property
     def live(self) -> bool:
-        """Whether Spark runs it, as far as is known."""
+        """Whether Spark runs it, by what is known."""
 
     @property
     def busy(self) -> str:
@@ -48,4 +48,4 @@ class Watchable(Protocol):
 
     @property
     def committed(self) -> int:
-        """The newest committed epoch; -1 when there is none."""
+        """The newest committed epoch; -1 before the first one."""

@@ -30,7 +30,7 @@ class JobSummary(Answer):
     job_id: str
     incarnation: int
     lineage: int
-    running: bool | None = Field(description="Whether its driver runs; null if that cannot be known from here.")
+    running: bool | None = Field(description="Whether its driver runs; null if unknown.")
     finished: bool
     queries: list[QuerySummary]
 
@@ -52,7 +52,7 @@ class LatencyAnswer(Answer):
     """The latency from a source to the commits of a query; with the setting `latency`."""
 
     source: str
-    ms: int = Field(description="Of the marker that has arrived last.")
+    ms: int = Field(description="Time of the newest marker.")
     at: datetime
     hops: list[HopAnswer]
     way: list[str] = Field(description="Uids of the sources by which exchanges were read.")
@@ -76,8 +76,8 @@ class QueryStatus(Answer):
     rows: int
     bad_rows: int = Field(description="Rows that did not parse or fit, and are in the table of bad rows.")
     late_rows: int = Field(description="Rows that were dropped because the watermark had passed them.")
-    lag_rows: int | None = Field(description="Rows that it has still to read; null: unknown.")
-    lag_at: datetime | None = Field(description="When that was so.")
+    lag_rows: int | None = Field(description="Rows still to be read; null if unknown.")
+    lag_at: datetime | None = Field(description="Time of that figure.")
     watermark: datetime | None
     newest_row: datetime | None = Field(description="The greatest event time of its rows.")
     channels_finished: dict[str, int]
@@ -96,9 +96,11 @@ class JobStatusAnswer(Answer):
     alive: bool | None
     lost: bool
     heartbeat: datetime | None = Field(
-        description="When its driver was last alive; null: it has ended, or writes none."
+        description="Last heartbeat of its driver; null after its end, or without heartbeats."
     )
-    silent: bool = Field(description="Whether that is more than a minute ago: a driver on another machine may be lost.")
+    silent: bool = Field(
+        description="Whether the last heartbeat is older than a minute: a driver on another machine may be lost."
+    )
     queries: list[QueryStatus]
     incidents: list[dict[str, Any]]
     timeline: Any
@@ -108,14 +110,14 @@ class Rows(Answer):
     """Rows of a table of the ledger, newest first."""
 
     rows: list[dict[str, Any]] = Field(description="Columns as on the page about the ledger; times are ISO 8601, UTC.")
-    cursor: str | None = Field(description="For the next page; null: this is the last one.")
+    cursor: str | None = Field(description="Where the next page begins; null for the last page.")
 
 
 class PageAnswer(Answer):
     """What the web page shows of a job. For the page: its members may change with each release."""
 
     version: int
-    at: int = Field(description="When it was made, ms since 1970, UTC; so are all times in it.")
+    at: int = Field(description="Creation time, ms since 1970 UTC, as are all times in it.")
     job: dict[str, Any]
     queries: list[dict[str, Any]]
 
@@ -133,7 +135,7 @@ class SeriesAnswer(Answer):
 
 
 class IncidentAnswer(Answer):
-    """An incident, as far as the list of incidents does not have it."""
+    """The details of an incident that the list of incidents leaves out."""
 
     id: str
     what: str
@@ -191,7 +193,7 @@ class EventPage(Answer):
 
     events: list[EventAnswer]
     cursor: str | None = Field(
-        description="For the next page; null: there are no more. In ascending order there is always one."
+        description="Where the next page begins; null for the last page. Never null in ascending order."
     )
 
 
@@ -201,9 +203,9 @@ class ConfigAnswer(Answer):
     query: str
     epoch: int
     committed: bool
-    sequence: int = Field(description="The last control event that counts.")
+    sequence: int = Field(description="Sequence of the last control event that is included.")
     config: dict[str, Any] = Field(description="The user's keys, as sx.control.config() returns them.")
-    standing: dict[str, Any] = Field(description="All that is in force, by kind, target and slot.")
+    standing: dict[str, Any] = Field(description="All standing events in force, by kind, target and slot.")
     aligned: dict[str, Any] = Field(description="Aligned events that are not in force yet, by sequence.")
 
 

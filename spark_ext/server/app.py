@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
@@ -19,7 +20,6 @@ from spark_ext.server.control_routes import control_routes
 from spark_ext.server.guard import caller_of
 from spark_ext.server.job_routes import job_routes
 from spark_ext.server.limits import Slots
-from spark_ext.server.metrics_routes import metrics_routes
 from spark_ext.server.page_routes import page_routes
 from spark_ext.server.problems import Problem, ProblemBody, documented
 
@@ -39,7 +39,7 @@ def create_app(
     """The application, without what guards it.
 
     Args:
-        metrics: returns those of the job that runs in this process; None: there are none.
+        metrics: returns those of the job that runs in this process, if any.
     """
     app = FastAPI(
         title="spark-ext",
@@ -112,9 +112,7 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _(request: Request, problem: HTTPException) -> Response:
         reason = {404: "not_found", 405: "method"}.get(problem.status_code, "malformed")
-        what = {404: "there is no such page", 405: "the page does not have this method"}.get(
-            problem.status_code, str(problem.detail)
-        )
+        what = {404: "not found", 405: "method not allowed"}.get(problem.status_code, str(problem.detail))
         found = Problem(problem.status_code, reason, what, "see /openapi.json", headers=problem.headers)
         return answer(request, found)
 
@@ -151,3 +149,44 @@ def _description(app: FastAPI) -> dict[str, Any]:
         found["paths"]["/health"]["get"]["security"] = []
         app.openapi_schema = found
     return app.openapi_schema
+
+
+_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "Metrics, in the format that Accept asks for.",
+        "content": {"text/plain": {}, "application/openmetrics-text": {}},
+    }
+}
+
+
+def metrics_routes(metrics: Callable[[], JobMetrics | None]) -> APIRouter:
+    """The route.
+
+    Args:
+        metrics: returns those of the job that runs in this process, if any.
+    """
+    router = APIRouter(tags=["server"])
+
+    @router.get(
+        "/metrics",
+        response_class=Response,
+        responses=_ANSWER | documented(),
+        summary="Metrics for Prometheus",
+    )
+    def scrape(
+        accept: Annotated[str, Header(description="text/plain, or OpenMetrics.", max_length=2_000)] = "",
+    ) -> Response:
+        found = metrics()
+        if found is None:
+            raise Problem(
+                404,
+                "no_metrics",
+                "no job that is measured runs in the process of this server",
+                "start the job with the setting metrics=True, and serve it from its driver, with job.serve()",
+            )
+        from spark_ext.metrics.exporters import Exposition
+
+        text, content_type = Exposition(lambda: [found]).text(accept)
+        return Response(text, headers={"Content-Type": content_type})
+
+    return router

@@ -11,9 +11,17 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.views.page.document import page
+from spark_ext.views.page.history import whole
+from spark_ext.views.page.incidents import detail
+
+if TYPE_CHECKING:
+    from spark_ext.views.page.facts import Facts
 
 TYPES: Final[Mapping[str, str]] = {
     "html": "text/html; charset=utf-8",
@@ -130,3 +138,24 @@ def _variable(name: str) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+POINTS: Final = 40_000
+"""Points of all series together: a file is loaded once, and nothing more can be asked for."""
+
+DETAILS: Final = 200
+"""Maximum number of incidents, the newest ones, that are included with their evidence."""
+
+
+def documents(facts: Facts, now: datetime) -> dict[str, Any]:
+    """What the file contains: the document, and the evidence of incidents by id."""
+    newest = whole(facts.incidents, facts.changes)[-DETAILS:]
+    return {
+        "page": page(facts, now, POINTS),
+        "incidents": {row["incident_id"]: detail(row, facts.changes) for row in newest},
+    }
+
+
+def report(facts: Facts, now: datetime) -> str:
+    """The HTML of a job's report."""
+    return standalone(documents(facts, now))

@@ -87,7 +87,7 @@ class Audit:
             if self._ledger.table(JobRow).exists():
                 self._ledger.table(ControlRequestRow).append(rows)
         except SparkExtError as problem:
-            log.warning("%d audit rows could not be written: %s", len(rows), problem)
+            log.warning("could not write %d audit rows: %s", len(rows), problem)
             if not self._closed:
                 return  # they stay, and are tried again with the next ones or in a second
         with self._wake:
@@ -95,7 +95,7 @@ class Audit:
                 self._rows.popleft()
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            log.warning("%d requests are not in the audit: too many came at once", dropped)
+            log.warning("%d requests were not audited: the audit queue was full", dropped)
 
 
 def _text(text: str, most: int) -> str:

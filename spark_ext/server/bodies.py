@@ -27,7 +27,7 @@ DEPTH: Final = 64
 """Deepest nesting of a body."""
 
 DRAINED: Final = 16
-"""How much of a body that is too large is read, and thrown away: so many times the limit."""
+"""How much of an oversized body is read and discarded, as a multiple of the limit."""
 
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """What Delta cannot store: half of a surrogate pair; and what nobody can read: control characters."""
@@ -45,7 +45,7 @@ async def read_request(http: HttpRequest, limits: Limits, requested_by: str, ori
             415, "media_type", "the body is not application/json in UTF-8", "send Content-Type: application/json"
         )
     if http.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Problem(415, "media_type", "the body is compressed", "send it as it is")
+        raise Problem(415, "media_type", "the body is compressed", "send it uncompressed")
     raw = parse(await _content(http, limits))
     return _request(raw, _key(http.headers.getlist("idempotency-key")), requested_by, origin)
 
@@ -67,7 +67,7 @@ async def _content(http: HttpRequest, limits: Limits) -> bytes:
     try:
         await asyncio.wait_for(receive(), limits.body_seconds)
     except asyncio.TimeoutError:
-        raise Problem(400, "malformed", "the body has not arrived in time", "send it at once") from None
+        raise Problem(400, "malformed", "timed out reading the body", "send it at once") from None
     if size > limits.body_bytes:
         raise _too_large(limits)
     return b"".join(parts)
@@ -125,7 +125,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _malformed(what: str) -> Problem:
-    return Problem(400, "malformed", f"the body is not acceptable JSON: {what}", "correct it; see /openapi.json")
+    return Problem(400, "malformed", f"invalid JSON body: {what}", "correct it; see /openapi.json")
 
 
 def _request(raw: Any, key: str | None, requested_by: str, origin: str) -> Request:
@@ -174,9 +174,7 @@ def _key(given: list[str]) -> str | None:
     if len(key) > 1 and key[0] == key[-1] == '"':
         key = key[1:-1]
     if len(given) > 1 or not 0 < len(key) <= 200 or not key.isascii() or not key.isprintable():
-        raise Problem(
-            400, "malformed", "the header Idempotency-Key is not acceptable", "use 1 to 200 printable ASCII characters"
-        )
+        raise Problem(400, "malformed", "invalid Idempotency-Key header", "use 1 to 200 printable ASCII characters")
     return key
 
 
@@ -207,7 +205,7 @@ def body_schema() -> tuple[dict[str, Any], dict[str, Any]]:
 def _model(kind: Kind) -> type[BaseModel]:
     forms = [_FORMS[scope] for scope in Scope if scope in kind.scopes]
     target: Any = Annotated[
-        str, Field(pattern=f"^({'|'.join(forms)})$", max_length=1_000, description="To whom it is addressed.")
+        str, Field(pattern=f"^({'|'.join(forms)})$", max_length=1_000, description="Target of the event.")
     ]
     value: Any = None if kind.value_type is None else kind.value_type | None if kind.lifts else kind.value_type
     needed = kind.value_type is not None and not kind.lifts
@@ -218,7 +216,7 @@ def _model(kind: Kind) -> type[BaseModel]:
         "target": (target, "job" if Scope.JOB in kind.scopes else ...),
         "value": (value, ... if needed else None),
         "delivery": (delivery, "immediate"),
-        "expires_at": (datetime | None, Field(None, description="When it is not to be obeyed any more, with a zone.")),
+        "expires_at": (datetime | None, Field(None, description="Expiry time, with a time zone.")),
     }
     name = "".join(part.capitalize() for part in kind.name.replace("-", "_").split("_")) + "Request"
     return create_model(name, __base__=_Body, __doc__=kind.about, **fields)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query
 from fastapi import Request as HttpRequest
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from spark_ext.control.changes import Changes
-from spark_ext.control.described import described
 from spark_ext.control.epoch_configuration import epoch_configuration
 from spark_ext.control.event_state import EventState
-from spark_ext.control.history import Filter
+from spark_ext.control.history import Changes, Filter
+from spark_ext.errors import StorageError
+from spark_ext.masking import logger
 from spark_ext.model.control_kinds import kinds
 from spark_ext.server import answers
 from spark_ext.server.bodies import read_request
@@ -23,9 +25,9 @@ from spark_ext.server.guard import caller_of
 from spark_ext.server.job_routes import Cursor, JobName
 from spark_ext.server.limits import Limits, Slots
 from spark_ext.server.problems import Problem, documented
-from spark_ext.server.streams import messages
 
 if TYPE_CHECKING:
+    from spark_ext.control.event_state import EventState
     from spark_ext.server.served import ServedJob, ServedJobs
 
 LONGEST_WAIT = 60
@@ -46,7 +48,7 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
             **documented(409, 413, 415),
             202: {
                 "description": "The event is in the ledger, and survives any crash.",
-                "headers": {"Location": {"description": "Of the event.", "schema": {"type": "string"}}},
+                "headers": {"Location": {"description": "Address of the event.", "schema": {"type": "string"}}},
             },
         },
         summary="Request a control event",
@@ -62,7 +64,10 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
         job: JobName,
         idempotency_key: Annotated[
             str | None,
-            Header(description="Names the request: repeated with the same key it is accepted once.", max_length=202),
+            Header(
+                description="Idempotency key: repeating a request with the same key has no further effect.",
+                max_length=202,
+            ),
         ] = None,
     ) -> Response:
         caller = caller_of(http.scope)
@@ -94,7 +99,7 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
             int | None, Query(description="Events after this sequence, in ascending order.", ge=0, le=2**63 - 1)
         ] = None,
         cursor: Cursor = None,
-        limit: Annotated[int, Query(description="Most events of a page.", ge=1, le=1_000)] = 100,
+        limit: Annotated[int, Query(description="Maximum number of events in a page.", ge=1, le=1_000)] = 100,
     ) -> Response:
         served, _ = jobs.find(job)
         wanted = Filter(kind or (), status or (), target or (), requested_by or ())
@@ -114,7 +119,7 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
         http: HttpRequest,
         job: JobName,
         after: Annotated[
-            int | None, Query(description="First all events after this sequence.", ge=0, le=2**63 - 1)
+            int | None, Query(description="Begin with all events after this sequence.", ge=0, le=2**63 - 1)
         ] = None,
         last_event_id: Annotated[str | None, Header(description="To continue a stream.", max_length=200)] = None,
     ) -> Response:
@@ -137,13 +142,13 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
         "/control/{event_id}",
         response_model=answers.EventAnswer,
         responses=documented(409),
-        summary="A control event; with wait, not before its final status or the end of that time",
+        summary="A control event; wait delays the answer until its final status, or for that time",
     )
     async def one(
         http: HttpRequest,
         job: JobName,
-        event_id: Annotated[str, Path(description="As POST has returned it.")],
-        wait: Annotated[float, Query(description="Longest time to wait, s.", ge=0, le=LONGEST_WAIT)] = 0,
+        event_id: Annotated[str, Path(description="Id of the event, as returned by POST.")],
+        wait: Annotated[float, Query(description="Maximum time to wait, s.", ge=0, le=LONGEST_WAIT)] = 0,
     ) -> Response:
         served, _ = await run_in_threadpool(jobs.find, job)
         if not wait:
@@ -163,13 +168,13 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
         job: JobName,
         query: Annotated[str, Query(description="Uid of the query.", max_length=200)],
         epoch: Annotated[
-            int | None, Query(description="Spark's batch id; without it the newest one.", ge=0, le=2**63 - 1)
+            int | None, Query(description="Spark's batch id. Default: the newest.", ge=0, le=2**63 - 1)
         ] = None,
     ) -> Response:
         served, known = jobs.find(job)
         found = epoch_configuration(served.ledger, query, epoch) if query in known.queries else None
         if found is None:
-            what = "the job has no such query" if query not in known.queries else "there is no such epoch"
+            what = f"the job has no query '{query}'" if query not in known.queries else "epoch not found"
             do = f"use one of: {', '.join(sorted(known.queries))}" if query not in known.queries else "see .../epochs"
             raise Problem(404, "not_found", what, do, operator=f"job '{known.name}'", kept="nothing was changed")
         return JSONResponse(found.to_json())
@@ -179,7 +184,7 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
     )
     def all_kinds(job: JobName) -> dict[str, Any]:
         jobs.find(job)
-        return {"kinds": [described(one) for one in kinds().values() if one.public]}
+        return {"kinds": [one.described() for one in kinds().values() if one.public]}
 
     return router
 
@@ -187,7 +192,7 @@ def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
 async def _event(served: ServedJob, event_id: str) -> EventState:
     found = await run_in_threadpool(served.history.event, event_id)
     if found is None:
-        raise Problem(404, "not_found", "there is no such event", "list them with GET .../control")
+        raise Problem(404, "not_found", "event not found", "list them with GET .../control")
     return found
 
 
@@ -208,3 +213,33 @@ def _too_many() -> Problem:
     return Problem(
         429, "waiting", "too many requests are waiting for changes", "close some, or poll", headers={"Retry-After": "5"}
     )
+
+
+log = logger("spark_ext.server")
+
+HEARTBEAT: Final = 15.0
+"""Time after which a comment is sent, s: proxies close idle connections, and a client that has gone is noticed."""
+
+
+async def messages(served: ServedJob, changes: Changes) -> AsyncIterator[bytes]:
+    """The messages of a stream, until the server is stopped or the ledger cannot be read."""
+    yield b"retry: 1000\n\n"
+    last = time.monotonic()
+    while not served.watcher.closed:
+        try:
+            seen = await served.watcher.seen()
+            for mark, state in await run_in_threadpool(changes.take):
+                last = time.monotonic()
+                yield _message(mark, state)
+        except StorageError as problem:
+            log.warning("stream closed, the client will reconnect: %s", problem)
+            return
+        left = last + HEARTBEAT - time.monotonic()
+        if left <= 0:
+            last, left = time.monotonic(), HEARTBEAT
+            yield b": still here\n\n"
+        await served.watcher.change(seen, left)
+
+
+def _message(mark: str, state: EventState) -> bytes:
+    return f"id: {mark}\nevent: control\ndata: {json.dumps(state.to_json())}\n\n".encode()

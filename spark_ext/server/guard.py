@@ -167,7 +167,7 @@ class Guard:
             raise Problem(
                 401,
                 "unauthorized",
-                "there is no valid bearer token",
+                "missing or invalid bearer token",
                 "send the header Authorization: Bearer TOKEN; tokens in addresses are not accepted",
                 headers={"WWW-Authenticate": 'Bearer realm="spark-ext"'},
             )
@@ -217,8 +217,8 @@ class Guard:
             raise Problem(
                 429,
                 "rate",
-                "this client sends too many requests",
-                f"send it again after {seconds:.2f} s, and fewer per second",
+                "rate limit exceeded",
+                f"retry after {seconds:.2f} s, with fewer requests per second",
                 headers={"Retry-After": retry_after(seconds)},
             )
 

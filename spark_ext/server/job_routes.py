@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 JobName = Annotated[str, Path(description="The job's name, or its id.")]
 QueryUid = Annotated[str | None, Query(description="Uid of a query.", max_length=200)]
-Cursor = Annotated[str | None, Query(description="Of the page before.", max_length=2_000)]
-Limit = Annotated[int, Query(description="Most rows of a page.", ge=1, le=1_000)]
+Cursor = Annotated[str | None, Query(description="Cursor of the previous page.", max_length=2_000)]
+Limit = Annotated[int, Query(description="Maximum number of rows in a page.", ge=1, le=1_000)]
 
 
 def summary(known: KnownJob) -> dict[str, Any]:
@@ -60,9 +60,7 @@ def job_routes(jobs: ServedJobs) -> APIRouter:
     def epochs(job: JobName, query: QueryUid = None, cursor: Cursor = None, limit: Limit = 100) -> dict[str, Any]:
         return rows.page(jobs.find(job)[0].ledger, rows.EPOCHS, {"query": query}, cursor, limit)
 
-    @router.get(
-        "/{job}/finished", response_model=answers.Rows, responses=documented(409), summary="Flags of what has finished"
-    )
+    @router.get("/{job}/finished", response_model=answers.Rows, responses=documented(409), summary="Finished flags")
     def finished(
         job: JobName,
         query: QueryUid = None,

@@ -84,7 +84,7 @@ class Slots:
         self._taken: Counter[str] = Counter()
 
     def take(self, key: str) -> bool:
-        """Take a place; False when there is none."""
+        """Take a slot; False if all are taken."""
         if self._taken.total() >= self._most or self._taken[key] >= self._each:
             return False
         self._taken[key] += 1
@@ -98,7 +98,7 @@ class Slots:
 
     @contextmanager
     def taken(self, key: str) -> Iterator[bool]:
-        """Hold a place; False when there is none."""
+        """Hold a slot; False if all are taken."""
         got = self.take(key)
         try:
             yield got

@@ -16,12 +16,12 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from spark_ext.errors import SparkExtError
 from spark_ext.masking import logger
 from spark_ext.server import answers, assets
+from spark_ext.server.control_routes import HEARTBEAT
 from spark_ext.server.guard import caller_of
 from spark_ext.server.job_routes import JobName
 from spark_ext.server.limits import Slots
-from spark_ext.server.page_view import LOOK_EVERY
+from spark_ext.server.page_view import POLL_EVERY
 from spark_ext.server.problems import Problem, documented
-from spark_ext.server.streams import HEARTBEAT
 
 if TYPE_CHECKING:
     from spark_ext.server.guard import Caller
@@ -43,7 +43,7 @@ def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
     @router.get("/page/{name}", include_in_schema=False)
     async def file(name: str) -> Response:
         if name not in assets.names() or name == assets.INDEX:
-            raise Problem(404, "not_found", "the page has no such file", "open / in a browser")
+            raise Problem(404, "not_found", "file not found", "open / in a browser")
         return _file(name)
 
     @router.get(
@@ -53,7 +53,7 @@ def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
         summary="What the web page shows of a job",
     )
     def document(job: JobName) -> Response:
-        return Response(jobs.find(job)[0].page.look().text, media_type="application/json")
+        return Response(jobs.find(job)[0].page.poll().text, media_type="application/json")
 
     @router.get(
         "/v1/jobs/{job}/page/series",
@@ -63,7 +63,7 @@ def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
     )
     def series(
         job: JobName,
-        query: Annotated[str, Query(description="Uid of a query; without it, of all.", max_length=200)] = "",
+        query: Annotated[str, Query(description="Uid of a query. Default: all queries.", max_length=200)] = "",
         since: Moment = None,
         until: Moment = None,
     ) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
     def incident(job: JobName, incident: Annotated[str, Path(description="Its id.")]) -> Response:
         found = jobs.find(job)[0].page.incident(incident)
         if found is None:
-            raise Problem(404, "not_found", "there is no such incident", "list them with GET .../incidents")
+            raise Problem(404, "not_found", "incident not found", "list them with GET .../incidents")
         return JSONResponse(found)
 
     @router.get(
@@ -86,7 +86,7 @@ def page_routes(jobs: ServedJobs, slots: Slots) -> APIRouter:
         response_class=StreamingResponse,
         responses={
             **documented(409),
-            200: {"description": "The document, then what changes.", "content": {"text/event-stream": {}}},
+            200: {"description": "The document, then its changes.", "content": {"text/event-stream": {}}},
         },
         summary="Follow what the web page shows, as server-sent events",
     )
@@ -122,7 +122,7 @@ async def _messages(served: ServedJob, caller: Caller) -> AsyncIterator[bytes]:
     last = time.monotonic()
     while not served.watcher.closed:
         try:
-            after = await run_in_threadpool(served.page.look)
+            after = await run_in_threadpool(served.page.poll)
             if before is None:
                 yield _message("page", after.text)
                 last = time.monotonic()
@@ -130,13 +130,13 @@ async def _messages(served: ServedJob, caller: Caller) -> AsyncIterator[bytes]:
                 yield _message("change", await run_in_threadpool(served.page.patch, before, after))
                 last = time.monotonic()
         except SparkExtError as problem:
-            log.warning("a stream ends, and its client continues: %s", problem)
+            log.warning("stream closed, the client will reconnect: %s", problem)
             return
         before = after
         if time.monotonic() - last >= HEARTBEAT:
             last = time.monotonic()
             yield b": still here\n\n"
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(POLL_EVERY)
 
 
 def _message(event: str, data: str) -> bytes:

@@ -14,12 +14,11 @@ from spark_ext.views.page.document import POINTS, page
 from spark_ext.views.page.epochs import Points, series
 from spark_ext.views.page.facts import Facts, FactsReader
 from spark_ext.views.page.incidents import detail
-from spark_ext.views.page.patch import difference, keyed
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
 
-LOOK_EVERY: Final = 1.0
+POLL_EVERY: Final = 1.0
 """How often the ledger is looked at while somebody looks at the page, s."""
 
 AGAIN: Final = 5.0
@@ -52,17 +51,17 @@ class PageView:
         self._clock = clock
         self._lock = threading.Lock()
         self._version: Version | None = None
-        self._looked_at = 0.0
+        self._polled_at = 0.0
         self._patch: tuple[int, int, str] | None = None
 
-    def look(self) -> Version:
+    def poll(self) -> Version:
         """The newest version; the ledger is looked at once a second at most."""
         with self._lock:
             now, before = self._clock(), self._version
-            if before is not None and now - self._looked_at < LOOK_EVERY:
+            if before is not None and now - self._polled_at < POLL_EVERY:
                 return before
-            facts = self._reader.look()
-            self._looked_at = self._clock()
+            facts = self._reader.read()
+            self._polled_at = self._clock()
             if before is not None and facts is before.facts and (_over(before) or now - before.made_at < AGAIN):
                 return before
             document = page(facts, datetime.now(timezone.utc))
@@ -78,7 +77,7 @@ class PageView:
     def facts(self) -> Facts:
         """What is there now: only what is new is read."""
         with self._lock:
-            return self._reader.look()
+            return self._reader.read()
 
     def patch(self, before: Version, after: Version) -> str:
         """What has changed, as it is sent. Those who follow the page mostly need the same one."""
@@ -97,7 +96,7 @@ class PageView:
             since: ms since 1970 UTC; None: from the first.
             until: the same; None: to the last.
         """
-        epochs = self.look().facts.epochs
+        epochs = self.poll().facts.epochs
         part = epochs.slices().get(query, slice(0, 0)) if query else slice(None)
         order = epochs.at[part].argsort(kind="stable")
         at, rows, ms, lag = (column[part][order] for column in (epochs.at, epochs.rows, epochs.ms, epochs.lag))
@@ -107,8 +106,8 @@ class PageView:
         return series(at[chosen], rows[chosen], ms[chosen], POINTS, lag[chosen] if query else None)
 
     def incident(self, incident_id: str) -> dict[str, Any] | None:
-        """All that is known of an incident; None if there is none with this id."""
-        facts = self.look().facts
+        """The details of an incident; None if it does not exist."""
+        facts = self.poll().facts
         row = next((row for row in facts.incidents if row["incident_id"] == incident_id), None)
         return None if row is None else detail(row, facts.changes)
 
@@ -116,3 +115,67 @@ class PageView:
 def _over(version: Version) -> bool:
     """Whether nothing changes with time, as no driver runs."""
     return version.facts.alive is False
+
+
+DEPTH: Final = 3
+"""How many levels of objects are compared member by member."""
+
+
+def keyed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with its queries by uid, as patches see it."""
+    return {**document, "queries": {query["uid"]: query for query in document["queries"]}}
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The patch from one document to another one, both as `keyed` returns them.
+
+    Returns:
+        `set`, a list of [path, value], and `gone`, a list of paths. A path is a list of names.
+    """
+    changes: list[list[Any]] = []
+    gone: list[list[str]] = []
+    _compare(before, after, [], changes, gone)
+    return {"set": changes, "gone": gone}
+
+
+def apply(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """The document behind a patch. The page's script does the same."""
+    found: dict[str, Any] = _copied(document)
+    for path in patch["gone"]:
+        _parent(found, path).pop(path[-1], None)
+    for path, value in patch["set"]:
+        _parent(found, path)[path[-1]] = value
+    return found
+
+
+def _compare(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    path: list[str],
+    changes: list[list[Any]],
+    gone: list[list[str]],
+) -> None:
+    for name, value in after.items():
+        old = before.get(name, _MISSING)
+        if old is value or (old is not _MISSING and old == value):
+            continue
+        if len(path) + 1 < DEPTH and isinstance(old, Mapping) and isinstance(value, Mapping):
+            _compare(old, value, [*path, name], changes, gone)
+        else:
+            changes.append([[*path, name], value])
+    gone += [[*path, name] for name in before if name not in after]
+
+
+_MISSING: Final = object()
+
+
+def _copied(value: Any, depth: int = DEPTH) -> Any:
+    if depth == 0 or not isinstance(value, Mapping):
+        return value
+    return {name: _copied(part, depth - 1) for name, part in value.items()}
+
+
+def _parent(found: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    for name in path[:-1]:
+        found = found[name]
+    return found

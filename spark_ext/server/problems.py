@@ -32,8 +32,8 @@ class ProblemBody(BaseModel):
     status: int = Field(description="The HTTP status.")
     detail: str = Field(description="What is wrong, one sentence.")
     reason: str = Field(description="Stable name of the reason, such as unknown_target or busy.")
-    operator: str = Field(description="Whom it concerns: the job and the target.")
-    kept: str = Field(description="What is as it was.")
+    operator: str = Field(description="The job and the target concerned.")
+    kept: str = Field(description="What was not affected.")
     do: str = Field(description="What to do next.")
 
 
@@ -105,17 +105,17 @@ def _text(body: Mapping[str, Any]) -> bytes:
 
 
 DESCRIPTIONS: Final[Mapping[int, str]] = {
-    400: "The request is malformed, or there is no such kind of event.",
-    401: "There is no valid bearer token.",
+    400: "The request is malformed, or the kind of event is unknown.",
+    401: "The bearer token is missing or invalid.",
     403: "The token does not allow this, or Host or Origin is foreign.",
-    404: "There is no such job, target, event, epoch or page.",
-    405: "The page does not have this method.",
+    404: "The job, target, event, epoch or page does not exist.",
+    405: "The method is not allowed.",
     409: "The idempotency key belongs to another request; or the job or query has finished, or does not run.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    422: "A value or parameter is not one that is taken here.",
-    429: "Too many requests; Retry-After says when to send it again.",
-    500: "An error of the server, which is in its log.",
+    422: "A value or parameter is invalid.",
+    429: "The rate limit is exceeded; Retry-After says when to retry.",
+    500: "Internal error; see the server log.",
     503: "The state directory cannot be read or written at the moment.",
 }
 """For the description of the API."""

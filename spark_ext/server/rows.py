@@ -116,9 +116,7 @@ def _parsed(cursor: str, listing: Listing) -> tuple[int, list[Any]]:
             raise ValueError
         _moment(at)
     except (ValueError, TypeError, RecursionError, OverflowError):
-        raise Problem(
-            400, "malformed", "the cursor is not one of this list", "use the one of the page before"
-        ) from None
+        raise Problem(400, "malformed", "invalid cursor for this list", "use the cursor of the previous page") from None
     return at, key
 
 

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.server")
 
-LOOK_EVERY: Final = 0.05
+POLL_EVERY: Final = 0.05
 """How often a ledger is looked at while somebody waits for a change, s: a `stat` or two."""
 
 RECALL: Final = 1.0
 """How long the answer to which job has a name is used again, s: a job keeps its name and its directory."""
 
-LOOK_EVERY_REMOTE: Final = 1.0
+POLL_EVERY_REMOTE: Final = 1.0
 """The same in an object store, where each look is a request."""
 
 
@@ -55,7 +55,7 @@ class ServedJob:
         self._lock = threading.Lock()
         self._service, self._own = service, service is None
         self._page: PageView | None = None
-        self.watcher = Watcher(self.history.look, LOOK_EVERY if local_path(self.state) else LOOK_EVERY_REMOTE)
+        self.watcher = Watcher(self.history.poll, POLL_EVERY if local_path(self.state) else POLL_EVERY_REMOTE)
 
     def _opened(self) -> Ledger:
         return Ledger(self.state, self._options)
@@ -63,7 +63,7 @@ class ServedJob:
     def known(self) -> KnownJob:
         """The job as its ledger has it now."""
         with self._lock:
-            return self._structure.look()
+            return self._structure.poll()
 
     @property
     def service(self) -> ControlService:
@@ -151,7 +151,7 @@ class Watcher:
     """
 
     def __init__(self, look: Callable[[], int], every: float) -> None:
-        self._look, self._every = look, every
+        self._poll, self._every = look, every
         self._seen = -1
         self._changed = asyncio.Event()
         self._waiting = 0
@@ -165,7 +165,7 @@ class Watcher:
 
     async def seen(self) -> int:
         """The number of the newest state: hand it to `change`, after all that is known was read."""
-        self._notice(await asyncio.to_thread(self._look))
+        self._notice(await asyncio.to_thread(self._poll))
         return self._seen
 
     async def change(self, seen: int, seconds: float) -> int:
@@ -206,9 +206,9 @@ class Watcher:
         while self._waiting and not self._closed:
             await asyncio.sleep(pause)
             try:
-                self._notice(await asyncio.to_thread(self._look))
+                self._notice(await asyncio.to_thread(self._poll))
                 pause = self._every
             except SparkExtError as problem:
                 # Those who wait read the ledger themselves when their time is over, and report it.
                 pause = min(5.0, pause * 2)
-                log.warning("the ledger cannot be looked at: %s", problem)
+                log.warning("could not read the ledger; will retry: %s", problem)

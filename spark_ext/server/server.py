@@ -31,7 +31,7 @@ GRACE = 5
 """How long requests that are under way may take when the server is stopped, s."""
 
 BACKLOG = 64
-"""Connections that wait to be accepted; so many are accepted at once, beyond the limit if need be."""
+"""Maximum number of connections that wait to be accepted. All of them may be accepted at once, beyond the limit."""
 
 STARTING = 30.0
 """How long a start may take, s."""
@@ -59,7 +59,7 @@ class ControlServer:
         host: address or name to which it is bound. Other than loopback, it needs `tls`, or `insecure`.
         tokens: a token file (see `spark_ext.server.tokens`); None: one new token, see `token`.
         insecure: whether an address other than loopback is allowed without TLS: tokens are then sent in the clear.
-        metrics: returns those of the job that runs in this process; None: there are none.
+        metrics: returns those of the job that runs in this process, if any.
     """
 
     def __init__(
@@ -112,11 +112,7 @@ class ControlServer:
         return f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     def start(self) -> tuple[str, int]:
-        """Start; on return requests are answered.
-
-        Returns:
-            The address to which it is bound, and the port.
-        """
+        """Start answering requests; returns the address to which it is bound, and the port."""
         if self._thread is not None:
             return self._host, self._port
         bound = self._bound()
@@ -150,7 +146,7 @@ class ControlServer:
             self._jobs.close()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is stopped, or so many seconds; returns whether it runs."""
+        """Wait until it is stopped, or for `seconds`; returns whether it runs."""
         thread = self._thread
         if thread is not None:
             thread.join(seconds)
@@ -175,7 +171,8 @@ class ControlServer:
             return bound
         except (OSError, OverflowError) as problem:
             raise _refused(
-                f"{self._host}:{self._port} cannot be bound: {problem}", "use another address or port; port 0: any"
+                f"{self._host}:{self._port} cannot be bound: {problem}",
+                "use another address or port; port 0 means any free port",
             ) from None
 
     def _made(self, bound: Listener) -> Any:

@@ -77,7 +77,7 @@ def create(file: str | Path, name: str, scopes: Iterable[str] = SCOPES) -> str:
     """
     path, given = Path(file), frozenset(scopes)
     if not _NAME.fullmatch(name):
-        raise _refused(path, f"{name[:100]!r} is not a name for a token", "use letters, digits and . _ @ -")
+        raise _refused(path, f"{name[:100]!r} is not a valid token name", "use letters, digits and . _ @ -")
     if not given or not given <= set(SCOPES):
         raise _refused(path, f"unknown scopes: {', '.join(sorted(given)) or 'none'}", "use read, control, or both")
     token = generate()
@@ -160,7 +160,7 @@ def _not_written(path: Path, problem: OSError) -> StorageError:
     return StorageError(
         f"the token file cannot be written: {problem.strerror}",
         operator=f"token file {path}",
-        kept="the file is as it was",
+        kept="the file was not changed",
         do="check the folder's permissions and free space",
     )
 

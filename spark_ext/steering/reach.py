@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from spark_ext.control.client import LocalClient
-from spark_ext.control.described import described
 from spark_ext.control.http_client import ControlClient
 from spark_ext.control.known import KnownJob
 from spark_ext.delta.failures import child
@@ -31,7 +30,7 @@ _JOB: Final = "/v1/jobs/"
 
 
 @dataclass(frozen=True)
-class Place:
+class ChannelPosition:
     """Where a channel stands."""
 
     query: str
@@ -57,7 +56,7 @@ class Reach:
         """The kinds of events that may be sent."""
         if isinstance(self.client, ControlClient):
             return self.client.kinds()
-        return [described(kind) for kind in known_kinds().values() if kind.public]
+        return [kind.described() for kind in known_kinds().values() if kind.public]
 
     def sources(self) -> tuple[str, ...]:
         """Uids of the job's channel sources."""
@@ -68,7 +67,7 @@ class Reach:
             queries = [query["sources"] for query in self.client.summary()["queries"]]
         return tuple(sorted({uid for sources in queries for uid in sources}))
 
-    def place(self, source: str, channel: str) -> Place | None:
+    def place(self, source: str, channel: str) -> ChannelPosition | None:
         """Where a channel stands, as the newest offsets in its query's checkpoint directory have it.
 
         Returns:
@@ -88,7 +87,7 @@ class Reach:
             offset = None if logged is None else source_offsets(logged).get(source)
             running = None if offset is None else offset.running.get(channel)
             if logged is not None and running is not None:
-                return Place(uid, logged.epoch, running.at)
+                return ChannelPosition(uid, logged.epoch, running.at)
         return None
 
 
@@ -131,9 +130,7 @@ def _served(where: str, token: str, verify: str | None) -> Reach:
         )
     base = f"{parts.scheme}://{parts.netloc}"
     if not token:
-        raise _refused(
-            "there is no token for the server", f"set the environment variable {TOKEN}, or give a token file"
-        )
+        raise _refused("no token for the server", f"set the environment variable {TOKEN}, or give a token file")
     return Reach(ControlClient(base, token, job, verify=verify), f"{base}{path}")
 
 

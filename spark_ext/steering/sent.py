@@ -44,9 +44,9 @@ _PAST: Final = {"rejected": "was rejected", "failed": "has failed", "expired": "
 
 
 class SentEvent:
-    """A control event that was accepted: it is in the ledger, whatever happens to who has sent it.
+    """A control event that was accepted and recorded in the ledger.
 
-    Its properties are read anew until its status is final.
+    Its properties are refreshed until its status is final.
     """
 
     def __init__(self, client: Client, state: EventState) -> None:
@@ -69,7 +69,7 @@ class SentEvent:
 
     @property
     def target(self) -> str:
-        """To whom it is addressed."""
+        """Target of the event."""
         return self._state.target
 
     @property

@@ -77,7 +77,7 @@ def short(value: Json) -> str:
 
 
 def table_html(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], empty: str) -> str:
-    """Rows as an HTML table; a sentence if there are none."""
+    """Rows as an HTML table; the sentence `empty` without rows."""
     rows = list(rows)
     if not rows:
         return f"<p>{escape(empty)}</p>"
@@ -88,7 +88,7 @@ def table_html(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], empty:
 
 def events_html(states: Iterable[EventState]) -> str:
     """Events as an HTML table."""
-    return table_html(map(event_row, states), EVENTS, "There are no control events.")
+    return table_html(map(event_row, states), EVENTS, "No control events.")
 
 
 def standing_html(found: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Whether a job is well, as far as its ledger and its heartbeat say: for who looks while no driver runs. Pure.
+"""Whether a job is healthy, by its ledger and heartbeat, for checks while no driver runs. Pure.
 
     health(facts, limits, now) -> Health
 
@@ -17,8 +17,7 @@ from typing import Any, Final
 from spark_ext.incidents.registry import AlertRule, Registry, shipped
 from spark_ext.incidents.types import IncidentState, Severity
 from spark_ext.ledger.heartbeat import SILENT_AFTER, is_silent
-from spark_ext.views.alerts import Availability, availability
-from spark_ext.views.downtime import Downtime, downtime
+from spark_ext.views.downtime import Availability, Downtime, availability, downtime
 from spark_ext.views.incidents import severity_of
 from spark_ext.views.timeline import DOWN, JOB, timeline
 
@@ -28,7 +27,7 @@ LOST_LABELS: Final = {"type": "SYSTEM", "origin": "spark"}
 """Of the loss of a driver, as the next start labels it."""
 
 
-class Kind(str, Enum):
+class ProblemKind(str, Enum):
     """What is wrong."""
 
     LOST = "driver_lost"
@@ -45,7 +44,7 @@ class Kind(str, Enum):
 class Finding:
     """Something that is wrong with a job."""
 
-    kind: Kind
+    kind: ProblemKind
     type: str
     """Of the incident that it is."""
     severity: Severity
@@ -53,7 +52,7 @@ class Finding:
     """On one line."""
     operator: str
     incident_id: str
-    """That of the incident in the ledger; if there is none, one that is the same at each look."""
+    """That of the incident in the ledger; if it was not recorded, an id that is the same at each check."""
     recorded: bool = False
     """Whether the ledger has this incident."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -128,11 +127,10 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
     """Judge a job.
 
     Args:
-        now: UTC.
         registry: with the severities of types; None: those that ship with the package.
     """
     newest = max((row for row in facts.jobs if row["event"] == "started"), key=lambda row: int(row["incarnation"]))
-    number, who = newest["incarnation"], f"job '{newest['job']}'"
+    number, operator = newest["incarnation"], f"job '{newest['job']}'"
     ended = next((row for row in facts.jobs if row["event"] == "ended" and row["incarnation"] == number), None)
     beat = None if ended is not None else facts.beats.get(number)
     silent = is_silent(beat, now, limits.max_silence)
@@ -149,25 +147,25 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
         since = found.spans[-1].until or now
         findings.append(
             Finding(
-                kind=Kind.LOST,
+                kind=ProblemKind.LOST,
                 type="driver_lost",
                 severity=kinds.of("driver_lost").severity,
-                what=f"the driver is lost: no sign of life since {_time(since)} UTC ({_ago(since, now)}), {driver}",
-                operator=who,
+                what=f"the driver is lost: no heartbeat since {_time(since)} UTC ({_ago(since, now)}), {driver}",
+                operator=operator,
                 incident_id=made_id(newest["job_id"], "driver_lost", number),
                 labels=LOST_LABELS,
             )
         )
         # As the next start will record it, so that rules by label count the time since.
         evidence = {"last_seen": since.isoformat()}
-        lost_row = {"incident_id": findings[0].incident_id, "type": "driver_lost", "at": since, "operator": who}
+        lost_row = {"incident_id": findings[0].incident_id, "type": "driver_lost", "at": since, "operator": operator}
         occurrences.append({**lost_row, "labels": LOST_LABELS, "evidence": evidence})
     open_ = [row for row in facts.incidents if row.get("state") == IncidentState.OPEN.value]
     if down and not lost and ended is not None:
-        findings.append(_failed(newest, ended, open_, kinds, who, now))
+        findings.append(_failed(newest, ended, open_, kinds, operator, now))
     spent = downtime(found, occurrences, now)
     measured = tuple(Measured(rule, availability(rule, spent, occurrences, now)) for rule in limits.rules)
-    findings += [_low(one, newest, open_, kinds, who) for one in measured if one.found.low]
+    findings += [_low(one, newest, open_, kinds, operator) for one in measured if one.found.low]
     listed = {finding.incident_id for finding in findings}
     findings += [
         _incident(row)
@@ -195,17 +193,13 @@ def made_id(job_id: str, *parts: object) -> str:
 
 
 def line(found: Health, now: datetime, window: str) -> str:
-    """One line about a job.
-
-    Args:
-        now: UTC.
-    """
+    """One line about a job."""
     if found.ended is not None:
         seen = f"ended {_ago(found.ended, now)} ago"
     elif found.last_alive is not None:
         seen = f"last alive {_ago(found.last_alive, now)} ago"
     elif found.runs is None:
-        seen = "as far as is known: its driver is on another machine, and writes no heartbeat"
+        seen = "by the ledger; its driver runs on another machine and writes no heartbeat"
     else:
         seen = "without a heartbeat"
     text = f"{'ok' if found.well else 'WRONG'}  {found.job}  {found.state}, {seen}, "
@@ -213,34 +207,34 @@ def line(found: Health, now: datetime, window: str) -> str:
     return "; ".join([text, *(finding.what for finding in found.findings)])
 
 
-def _failed(newest: Row, ended: Row, open_: Iterable[Row], kinds: Registry, who: str, now: datetime) -> Finding:
+def _failed(newest: Row, ended: Row, open_: Iterable[Row], kinds: Registry, operator: str, now: datetime) -> Finding:
     failures = [row for row in open_ if row["type"] == "failure"]
     last = max(failures, key=lambda row: row["last"], default=None)
     about = "" if last is None else f": {_first(last['what'])}"
     how = "has FAILED" if ended["reason"] == "FAILED" else "was refused its last start"
     return Finding(
-        kind=Kind.FAILED,
+        kind=ProblemKind.FAILED,
         type="failure",
         severity=kinds.of("failure").severity if last is None else severity_of(last),
         what=f"the job {how}, {_ago(ended['at'], now)} ago{about}",
-        operator=who if last is None else last["operator"],
+        operator=operator if last is None else last["operator"],
         incident_id=made_id(newest["job_id"], "failed", newest["incarnation"]) if last is None else last["incident_id"],
         recorded=last is not None,
         labels={} if last is None else _labels(last),
     )
 
 
-def _low(one: Measured, newest: Row, open_: Iterable[Row], kinds: Registry, who: str) -> Finding:
+def _low(one: Measured, newest: Row, open_: Iterable[Row], kinds: Registry, operator: str) -> Finding:
     rule = one.rule
     key = (rule.type, rule.fingerprint)
     known = next((row for row in open_ if (row["type"], row["fingerprint"]) == key), None)
     made = made_id(newest["job_id"], rule.type, rule.fingerprint)
     return Finding(
-        kind=Kind.UNAVAILABLE,
+        kind=ProblemKind.UNAVAILABLE,
         type=rule.type,
         severity=kinds.of(rule.type).severity,
         what=f"available for {one.found.share:.4%} of the time, down for {one.found.down:,.0f} s: {rule.name}",
-        operator=who,
+        operator=operator,
         incident_id=made if known is None else known["incident_id"],
         recorded=known is not None,
         labels={name: ",".join(values) for name, values in rule.labels.items()},
@@ -252,7 +246,7 @@ def _incident(row: Row) -> Finding:
     severity = severity_of(row)
     about = f"{row['operator']}: {_first(row['what'])}"
     return Finding(
-        kind=Kind.INCIDENT,
+        kind=ProblemKind.INCIDENT,
         type=row["type"],
         severity=severity,
         what=f"{row['incident_id'][:8]} {severity.value} {row['type']}, {about}",

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
+from spark_ext.incidents.registry import AlertRule
 from spark_ext.views.incidents import query_of
 from spark_ext.views.timeline import DOWN, JOB, STOPPED, Interval, Span, Timeline
 
@@ -43,7 +44,7 @@ UNKNOWN: Final = ""
 
 
 @dataclass(frozen=True)
-class Piece:
+class Period:
     """A period in which the job, or one query, was in one state."""
 
     operator: str
@@ -69,9 +70,9 @@ class Piece:
 class Downtime:
     """Where the time of a job went."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Period, ...]
     """Of the job, in order, without gaps and overlaps, from its first start on."""
-    queries: tuple[Piece, ...]
+    queries: tuple[Period, ...]
     """Of its queries, while a driver ran."""
 
     @property
@@ -111,40 +112,40 @@ def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: da
         now: UTC; until then counts what has not ended.
     """
     failures = sorted((row for row in incidents if row["type"] in BEGIN), key=lambda row: row["at"])
-    pieces: list[Piece] = []
-    by_query: dict[str, list[Piece]] = defaultdict(list)
+    pieces: list[Period] = []
+    by_query: dict[str, list[Period]] = defaultdict(list)
     of_query: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in failures:
         of_query[query_of(row)].append(row)
     for span in timeline.spans:
         pieces += _job(span, now)
         pieces += [
-            Piece(JOB, gap.state, gap.since, gap.until or now) for gap in timeline.gaps if gap.since == span.until
+            Period(JOB, gap.state, gap.since, gap.until or now) for gap in timeline.gaps if gap.since == span.until
         ]
         for part in span.intervals:
             if part.operator != JOB:
-                own = Piece(part.operator, part.state, part.since, part.until or now, part.incident or UNKNOWN)
+                own = Period(part.operator, part.state, part.since, part.until or now, part.incident or UNKNOWN)
                 by_query[part.operator].append(own)
     queries = [piece for query, own in sorted(by_query.items()) for piece in blamed(own, of_query[query])]
     return Downtime(tuple(blamed(_contiguous(pieces), failures)), tuple(queries))
 
 
-def _job(span: Span, now: datetime) -> list[Piece]:
+def _job(span: Span, now: datetime) -> list[Period]:
     """The states of the job while one driver ran, from its start to its end."""
     end = span.until or now
     own: list[Interval] = [part for part in span.of(JOB) if part.since < end]
     states = [(span.since, CREATED, UNKNOWN), *((part.since, part.state, part.incident or UNKNOWN) for part in own)]
     bounds = [*(since for since, _, _ in states), end]
     return [
-        Piece(JOB, state, since, until, incident)
+        Period(JOB, state, since, until, incident)
         for (_, state, incident), (since, until) in zip(states, pairwise(bounds), strict=True)
         if since < until
     ]
 
 
-def _contiguous(pieces: Iterable[Piece]) -> list[Piece]:
+def _contiguous(pieces: Iterable[Period]) -> list[Period]:
     """In order, each from where the one before it ends. Clocks of two drivers may differ, and a takeover overlaps."""
-    found: list[Piece] = []
+    found: list[Period] = []
     for piece in sorted(pieces, key=lambda piece: (piece.since, piece.until)):
         since = found[-1].until if found else piece.since
         if piece.until > since:
@@ -152,7 +153,7 @@ def _contiguous(pieces: Iterable[Piece]) -> list[Piece]:
     return found
 
 
-def blamed(pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]], before: str = UNKNOWN) -> list[Piece]:
+def blamed(pieces: Sequence[Period], failures: Sequence[Mapping[str, Any]], before: str = UNKNOWN) -> list[Period]:
     """The pieces with the incident of each one that is downtime.
 
     What is being recovered from is blamed until the job runs again; a failure during recovery is to blame from then on.
@@ -162,7 +163,7 @@ def blamed(pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]], befor
         failures: incidents of the types `BEGIN`, in order.
         before: the incident that is to blame for what came before the pieces, if that was downtime.
     """
-    found: list[Piece] = []
+    found: list[Period] = []
     to_blame, started = before, None
     for piece in pieces:
         if piece.state == CREATED:
@@ -207,3 +208,44 @@ def _summed(given: Iterable[tuple[str, float]]) -> dict[str, float]:
     for name, seconds in given:
         found[name] += seconds
     return dict(found)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """What a rule finds."""
+
+    share: float
+    """Availability of the job in the period, counting only downtime with the rule's labels: 0 to 1."""
+    down: float
+    """Downtime with these labels, s."""
+    low: bool
+    """Whether the share is below that of the rule."""
+
+
+def availability(
+    rule: AlertRule, found: Downtime, incidents: Sequence[Mapping[str, Any]], now: datetime
+) -> Availability:
+    """Evaluate a rule.
+
+    Time in which the job did not exist does not count. Downtime that belongs to no incident counts for a rule without
+    labels alone.
+
+    Args:
+        now: the end of the period, UTC.
+    """
+    since = now - timedelta(milliseconds=rule.over)
+    labels = {row["incident_id"]: row["labels"] or {} for row in incidents}
+    whole = down = 0.0
+    for piece in found.pieces:
+        seconds = (min(piece.until, now) - max(piece.since, since)).total_seconds()
+        if seconds <= 0:
+            continue
+        whole += seconds
+        if piece.down and _has(labels.get(piece.incident, {}), rule.labels):
+            down += seconds
+    share = 1.0 if whole == 0.0 else 1.0 - down / whole
+    return Availability(share, down, share < rule.below)
+
+
+def _has(labels: Mapping[str, Any], wanted: Mapping[str, Sequence[str]]) -> bool:
+    return all(str(labels.get(name)) in values for name, values in wanted.items())

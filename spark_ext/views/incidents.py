@@ -74,7 +74,7 @@ def merged(rows: Iterable[Incident], standing: Mapping[str, Standing]) -> list[d
     """The incidents of a job, each once, oldest first.
 
     An incident that has happened more than once has the time of the first, and everything else of the last. It has
-    further fields: `last`, when it has happened last as far as rows say; `state`, OPEN or RESOLVED, and None if nothing
+    further fields: `last`, the time of its last recorded occurrence; `state`, OPEN or RESOLVED, and None if nothing
     is known; `state_since`; `cause`; and `count`.
     """
     first: dict[str, datetime] = {}

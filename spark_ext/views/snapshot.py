@@ -42,7 +42,7 @@ class LatencySnapshot:
     at: datetime
     """When that was committed."""
     hops: tuple[tuple[str, int], ...]
-    """The queries on the way, the last of which is this one, each with the time from the source to its commit, ms."""
+    """The queries on the way, this one last, each with the time from the source to its commit, ms."""
     way: tuple[str, ...]
     """Uids of the sources by which exchanges were read on the way."""
     markers: int
@@ -84,7 +84,7 @@ class QuerySnapshot:
     epochs: int = 0
     """Committed in this run; read from a ledger: in all runs whose history it still keeps."""
     last_epoch: int | None = None
-    """Number of the newest committed epoch, over all runs; None: there is none."""
+    """Number of the newest committed epoch, over all runs; None before the first one."""
     last_epoch_ms: int | None = None
     """Duration of the newest epoch, ms; None: unknown."""
     parts_ms: Mapping[str, int] | None = None
@@ -109,14 +109,14 @@ class QuerySnapshot:
     lag_at: datetime | None = None
     """When that was so: the time of the oldest figure in it; None: unknown."""
     watermark: datetime | None = None
-    """Of the newest epoch; None: there is none, or it is at the end of time."""
+    """Watermark of the newest epoch; None without one, and at the end of time."""
     newest_row: datetime | None = None
-    """The greatest event time among its rows, as far as Spark knows; None: it has no watermark."""
+    """The greatest event time among its rows, as Spark reports it; None without a watermark."""
     phase: str = ""
     """What Spark is busy with before the first epoch of this run: `starting workers`, `planning`; "" afterwards. Also
     `paused`, at the request of a control event."""
     sources: tuple[SourceSnapshot, ...] = ()
-    """Its channel sources. A ledger knows those of which a channel has finished."""
+    """Its channel sources. Read from a ledger: those with a finished channel."""
     latencies: tuple[LatencySnapshot, ...] = ()
     """From sources to its commits, if the setting `latency` has them measured. A ledger has those of some
     seconds ago."""

@@ -18,9 +18,8 @@ from spark_ext.ledger.heartbeat import is_silent
 from spark_ext.ledger.schema import JobRow
 from spark_ext.model.lifecycle import State
 from spark_ext.views.page.facts import Facts, FactsReader
-from spark_ext.views.page.figures import NONE, counts_of, figures_of
+from spark_ext.views.page.figures import NONE, counts_of, figures_of, query_lag, said_of
 from spark_ext.views.page.history import timeline_of
-from spark_ext.views.page.lag import query_lag, said_of
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
 from spark_ext.views.timeline import JOB
 from spark_ext.views.timeline_view import DisplayTimeline
@@ -126,28 +125,19 @@ def open_ledger(
 
 
 def read_status(state: str, storage_options: Mapping[str, str] | None = None, *, incidents: int = 5) -> JobStatus:
-    """Read a job's status.
-
-    Args:
-        incidents: how many of the newest to return.
-    """
+    """Read a job's status."""
     damage: list[str] = []
-    facts = FactsReader(open_ledger(state, storage_options, damage), damage).look()
+    facts = FactsReader(open_ledger(state, storage_options, damage), damage).read()
     return replace(status_from(facts, incidents=incidents), damage=tuple(damage))
 
 
 def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
     """Like `read_status`, of a ledger with at least one start."""
-    return status_from(FactsReader(ledger).look(), incidents=incidents)
+    return status_from(FactsReader(ledger).read(), incidents=incidents)
 
 
 def status_from(facts: Facts, *, incidents: int = 5) -> JobStatus:
-    """The status by what was read of a ledger, of which only what is new has to be read again. Pure, but for the time.
-
-    Args:
-        facts: of a job that was started at least once.
-        incidents: how many of the newest to return.
-    """
+    """The status from the facts of a ledger, which are read incrementally. Pure, except for the time."""
     newest = max((row for row in facts.jobs if row["event"] == "started"), key=lambda row: int(row["incarnation"]))
     number = newest["incarnation"]
     ended = next((row["at"] for row in facts.jobs if row["event"] == "ended" and row["incarnation"] == number), None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from spark_ext.views.snapshot import QuerySnapshot
 
 
@@ -72,8 +74,14 @@ def lag_text(rows: int | None, age: float | None) -> str:
     return f"{rows:,}" if age is None or age <= STALE_S else f"{rows:,}, {ago(age)} ago"
 
 
+def lag_of(query: QuerySnapshot, now: datetime) -> str:
+    """How far a query is behind."""
+    age = None if query.state.ended or query.lag_at is None else (now - query.lag_at).total_seconds()
+    return lag_text(query.lag_rows, age)
+
+
 def ago(seconds: float) -> str:
-    """A time of which the fractions of a second do not matter: `40 s`, `1:02 min`, `1:00:05`."""
+    """A duration without fractions of a second: `40 s`, `1:02 min`, `1:00:05`."""
     return f"{seconds:.0f} s" if seconds < 59.5 else duration(seconds)
 
 

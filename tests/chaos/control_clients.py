@@ -207,11 +207,12 @@ class Client:
         return self._keyed("broadcast", self._chance.choice(EVERYWHERE), value)
 
     def _driver(self) -> Request:
-        kind = self._chance.choice(("checkpoint", "stack_dump", "log_level", "checkpoint_config", "savepoint"))
+        kind = self._chance.choice(("checkpoint", "dump", "log_level", "checkpoint_config", "savepoint"))
         values: dict[str, Any] = {
             "log_level": {"level": self._chance.choice(("INFO", "WARN")), "logger": "spark_ext.chaos"},
             "checkpoint_config": {"checkpoint_interval": self._chance.choice((500, 1_000))},
             "savepoint": {"path": str(self._folder / self._value())},
+            "dump": {"scope": "driver"},
         }
         return self._keyed(kind, "job", values.get(kind))
 

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentRow, JobRow
-from spark_ext.views.downtime import Downtime, Piece, downtime
+from spark_ext.views.downtime import Downtime, Period, downtime
 from spark_ext.views.recorded import beats_of, rows_of
 from spark_ext.views.timeline import timeline
 from tests.support.cheap_jvm import forking
@@ -197,7 +197,7 @@ def problems(found: Downtime, types: dict[str, str], injected: list[Injected]) -
         out.append(f"the states add up to {sum(found.by_state().values()):.1f} s of {whole:.1f} s")
     downs = [piece for piece in found.pieces if piece.down]
     out += [f"{_words(piece)} belongs to no incident" for piece in downs if piece.incident not in types]
-    by_injection: dict[float, list[Piece]] = {one.since: [] for one in injected}
+    by_injection: dict[float, list[Period]] = {one.since: [] for one in injected}
     for piece in downs:
         before = [one for one in injected if one.since - SLACK / 2 <= piece.since.timestamp() < one.until]
         if before:
@@ -223,7 +223,7 @@ def _clock(at: float) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}"
 
 
-def _words(piece: Piece) -> str:
+def _words(piece: Period) -> str:
     return f"{piece.state} since {piece.since:%H:%M:%S} for {piece.seconds:.1f} s"
 
 

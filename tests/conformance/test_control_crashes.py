@@ -265,7 +265,7 @@ def test_e10_after_a_crash_what_stands_holds_and_requests_that_were_not_done_hav
         job.over(limit, pause)
         os.kill(run.pid, signal.SIGSTOP)
         lost = [job.send("checkpoint"), job.send("savepoint", value={"path": str(tmp_path / "sp")})]
-        lost += [job.send("stack_dump"), job.send("restart", "query:q")]
+        lost += [job.send("dump", value={"scope": "driver"}), job.send("restart", "query:q")]
         later = job.set("later", 1)
         ends = job.send(last)
         os.kill(run.pid, signal.SIGKILL)

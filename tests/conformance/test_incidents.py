@@ -76,7 +76,7 @@ def test_l10_a_listener_of_the_configuration_receives_incidents_of_a_type_of_the
 def test_l10_a_type_that_is_not_declared_is_refused_by_name(lab: JobHarness) -> None:
     file = configured(lab.folder, "refused")
     job = lab.job(lab.source(counts="10"), incidents=file)
-    with pytest.raises(ConfigurationError, match="'late_price' is no type of incident") as refused:
+    with pytest.raises(ConfigurationError, match="unknown incident type 'late_price'") as refused:
         job.report_incident("late_price", "prices are late")
     assert "declared are: late_prices, manual" in refused.value.do
     with pytest.raises(ConfigurationError, match="the job has no query 'x'"):

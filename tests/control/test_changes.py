@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.control.changes import MARGIN, Changes
-from spark_ext.control.history import History
+from spark_ext.control.history import MARGIN, Changes, History
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, ControlRefused, Request
 from spark_ext.ledger import Ledger

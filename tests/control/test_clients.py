@@ -161,12 +161,12 @@ def test_a_stream_is_continued_when_the_server_has_been_started_again(
     local.send(set_key(1))
     until(lambda: seen == [1], "the first event")
     server.stop()
-    until(lambda: "waiting until it can be" in caplog.text, "a warning")
+    until(lambda: "will retry" in caplog.text, "a warning")
     local.send(set_key(2))
     with ControlServer(state.path, tokens=file, port=port):
         reader.join(30)
     assert seen[-1] == 2 and set(seen) == {1, 2}
-    assert [record.levelname for record in caplog.records if "reached" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "reach" in record.message] == ["WARNING"]
 
 
 def test_errors_of_the_server_are_errors_of_this_package(state: State) -> None:

@@ -110,10 +110,10 @@ class TestHistory:
         history = History(Ledger(state.path))
         (first,) = accept(state, set_key(1))
         assert [one.event_id for one in history.page().events] == [first.event_id]
-        seen = history.look()
-        assert history.look() == seen
+        seen = history.poll()
+        assert history.poll() == seen
         state.step(first, "applied", "q", 3)
-        assert history.look() != seen
+        assert history.poll() != seen
         found = history.event(first.event_id)
         assert found is not None and (found.status, found.applied) == ("applied", {"q": 3})
 

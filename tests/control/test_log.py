@@ -12,7 +12,7 @@ from spark_ext import masking
 from spark_ext.control import log as log_module
 from spark_ext.control import service as service_module
 from spark_ext.control.job_events import refusals, takes_back
-from spark_ext.control.log import LOOKS, ControlLog
+from spark_ext.control.log import POLLS, ControlLog
 from spark_ext.control.requests import Accepted, ControlRefused, Request
 from spark_ext.control.service import ControlService
 from spark_ext.ledger import Ledger
@@ -103,6 +103,7 @@ def test_a_configuration_that_becomes_too_large_is_refused_and_replaced_values_d
 
 
 def test_a_look_ends_while_others_add_events_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start ends, too, if reading the table takes longer than others take to add to it."""
     path = State(tmp_path).path
     other, slow = ControlLog(Ledger(path)), ControlLog(Ledger(path))
     other.accept([Request("set_config", value={"key": "first", "value": 1})])
@@ -116,15 +117,16 @@ def test_a_look_ends_while_others_add_events_all_the_time(tmp_path: Path, monkey
 
     monkeypatch.setattr(slow._table, "rows", rows)
     found = slow.configuration()
-    assert len(reads) == LOOKS and {"first", "key1"} <= found.user().keys()
+    assert len(reads) == POLLS and {"first", "key1"} <= found.user().keys()
     assert [where[0][2] for where in reads] == sorted({where[0][2] for where in reads}), "each reads what is new"
     monkeypatch.setattr(slow._table, "rows", read)
     (last,) = slow.accept([Request("pause")])
-    assert isinstance(last, Accepted) and last.event.sequence == LOOKS + 2
+    assert isinstance(last, Accepted) and last.event.sequence == POLLS + 2
     assert slow.configuration().user() == other.configuration().user()
 
 
 def test_acceptors_keep_the_table_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only a driver: otherwise each commit is a further file for every reader, and for the next start."""
     monkeypatch.setattr(service_module, "COMPACT_EVERY", 4)
     monkeypatch.setattr(log_module, "SMALL_FILES", 4)
     path = State(tmp_path).path

@@ -39,31 +39,19 @@ def test_each_command_has_a_section() -> None:
 
 
 def test_the_commands_of_control() -> None:
-    listed = first_cells("`spark-ext control STATE|URL COMMAND`")[0]
-    assert [cell.split()[0] for cell in listed] == sorted(CONTROL.commands, key=[c.split()[0] for c in listed].index)
-    for cell in listed:
+    """Those that send a kind are generated: see `tests/tools/test_pages.py`."""
+    section = "`spark-ext control STATE|URL COMMAND`"
+    sent, others, send, reach = first_cells(section)
+    assert [cell.split()[0] for cell in [*sent, *others]] == list(CONTROL.commands)
+    assert [[cell.split()[0] for cell in cells] for cells in (send, reach)] == [list(SEND), list(REACH)]
+    text = PAGE.split(f"## {section}")[1].split("\n## ")[0]
+    for cell in others:
         name, *given = cell.split()
-        found = arguments(CONTROL.commands[name])
-        assert [word.startswith("[") for word in given] == [not one.required for one in found], cell
-
-
-def test_the_options_of_control() -> None:
-    _, send, reach = first_cells("`spark-ext control STATE|URL COMMAND`")
-    assert [cell.split()[0] for cell in send] == list(SEND)
-    assert [cell.split()[0] for cell in reach] == list(REACH)
-    text = PAGE.split("## `spark-ext control")[1].split("\n## ")[0]
-    for name, command in CONTROL.commands.items():
-        assert options(command) >= set(REACH), name
-        own = options(command) - set(REACH) - set(SEND)
-        if name not in ("events", "event", "config", "kinds"):
-            assert options(command) >= set(SEND), name
+        command = CONTROL.commands[name]
+        assert [word.startswith("[") for word in given] == [not one.required for one in arguments(command)], cell
         row = next(row for row in text.splitlines() if re.match(rf"\| `{name}[ `]", row))
         named = set(re.findall(r"`(--[a-z-]+)", row))
-        if name == "send":
-            own -= {"--yes"}  # as for seek
-        if name == "broadcast" or name == "unset":
-            own -= {"--target"}  # as for set
-        assert own - {"--wait", "--timeout"} == named - {"--wait"}, name
+        assert options(command) - {*REACH, *SEND, "--yes"} == named - {"--wait"}, name
 
 
 def test_the_options_of_serve() -> None:

@@ -19,7 +19,7 @@ from spark_ext.server.limits import Limits
 from spark_ext.server.served import ServedJob, ServedJobs
 from spark_ext.sources.runtime import rates
 from spark_ext.sources.runtime.directives import MOST_BROADCASTS
-from spark_ext.steering.commands import Commands
+from spark_ext.steering.control import Control
 from tests.support import pages
 
 PAGE = pages.read("control")
@@ -55,12 +55,12 @@ def test_a_row_is_that_of_the_code(kind: Kind) -> None:
     assert kind.lifts == ("without a value:" in value)
     assert way == str(kind.where)
     assert who.startswith("made by the job itself") == (not kind.public)
-    assert kind.while_running == (kind.name in ("checkpoint", "savepoint", "stop", "restart", "stack_dump", "dump"))
+    assert kind.while_running == (kind.name in ("checkpoint", "savepoint", "stop", "restart", "dump"))
 
 
 def test_every_kind_for_everybody_has_a_method() -> None:
     names = {"trigger_interval": "interval", "set_config": "set", "config_schema": "schema"}
-    assert all(hasattr(Commands, names.get(kind.name, kind.name)) for kind in BUILT_IN if kind.public)
+    assert all(hasattr(Control, names.get(kind.name, kind.name)) for kind in BUILT_IN if kind.public)
 
 
 def test_every_status_of_an_event_is_explained() -> None:

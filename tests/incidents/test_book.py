@@ -8,7 +8,7 @@ from datetime import timedelta
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from spark_ext.incidents.book import COUNT_EVERY, EACH_UPTO, MOST_ALIKE, MOST_RESOLVED, OTHER, Book, Entry
+from spark_ext.incidents.book import COUNT_EVERY, EACH_UPTO, MOST_ALIKE, MOST_RESOLVED, OTHER, Book, IncidentEntry
 from spark_ext.incidents.types import IncidentChange
 from tests.incidents.made import OPEN, RESOLVED, at, incident, registry
 
@@ -201,16 +201,16 @@ def test_old_ones_that_are_resolved_are_forgotten() -> None:
 
 
 def test_each_start_says_once_what_it_finds_again() -> None:
-    book = Book(registry(), [Entry(incident("a"), OPEN, 3, inherited=True)])
+    book = Book(registry(), [IncidentEntry(incident("a"), OPEN, 3, inherited=True)])
     assert [book.occurred(incident(str(n), n)).notable for n in (1, 2, 3)] == [True, False, False]
     assert book.open()[0].count == 6
 
 
 def test_inherited_ones_are_open_counted_and_adopted() -> None:
     left = [
-        Entry(incident("a", query="old"), OPEN, 3),
-        Entry(incident("b", query="gone"), OPEN),
-        Entry(incident("c"), OPEN),
+        IncidentEntry(incident("a", query="old"), OPEN, 3),
+        IncidentEntry(incident("b", query="gone"), OPEN),
+        IncidentEntry(incident("c"), OPEN),
     ]
     book = Book(registry(), left)
     (gone,) = book.adopt({"a": "new", "b": None, "unknown": "x"}, "it was reset", at(9))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from spark_ext.incidents.damping import Damper
+from spark_ext.incidents.dispatch import Damper
 from spark_ext.incidents.types import IncidentChange, IncidentState
 from tests.incidents.made import OPEN, RESOLVED, change
 

@@ -126,7 +126,7 @@ def test_one_that_hangs_delays_no_other_and_is_named_once(
         assert stuck.got == [] and late.figures.dropped == 8
         dispatcher.close(0.05)
     lines = [record.getMessage() for record in caplog.records]
-    assert sum("has not returned within 0.02 s" in line for line in lines) == 1
+    assert sum("did not return within 0.02 s" in line for line in lines) == 1
     assert sum("its queue of 2 changes is full" in line for line in lines) == 1
     assert sum("'stuck' was notified of 0 changes; 10 were dropped" in line for line in lines) == 1
     # It comes back when the job has ended: nothing more is given to it.

@@ -69,7 +69,7 @@ def test_types_of_ones_own_come_beside_the_shipped_ones() -> None:
 
 
 def test_one_that_is_not_declared_is_refused_by_name() -> None:
-    with pytest.raises(ConfigurationError, match="'lat' is no type of incident") as refused:
+    with pytest.raises(ConfigurationError, match="unknown incident type 'lat'") as refused:
         registry().refuse_undeclared("lat", "job 'j'")
     assert "shop.yaml" in refused.value.do and "late" in refused.value.do
     with pytest.raises(ConfigurationError, match="'failure' is a type of incident that spark-ext itself reports"):
@@ -91,9 +91,9 @@ TYPE = "types:\n  - {name: late, severity: ERROR, description: Late.}\n"
         ("types:\n  - name: late\n    severity: BAD\n    description: x", 3, "severity"),
         ("types:\n  - name: Late\n    severity: INFO\n    description: x", 2, "name"),
         ("types:\n  - name: late\n    severity: INFO\n    description: x\n    window: soon", 5, "window"),
-        (TYPE + "  - {name: late, severity: INFO, description: x}", 1, "two types 'late'"),
+        (TYPE + "  - {name: late, severity: INFO, description: x}", 1, "duplicate type 'late'"),
         (TYPE + "  - {name: failure, severity: INFO, description: x}", 3, "'failure' is one of spark-ext's own"),
-        (TYPE + "listeners:\n  - use: log\n    types: [lat]", 5, "there is no type 'lat'"),
+        (TYPE + "listeners:\n  - use: log\n    types: [lat]", 5, "unknown type 'lat'"),
         (TYPE + "listeners:\n  - use: log\n    severity: LOUD", 5, "severity"),
         (TYPE + "listeners:\n  - use: log\n    queue: 0", 5, "queue"),
         (TYPE + "listeners:\n  - use: log\n    options:\n      logger: ${NO_SUCH_VARIABLE}", 6, "NO_SUCH_VARIABLE"),
@@ -143,7 +143,7 @@ def test_options_come_from_the_environment_and_secrets_are_masked(monkeypatch: p
 @pytest.mark.parametrize(
     ("entry", "line", "says"),
     [
-        ("use: nosuch", 2, "there is no listener 'nosuch'"),
+        ("use: nosuch", 2, "unknown listener 'nosuch'"),
         ("use: 'no.such.module:Listener'", 2, "ModuleNotFoundError"),
         ("use: 'tests.incidents.made:Nothing'", 2, "has no attribute 'Nothing'"),
         ("use: 'builtins:object'", 2, "it has no method 'changed'"),

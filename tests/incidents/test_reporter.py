@@ -9,14 +9,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from spark_ext.incidents.book import Noted
+from spark_ext.incidents.book import RecordedOccurrence
 from spark_ext.incidents.reporter import Incidents
 from spark_ext.incidents.types import IncidentChange
 from tests.incidents.made import OPEN, RESOLVED, at, registry
 
 
 def test_it_works_without_a_job_and_without_a_ledger() -> None:
-    noted: list[tuple[Noted, Any]] = []
+    noted: list[tuple[RecordedOccurrence, Any]] = []
     changes: list[IncidentChange] = []
     ids = iter(["a", "b", "c"])
     incidents = Incidents(

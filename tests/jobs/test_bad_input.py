@@ -88,9 +88,9 @@ def test_a_uid_that_is_missing_or_stands_for_two(lab: JobHarness) -> None:
 
 
 def test_an_unknown_option(lab: JobHarness) -> None:
-    with refused(ConfigurationError, "numbers in", "no option 'count'; did you mean 'counts'?"):
+    with refused(ConfigurationError, "numbers in", "unknown option 'count'; did you mean 'counts'?"):
         lab.source(count="10")
-    with refused(ConfigurationError, "folder q-out", "no option 'fail_commit'; did you mean 'fail_commits'?"):
+    with refused(ConfigurationError, "folder q-out", "unknown option 'fail_commit'; did you mean 'fail_commits'?"):
         lab.job(lab.source(counts="10"), sink_fail_commit=1)
     with refused(ConfigurationError, "job 'lab'", "setting 'intervall'", "interval"):
         lab.job(lab.source(counts="10"), intervall="1 s")

@@ -61,7 +61,7 @@ class Actions:
             raise ConfigurationError("it is not below a root")
         return folder
 
-    def stack_dump(self, event_id: str) -> str:
+    def dump_driver(self, event_id: str) -> str:
         return f"/stacks/{event_id}"
 
     def dump(self, event_id: str, *, heap: bool) -> str:
@@ -238,7 +238,7 @@ def test_an_ended_source_rejects(desks: Any) -> None:
 
 def test_requests_fail_with_their_driver_and_a_stop_holds(desks: Any) -> None:
     first = desks()
-    lost = [first.send("checkpoint"), first.send("savepoint", value={"path": "/x"}), first.send("stack_dump")]
+    lost = [first.send("checkpoint"), first.send("savepoint", value={"path": "/x"}), first.send("dump", value={})]
     stop = first.send("stop")
     second = desks()
     for event in lost:
@@ -287,11 +287,13 @@ def test_a_dump_that_takes_long_delays_no_other_order(desks: Any) -> None:
     desk = desks()
     desk.actions.dumped.clear()
     dump = desk.send("dump", value={"heap": True})
-    stacks = desk.send("stack_dump")
+    stacks = desk.send("dump", value={"scope": "driver"})
     desk.comes(stacks, ("applied", "", None), ("acknowledged", "", None))
     desk.comes(dump, ("applied", "", None))
     desk.actions.dumped.set()
     desk.comes(dump, ("applied", "", None), ("acknowledged", "", None))
+    plain = desk.send("dump", value={})
+    desk.comes(plain, ("applied", "", None), ("acknowledged", "", None))
     rows = desk.ledger.table(ControlTransitionRow).rows([("event_id", "=", dump.event_id)])
     assert max(rows, key=lambda row: row.at).result == {"path": f"/dumps/{dump.event_id}/heap"}
 

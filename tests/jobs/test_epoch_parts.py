@@ -19,7 +19,8 @@ from spark_ext.model.offsets import Position
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.views.page.document import page
 from spark_ext.views.page.facts import FactsReader
-from spark_ext.views.page.top import mostly, top_rows
+from spark_ext.views.page.top import top_rows
+from spark_ext.views.terminal import mostly
 from tests.support.incident_listener import GOT
 from tests.support.waiting import until
 
@@ -115,7 +116,7 @@ def test_a_slow_function_is_user_code(lab: Lab) -> None:
     assert parts["user_code"] > parts["reading"] > 0 == parts["state"]
     query = result.query("q")
     assert query.parts_ms == in_order(lab.epochs()[-1].parts_ms)
-    shown = page(FactsReader(Ledger(str(lab.folder / "state"))).look(), result.ended)
+    shown = page(FactsReader(Ledger(str(lab.folder / "state"))).read(), result.ended)
     (row,) = top_rows(shown)
     assert row["parts_ms"] == lab.epochs()[-1].parts_ms
     assert mostly({**row["parts_ms"], "commit": 0}).startswith("user code ")

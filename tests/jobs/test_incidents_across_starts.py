@@ -18,8 +18,7 @@ from spark_ext.ledger.incidents import standings
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import IncidentChangeRow, IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
-from spark_ext.observing.job_incidents import JobIncidents
-from spark_ext.observing.lost_driver import record_lost_driver
+from spark_ext.observing.job_incidents import JobIncidents, record_lost_driver
 from tests.incidents.made import OPEN
 from tests.ledger.rows import definition
 

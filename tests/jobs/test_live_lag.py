@@ -112,7 +112,7 @@ def test_the_lag_grows_in_a_long_epoch_and_while_a_query_is_paused(lab: Lab) -> 
         reader = FactsReader(Ledger(job.state_directory))
 
         def on_the_page() -> Any:
-            (shown,) = page(reader.look(), datetime.now(timezone.utc))["queries"]
+            (shown,) = page(reader.read(), datetime.now(timezone.utc))["queries"]
             return shown["lag"]["rows"] == 995 and [name for name, _, _ in shown["lag"]["sources"]] == ["in"]
 
         until(on_the_page, "the heartbeat has it, and the ledger has no epoch")

@@ -14,7 +14,7 @@ from spark_ext.ledger.identity import Incarnation
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
-from spark_ext.observing.lost_driver import record_lost_driver
+from spark_ext.observing.job_incidents import record_lost_driver
 from spark_ext.testing.waiting import until
 from spark_ext.views import status
 

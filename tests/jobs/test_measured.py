@@ -30,7 +30,7 @@ from spark_ext.ledger.schema import (
     FinishedRow,
     IncidentRow,
 )
-from spark_ext.metrics import endpoint, otel_setup
+from spark_ext.metrics import exporters, otel_setup
 from spark_ext.metrics.catalogue import BY_NAME
 from spark_ext.model.lifecycle import State
 from spark_ext.views.downtime import downtime
@@ -168,7 +168,7 @@ def seen(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFactor
         yield Seen(folder / "state", port, during, by_rest, after, spans, otel, spark_names, threads, scraped(port))
     finally:
         spark.conf.set("spark.sql.streaming.metricsEnabled", str(before))
-        endpoint.close_all()
+        exporters.close_all()
         patch.undo()
 
 
@@ -290,7 +290,7 @@ def test_a_second_start_begins_at_zero_and_replaces_the_first(seen: Seen) -> Non
 
 def test_a_port_in_use_refuses_the_start_before_it_takes_a_number(spark: SparkSession, tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    taken = endpoint.Endpoint("127.0.0.1", port)
+    taken = exporters.Endpoint("127.0.0.1", port)
     try:
         job = sx.Job(spark, "lab", state=tmp_path / "state", metrics_port=port)
         rows = spark.readStream.format("datagen").option("uid", "in").option("rows", 1).load()

@@ -34,7 +34,7 @@ def test_each_job_of_a_driver_has_a_server_until_its_run_ends(tmp_path: Path, mo
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        with pytest.raises(ConfigurationError, match="no valid bearer token"):
+        with pytest.raises(ConfigurationError, match="invalid bearer token"):
             sx.Control(second.url, first.token).events()
         assert first.running
         done.set()

@@ -8,7 +8,7 @@ import pytest
 
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.incidents.reporter import Incidents
-from spark_ext.views.live import LastIncident
+from spark_ext.views.notebook import LastIncident
 from spark_ext.views.plot.job import figure_of
 from tests.support.page_states import shop
 

@@ -10,7 +10,7 @@ import pytest
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.jobs.widget import LAST_LOOKS, JobWidget
 from spark_ext.model.lifecycle import State
-from spark_ext.views.live import LastIncident
+from spark_ext.views.notebook import LastIncident
 from spark_ext.views.snapshot import JobSnapshot
 from tests.support.snapshots import job, query
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from spark_ext.metrics.catalogue import BY_NAME, LABELS, Kind, Metric
+from spark_ext.metrics.catalogue import BY_NAME, LABELS, Metric, MetricKind
 
 DASHBOARD = json.loads(files("spark_ext.conf").joinpath("grafana-dashboard.json").read_text())
 RULES = [
@@ -43,10 +43,10 @@ def metric_of(name: str) -> tuple[Metric, str]:
     for suffix in ("_bucket", "_sum", "_count"):
         if name not in BY_NAME and name.endswith(suffix):
             metric = BY_NAME[name.removesuffix(suffix)]
-            assert metric.kind is Kind.HISTOGRAM, name
+            assert metric.kind is MetricKind.HISTOGRAM, name
             return metric, suffix
     assert name in BY_NAME, f"there is no metric {name}"
-    assert BY_NAME[name].kind is not Kind.HISTOGRAM, f"{name} has no series of its own"
+    assert BY_NAME[name].kind is not MetricKind.HISTOGRAM, f"{name} has no series of its own"
     return BY_NAME[name], ""
 
 
@@ -93,7 +93,7 @@ def is_scalar(node: Any) -> bool:
 
 def check_selector(node: Any, within: str) -> set[str]:
     metric, part = metric_of(node.name)
-    counts = metric.kind is Kind.COUNTER or bool(part)
+    counts = metric.kind is MetricKind.COUNTER or bool(part)
     assert not (within in OF_COUNTERS and not counts), f"{within}({node.name}): it is a gauge"
     assert not (within in OF_GAUGES and counts), f"{within}({node.name}): it is a counter"
     for matcher in node.matchers.matchers:

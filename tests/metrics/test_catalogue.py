@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from spark_ext.metrics.catalogue import BY_NAME, CATALOGUE, LABELS, Kind, Metric
-from spark_ext.metrics.docs import BEGIN, END, metrics_markdown
+from spark_ext.metrics.catalogue import BY_NAME, CATALOGUE, LABELS, Metric, MetricKind
 
 NEVER = {"channel", "epoch", "event", "event_id", "message", "incident_id", "incarnation", "offset", "le", "instance"}
 
@@ -17,7 +15,7 @@ NEVER = {"channel", "epoch", "event", "event_id", "message", "incident_id", "inc
 @pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
 def test_a_name_says_type_and_unit(metric: Metric) -> None:
     assert re.fullmatch(r"spark_ext(_[a-z]+)+", metric.name)
-    assert metric.name.endswith("_total") is (metric.kind is Kind.COUNTER)
+    assert metric.name.endswith("_total") is (metric.kind is MetricKind.COUNTER)
     assert not re.search(r"_(count|sum|bucket|created)$", metric.name)
     assert not re.search(r"(milli|micro|nano)?(_ms|_millis|minutes|hours|bytes_kb)", metric.name)
     if metric.unit:
@@ -40,23 +38,15 @@ def test_opentelemetry_leads_to_the_same_name_in_prometheus(metric: Metric) -> N
     unit = {"s": "seconds"}.get(metric.otel_unit, "")
     assert metric.otel_unit in ("", "s") or re.fullmatch(r"\{\w+\}", metric.otel_unit)
     name += f"_{unit}" if unit and not name.endswith(f"_{unit}") else ""
-    assert name + ("_total" if metric.kind is Kind.COUNTER else "") == metric.name
+    assert name + ("_total" if metric.kind is MetricKind.COUNTER else "") == metric.name
 
 
 def test_only_histograms_have_buckets_and_these_ascend() -> None:
     for metric in CATALOGUE:
-        assert bool(metric.buckets) is (metric.kind is Kind.HISTOGRAM)
+        assert bool(metric.buckets) is (metric.kind is MetricKind.HISTOGRAM)
         assert all(low < high for low, high in pairwise(metric.buckets))
 
 
 def test_names_are_unique_and_every_label_is_used() -> None:
     assert len(BY_NAME) == len(CATALOGUE) == len({metric.otel for metric in CATALOGUE})
     assert {label for metric in CATALOGUE for label in metric.labels} == LABELS.keys()
-
-
-def test_the_page_has_the_metrics_as_they_are() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
-    assert page.count(BEGIN) == page.count(END) == 1
-    assert page.partition(BEGIN)[2].partition(END)[0].strip() == metrics_markdown().strip(), (
-        "write it anew with: python -m spark_ext.metrics.docs docs/metrics.md"
-    )

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem
 from spark_ext.metrics import otel, otel_setup
-from spark_ext.metrics.catalogue import CATALOGUE, Kind
+from spark_ext.metrics.catalogue import CATALOGUE, MetricKind
 from spark_ext.metrics.job_metrics import JobMetrics
 from spark_ext.metrics.otel import Bridge
 from spark_ext.metrics.otel_setup import Providers
@@ -74,8 +74,8 @@ def test_it_has_the_figures_of_prometheus_under_its_own_names() -> None:
         metric = next(one for one in CATALOGUE if one.otel == name)
         for point in points:
             key = name, tuple(sorted((str(label), str(value)) for label, value in point.attributes.items()))
-            seen[key] = point.count if metric.kind is Kind.HISTOGRAM else point.value
-            if metric.kind is Kind.HISTOGRAM:
+            seen[key] = point.count if metric.kind is MetricKind.HISTOGRAM else point.value
+            if metric.kind is MetricKind.HISTOGRAM:
                 assert tuple(point.explicit_bounds) == metric.buckets
     assert seen == expected and len(found) > 15
     assert bridge.wait(10)

@@ -18,10 +18,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem
-from spark_ext.metrics import endpoint, prometheus
-from spark_ext.metrics.catalogue import BY_NAME, CATALOGUE, Kind
+from spark_ext.metrics import exporters
+from spark_ext.metrics.catalogue import BY_NAME, CATALOGUE, MetricKind
 from spark_ext.metrics.downtime import Past
-from spark_ext.metrics.prometheus import Exposition
+from spark_ext.metrics.exporters import Exposition
 from tests.ledger.rows import checkpoint, epoch, flag
 from tests.metrics.jobs import live, measured, value
 from tests.metrics.rows import bad_rows, incident, state
@@ -45,9 +45,9 @@ OPEN = "application/openmetrics-text; version=1.0.0"
 
 @pytest.fixture
 def no_endpoints() -> Iterator[None]:
-    endpoint.close_all()
+    exporters.close_all()
     yield
-    endpoint.close_all()
+    exporters.close_all()
 
 
 def parsed(text: str, accept: str = "") -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -101,7 +101,7 @@ def test_each_family_is_of_the_catalogue_and_has_its_labels() -> None:
         assert family.type == metric.kind.value and family.documentation == metric.help
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(metric.labels)
-            assert ("le" in sample.labels) <= (metric.kind is Kind.HISTOGRAM)
+            assert ("le" in sample.labels) <= (metric.kind is MetricKind.HISTOGRAM)
     unseen = {metric.name for metric in CATALOGUE} - seen
     assert unseen == {
         "spark_ext_checkpoint_duration_seconds",
@@ -142,30 +142,30 @@ def scraped(port: int) -> dict[Any, float]:
 def test_jobs_share_a_port_and_a_later_run_replaces_an_earlier_one(no_endpoints: None) -> None:
     (port,) = free_ports(1)
     for metrics in (measured(epoch(0)), measured(epoch(0), job="k"), measured(epoch(0), epoch(1))):
-        endpoint.at("127.0.0.1", port, "job").show(metrics)
+        exporters.at("127.0.0.1", port, "job").show(metrics)
     found = scraped(port)
     assert found[series("spark_ext_epochs_total", job="j", query="q")] == 2
     assert found[series("spark_ext_epochs_total", job="k", query="q")] == 1
-    endpoint.at("127.0.0.1", port, "job").hide(metrics)
+    exporters.at("127.0.0.1", port, "job").hide(metrics)
     assert series("spark_ext_epochs_total", job="j", query="q") not in scraped(port)
 
 
 def test_a_port_that_is_in_use_is_refused_by_name(no_endpoints: None) -> None:
     (port,) = free_ports(1)
-    taken = endpoint.Endpoint("127.0.0.1", port)
+    taken = exporters.Endpoint("127.0.0.1", port)
     try:
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}") as refused:
-            endpoint.at("127.0.0.1", port, "job 'j', setting 'metrics_port'")
+            exporters.at("127.0.0.1", port, "job 'j', setting 'metrics_port'")
         assert "metrics_port" in refused.value.operator and "metrics_port" in refused.value.do
     finally:
         taken.close()
-    endpoint.at("127.0.0.1", port, "job")
+    exporters.at("127.0.0.1", port, "job")
 
 
 def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(EnvironmentProblem) as refused:
-        prometheus.check("job 'j', setting 'metrics_port'")
+        exporters.check("job 'j', setting 'metrics_port'")
     assert refused.value.do == "pip install 'spark-ext[metrics]', for the Python of the driver"
     assert "metrics_port" in refused.value.operator
 
@@ -174,11 +174,11 @@ def test_with_everything_off_no_optional_library_is_imported_and_no_thread_is_ma
     code = """
 import json, sys, threading
 from spark_ext.jobs import job
-from spark_ext.metrics import measuring
+from spark_ext.metrics import exporters
 from spark_ext.settings import JobSettings
 settings = JobSettings.of("j", {})
-measuring.check_measuring("j", settings)
-assert measuring.measured("j", settings) is None
+exporters.check_measuring("j", settings)
+assert exporters.measured("j", settings) is None
 threads = [one.name for one in threading.enumerate()]
 print(json.dumps([sorted({name.partition(".")[0] for name in sys.modules}), threads]))
 """

@@ -66,14 +66,14 @@ def test_dropped_reports_change_no_figure(dropped: set[int], looks: set[int], re
             if epoch not in dropped:
                 epochs.report(report(epoch))
             if epoch in looks:
-                epochs.look()
+                epochs.poll()
                 found += given_rows(epochs)
         # What Spark is asked for at last: the reports after the newest one.
         clock.now += 2
         if not epochs.readable or epochs.history.overdue():
             for epoch in range(epochs.history.reported_upto + 1, 10):
                 epochs.report(report(epoch))
-        epochs.look()
+        epochs.poll()
         clock.now += FIGURES_WITHIN + 1
         found += given_rows(epochs)
         first = 0 if readable else min([*(set(range(10)) - dropped), 0 if len(dropped) == 10 else 9])
@@ -91,9 +91,9 @@ def test_epochs_that_ran_unobserved_are_recorded_without_figures(tmp_path: Path)
     assert given_rows(epochs) == [(2, None), (3, None)]
     commit(tmp_path, 4)
     epochs.report(report(4))
-    assert epochs.look() and given_rows(epochs) == [(4, 40)]
+    assert epochs.poll() and given_rows(epochs) == [(4, 40)]
     commit(tmp_path, 5)
-    epochs.look()
+    epochs.poll()
     (row,) = epochs.rows(SHARED, everything=True)
     assert row.committed_at.timestamp() == BEGAN + 1 + 5 and row.offsets == [5]
 
@@ -104,13 +104,13 @@ def test_a_checkpoint_that_cannot_be_read_for_a_while_is_no_reason_to_stop(
     epochs = ObservedEpochs(Clock())
     epochs.begin(str(tmp_path), BEGAN, None, None)
     commit(tmp_path, 0)
-    assert epochs.look() and epochs.committed == 0
+    assert epochs.poll() and epochs.committed == 0
 
     def away(epoch: int) -> bool:
         raise OSError("away")
 
     assert epochs._log is not None
     monkeypatch.setattr(epochs._log, "is_committed", away)
-    assert not epochs.look()
+    assert not epochs.poll()
     epochs.report(report(1))
-    assert epochs.look() and epochs.committed == 1
+    assert epochs.poll() and epochs.committed == 1

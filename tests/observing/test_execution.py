@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from spark_ext.listeners.observer import WATCHING
 from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
-from spark_ext.observing.execution import observed_execution
-from spark_ext.observing.settings import WATCHING
+from spark_ext.observing.observation import observed_execution
 
 RUNNING, FAILED = Shown(State.RUNNING), Shown(State.FAILED, "KeyError", incident="i")
 

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_ext.ledger.identity import Incarnation, job_row
-from spark_ext.observing.identity import LONGEST, Assigned, Known, assigned, plain
-from spark_ext.observing.known import Memory
+from spark_ext.observing.identity import LONGEST, Assigned, Known, Memory, assigned, plain
 from spark_ext.options import UID
 
 A, B, C = (str(uuid.UUID(int=number << 96)) for number in (10, 11, 12))

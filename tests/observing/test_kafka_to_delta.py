@@ -137,5 +137,5 @@ def test_l5_kafka_to_delta_with_nothing_but_a_listener(kafka: Broker, tmp_path: 
     assert figure in scraped, [line for line in scraped.splitlines() if "rows" in line]
     # It fails in an epoch of 60 that contains the middle one; the newest report is that of the epoch before.
     assert MESSAGES / 2 <= lag(tmp_path / "metrics-half-way") <= MESSAGES / 2 + 60 and lag(tmp_path / "metrics") == 0
-    page: dict[str, Any] = json.loads(PageView(ledger).look().text)
+    page: dict[str, Any] = json.loads(PageView(ledger).poll().text)
     assert page["job"]["observed"] is True and incident.incident_id in json.dumps(page)

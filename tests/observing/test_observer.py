@@ -156,7 +156,7 @@ def test_a_query_that_fails_and_is_started_again_under_another_name(spark: Spark
         assert said.returncode == 0, said.stderr
         assert command == "report" or "prices" in said.stdout
     assert "prices" in page.read_text()
-    assert json.loads(PageView(Ledger(str(state))).look().text)["job"]["observed"] is True
+    assert json.loads(PageView(Ledger(str(state))).poll().text)["job"]["observed"] is True
     with pytest.raises(ControlRefused, match="is an Observer") as refused, LocalClient(str(state)) as client:
         client.send(Request("stop"))
     assert refused.value.refusal is Refusal.OBSERVED
@@ -273,7 +273,7 @@ def test_a_state_directory_has_one_observer_at_a_time(spark: SparkSession, tmp_p
     [
         ({"on_stall": "fail"}, "'on_stall' is that of a job: an Observer decides nothing"),
         ({"restart_attempts": 2}, "'restart_attempts' is that of a job"),
-        ({"stal_after": 2}, "there is no setting 'stal_after'"),
+        ({"stal_after": 2}, "unknown setting 'stal_after'"),
         ({"stall_after": "soon"}, "setting 'stall_after'"),
         ({"incidents": "missing.yaml"}, "missing.yaml"),
         ({"name": "a b"}, "cannot be the name of an Observer"),

@@ -15,7 +15,7 @@ from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.identity import OBSERVER
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import ControlEventRow, ExecutionStateRow
-from spark_ext.server.report import report
+from spark_ext.server.assets import report
 from spark_ext.server.server import ControlServer
 from spark_ext.server.tokens import create
 from spark_ext.views.page.facts import FactsReader
@@ -216,7 +216,7 @@ def test_hostile_names_stay_text_on_the_page_and_in_a_report(
     page: Any, server: ControlServer, state: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "job.html"
-    file.write_text(report(FactsReader(Ledger(state)).look(), datetime.now(timezone.utc)))
+    file.write_text(report(FactsReader(Ledger(state)).read(), datetime.now(timezone.utc)))
     page.goto(file.as_uri())
     page.wait_for_selector("nav a[aria-current]")
     for live in (False, True):
@@ -231,7 +231,7 @@ def test_hostile_names_stay_text_on_the_page_and_in_a_report(
 
 def test_a_report_needs_no_server_and_has_all_views(page: Any, state: str, tmp_path: Path) -> None:
     file = tmp_path / "job.html"
-    file.write_text(report(FactsReader(Ledger(state)).look(), datetime.now(timezone.utc)))
+    file.write_text(report(FactsReader(Ledger(state)).read(), datetime.now(timezone.utc)))
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     page.goto(file.as_uri())

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from spark_ext.clients.listener import Listener
-from spark_ext.metrics import endpoint
+from spark_ext.metrics import exporters
 from spark_ext.server.limits import Limits
 from tests.control.states import State
 from tests.server.served import JOB, Served, serving
@@ -59,9 +59,9 @@ def test_connections_without_a_request_take_few_descriptors_and_keep_nobody_out(
     with ExitStack() as stack:
         port, most = port_of(served), 8
         if what == "metrics":
-            one = endpoint.Endpoint("127.0.0.1", 0)
+            one = exporters.Endpoint("127.0.0.1", 0)
             stack.callback(one.close)
-            port, most = one._server.server_port, endpoint.CONNECTIONS
+            port, most = one._server.server_port, exporters.CONNECTIONS
         idle = [stack.enter_context(connect(port, HALF)) for _ in range(3 * most)]
         until(lambda: sum(map(is_closed, idle)) >= 2 * most, "those that were idle for longest are closed")
         with connect(port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as asking:

@@ -14,10 +14,9 @@ import pytest
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlRequestRow, EpochRow
 from spark_ext.server import assets
-from spark_ext.server.page_view import PageView
+from spark_ext.server.page_view import PageView, apply, keyed
 from spark_ext.server.server import ControlServer
 from spark_ext.server.tokens import create
-from spark_ext.views.page.patch import apply, keyed
 from tests.control.states import State
 from tests.ledger.rows import epoch, incident, state
 from tests.server.served import JOB, Served, serving
@@ -141,17 +140,17 @@ def test_the_document_is_made_again_only_when_something_has_changed_or_time_has_
     made = State(tmp_path / "state")
     time = 0.0
     view = PageView(Ledger(made.path), lambda: time)
-    first = view.look()
+    first = view.poll()
     made.ledger.table(EpochRow).append([epoch(0)])
     time = 0.9
-    assert view.look() is first
+    assert view.poll() is first
     time = 1.1
-    second = view.look()
+    second = view.poll()
     assert second.number == 2 and second.document["job"]["epochs"] == 1
     time = 3.0
-    assert view.look() is second
+    assert view.poll() is second
     time = 6.5
-    assert view.look().number == 3
+    assert view.poll().number == 3
     assert view.patch(first, second) is view.patch(first, second)
 
 

@@ -74,7 +74,7 @@ def test_a_simple_mistake_shows_in_under_twenty_lines(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     refusal, job = done.stderr.split("-- the job\n")
     assert len(refusal.splitlines()) < 20 and len(job.splitlines()) < 20, done.stderr
-    assert "there is no option 'rosw'" in refusal and f"from: {script}, line 9, in <module>" in refusal
+    assert "unknown option 'rosw'" in refusal and f"from: {script}, line 9, in <module>" in refusal
     line = f"{script}, line 17, in half: ZeroDivisionError: integer division or modulo by zero"
     assert f"JobFailedError: [JOB_FAILED] {line}\n" in job
     assert f"from: {script}, line 25, in <module>" in job

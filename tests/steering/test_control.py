@@ -63,7 +63,7 @@ def test_methods_send_kinds(control: Control) -> None:
         control.stop(),
         control.restart("query:q"),
         control.seek("q-in", "a/b", {"file": "x"}, yes=True),
-        control.stack_dump(),
+        control.dump(scope="driver"),
         control.dump(heap=True),
         control.broadcast("flush", [1]),
     ]
@@ -85,7 +85,7 @@ def test_methods_send_kinds(control: Control) -> None:
         ("stop", "job", None),
         ("restart", "query:q", None),
         ("seek", "source:q-in/a/b", {"position": {"file": "x"}, "yes": True}),
-        ("stack_dump", "job", None),
+        ("dump", "job", {"scope": "driver"}),
         ("dump", "job", {"heap": True}),
         ("broadcast", "job", {"type": "flush", "value": [1]}),
     ]
@@ -189,7 +189,7 @@ def test_events_are_followed(control: Control, state: State) -> None:
 
 def test_urls_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_EXT_TOKEN", raising=False)
-    with pytest.raises(ConfigurationError, match="there is no token"):
+    with pytest.raises(ConfigurationError, match="no token for the server"):
         sx.Control("http://127.0.0.1:1")
     for wrong in (
         "http://user:secret@host",
@@ -209,7 +209,7 @@ def test_urls_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_displays(control: Control) -> None:
-    assert control._repr_html_() == "<p>No control event is in force.</p><p>There are no control events.</p>"
+    assert control._repr_html_() == "<p>No control event is in force.</p><p>No control events.</p>"
     sent = control.set("<b>", "a & b")
     shown = control._repr_html_()
     assert "&lt;b&gt; = &quot;a &amp; b&quot;" in shown and "<b>" not in shown
@@ -224,7 +224,7 @@ class TestButtons:
     @pytest.fixture
     def panel(self, control: Control) -> Any:
         pytest.importorskip("ipywidgets")
-        from spark_ext.steering.buttons import Panel
+        from spark_ext.steering.control import Panel
 
         return Panel(control, control.sources, control._repr_html_)
 
@@ -255,7 +255,7 @@ class TestButtons:
 
     def test_an_error_is_shown(self, state: State) -> None:
         pytest.importorskip("ipywidgets")
-        from spark_ext.steering.buttons import Panel
+        from spark_ext.steering.control import Panel
 
         elsewhere = sx.Control(state.folder / "none")
         panel = Panel(elsewhere, elsewhere.sources, elsewhere._repr_html_)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from spark_ext.incidents.registry import AlertRule
-from spark_ext.views.alerts import availability
-from spark_ext.views.downtime import Downtime, Piece
+from spark_ext.views.downtime import Downtime, Period, availability
 from tests.incidents.made import T0, at
 
 
@@ -23,7 +22,7 @@ def down(*pieces: tuple[str, float, str]) -> Downtime:
     """Pieces of a state, seconds and an incident, one after another."""
     found, now = [], 0.0
     for state, seconds, incident in pieces:
-        found.append(Piece("", state, at(now), at(now + seconds), incident))
+        found.append(Period("", state, at(now), at(now + seconds), incident))
         now += seconds
     return Downtime(tuple(found), ())
 

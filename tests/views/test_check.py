@@ -11,7 +11,7 @@ from hypothesis import given
 
 from spark_ext.incidents.registry import AlertRule
 from spark_ext.incidents.types import Severity
-from spark_ext.views.check import Health, JobFacts, Kind, Limits, health, line
+from spark_ext.views.check import Health, JobFacts, Limits, ProblemKind, health, line
 from tests.incidents.made import at
 
 LIMITS = Limits(max_silence=60_000, window=timedelta(seconds=1000))
@@ -65,7 +65,7 @@ def found(
     return health(facts, limits, at(now))
 
 
-def kinds(one: Health) -> list[Kind]:
+def kinds(one: Health) -> list[ProblemKind]:
     return [finding.kind for finding in one.findings]
 
 
@@ -89,7 +89,7 @@ def test_a_job_that_runs_and_beats_is_well() -> None:
 )
 def test_a_driver_is_lost_if_it_is_gone_or_silent(beat: float | None, alive: bool | None, lost: bool) -> None:
     one = found(job("started", 0), beat=beat, alive=alive)
-    assert (kinds(one) == [Kind.LOST], one.state == "DOWN", one.runs is False) == (lost, lost, lost)
+    assert (kinds(one) == [ProblemKind.LOST], one.state == "DOWN", one.runs is False) == (lost, lost, lost)
 
 
 def test_of_a_driver_on_another_machine_without_a_heartbeat_nothing_is_known() -> None:
@@ -105,10 +105,10 @@ def test_the_time_since_a_driver_was_lost_is_downtime_with_the_labels_that_it_wi
     one = found(job("started", 0), beat=800, limits=limits)
     assert one.availability == pytest.approx(0.8)
     assert [measured.found.low for measured in one.measured] == [True, True, False]
-    assert kinds(one) == [Kind.LOST, Kind.UNAVAILABLE, Kind.UNAVAILABLE]
+    assert kinds(one) == [ProblemKind.LOST, ProblemKind.UNAVAILABLE, ProblemKind.UNAVAILABLE]
     lost = one.findings[0]
     assert (lost.type, lost.severity, lost.labels["type"]) == ("driver_lost", Severity.ERROR, "SYSTEM")
-    assert "no sign of life since 2026-01-01 00:13:20 UTC (3 min), process 4711 on node7" in lost.what
+    assert "no heartbeat since 2026-01-01 00:13:20 UTC (3 min), process 4711 on node7" in lost.what
 
 
 def test_a_job_that_has_failed_is_down_until_somebody_starts_it() -> None:
@@ -117,7 +117,7 @@ def test_a_job_that_has_failed_is_down_until_somebody_starts_it() -> None:
     states = state("RUNNING", 1), state("FAILED", 699)
     failure = incident("i" * 32, 699)
     one = found(*rows, states=states, incidents=(failure,), limits=limits)
-    assert kinds(one) == [Kind.FAILED, Kind.UNAVAILABLE] and one.state == "FAILED" and not one.runs
+    assert kinds(one) == [ProblemKind.FAILED, ProblemKind.UNAVAILABLE] and one.state == "FAILED" and not one.runs
     assert (one.findings[0].incident_id, one.findings[0].recorded) == ("i" * 32, True)
     assert one.findings[0].what == "the job has FAILED, 5 min ago: it broke"
     assert one.availability == pytest.approx(0.7, abs=0.01)
@@ -138,7 +138,7 @@ def test_a_job_that_has_finished_or_was_stopped_is_well(reason: str) -> None:
 def test_a_start_that_was_refused_leaves_a_failed_job_down() -> None:
     rows = job("started", 0), job("ended", 100, reason="FAILED")
     one = found(*rows, job("started", 200, 2), job("ended", 201, 2, "the start was refused"))
-    assert kinds(one) == [Kind.FAILED] and "was refused its last start" in one.findings[0].what
+    assert kinds(one) == [ProblemKind.FAILED] and "was refused its last start" in one.findings[0].what
     assert not one.findings[0].recorded
 
 
@@ -162,8 +162,8 @@ def test_an_alert_that_the_driver_has_opened_is_the_same_finding() -> None:
     known = incident("u" * 32, 900, "unavailability", severity="CRITICAL", fingerprint=RULE.fingerprint)
     one = found(job("started", 0), beat=500, incidents=(known,), limits=limits)
     assert [(finding.kind, finding.recorded) for finding in one.findings] == [
-        (Kind.LOST, False),
-        (Kind.UNAVAILABLE, True),
+        (ProblemKind.LOST, False),
+        (ProblemKind.UNAVAILABLE, True),
     ]
     assert one.findings[1].incident_id == "u" * 32
 

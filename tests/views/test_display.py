@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ext.model.lifecycle import State
-from spark_ext.views.display import job_html, job_text
+from spark_ext.views.notebook import job_html, job_text
 from tests.support.snapshots import job, query
 
 

@@ -71,6 +71,7 @@ def test_the_next_failure_after_a_recovery_is_one_of_its_own() -> None:
 
 
 def test_a_driver_that_is_lost_is_down_from_its_last_heartbeat_until_the_job_runs_again() -> None:
+    """A job that was idle for an hour was not down for that hour, though its last row is so old."""
     lost = incident("lost", 3610, "job 'j'", last_seen=at(3600).isoformat(), incarnation=1)
     found = of(
         [state("", "RUNNING", 1), state("", "RUNNING", 3615, 2)],
@@ -85,6 +86,7 @@ def test_a_driver_that_is_lost_is_down_from_its_last_heartbeat_until_the_job_run
 
 
 def test_the_time_after_a_failure_counts_until_the_next_start_has_come_to_run() -> None:
+    """Ten minutes between FAILED and the next start are downtime."""
     found = of(
         [state("", "RUNNING", 0), state("", "FAILED", 10), state("", "RUNNING", 620, 2)],
         [job("started", 0), job("ended", 11, 1, "FAILED"), job("started", 611, 2)],

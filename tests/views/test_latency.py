@@ -12,12 +12,12 @@ from rich.console import Console
 
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.incarnation import forget
-from spark_ext.views.display import job_html
+from spark_ext.views.notebook import job_html
 from spark_ext.views.recorded import latencies_of
 from spark_ext.views.snapshot import LatencySnapshot
 from spark_ext.views.status import read_status
-from spark_ext.views.status_view import show_status
 from spark_ext.views.style import latency_text
+from spark_ext.views.terminal import show_status
 from tests.ledger.rows import START, latency, state
 from tests.support.snapshots import T0, job, query
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from spark_ext.model.lifecycle import State
-from spark_ext.views.live import REASON, LastIncident, live_html
+from spark_ext.views.notebook import REASON, LastIncident, live_html
 from tests.support.snapshots import T0, job, query, source
 
 BAD = "<script>&\"'"

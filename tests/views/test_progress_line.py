@@ -14,9 +14,9 @@ from rich.console import Console
 
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.spark_query import phase_of
-from spark_ext.views.progress_line import line, show
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 from spark_ext.views.style import clock, count, duration
+from spark_ext.views.terminal import line, show
 from tests.support.snapshots import T0, job, query, source
 
 
@@ -95,6 +95,7 @@ def test_a_rate_needs_time() -> None:
 
 
 def test_an_empty_first_epoch_has_no_rate() -> None:
+    """Not `0 rows/s` for as long as nothing has been read."""
     assert line(job(query("q", epochs=1, last_epoch=0))).plain == "flights RUNNING  0:10  1 epoch  0 rows"
 
 

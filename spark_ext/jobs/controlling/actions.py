@@ -62,7 +62,7 @@ class JobActions:
             check_root(folder, self._context.settings.savepoint_roots, self._context.job, self._context.state)
         return check_folder(folder, self._context.job, self._context.state)
 
-    def stack_dump(self, event_id: str) -> str:
+    def dump_driver(self, event_id: str) -> str:
         """Write the stacks of the driver's threads; returns where. May take a second."""
         name = f"{FOLDER}/{event_id}.txt"
         with tempfile.TemporaryFile("w+b") as draft:

@@ -105,10 +105,10 @@ class DriverDirectives:
                 self._actions.restart(event)
                 self._restarts.append(event)
                 put(event, Step("applied"))
-            elif event.kind == "stack_dump":
-                self._do(event, lambda: {"path": self._actions.stack_dump(event.event_id)}, put)
+            elif event.kind == "dump" and event.value.get("scope") == "driver":
+                self._do(event, lambda: {"path": self._actions.dump_driver(event.event_id)}, put)
             elif event.kind == "dump":
-                heap = bool(event.value["heap"])
+                heap = bool(event.value.get("heap"))
                 dump = partial(self._actions.dump, event.event_id, heap=heap)
                 self._do(event, lambda: {"path": dump()}, put, self._dumper)
             elif kind.handle is not None:

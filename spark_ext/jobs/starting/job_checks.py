@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.failures.classifier import load
-from spark_ext.metrics.measuring import check_measuring
+from spark_ext.metrics.exporters import check_measuring
 from spark_ext.observing.dump_folder import check_dumps
 from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.options import UID

@@ -111,8 +111,8 @@ def start_job(
         finals = _supervise(plan, context, execution, halted=halted)
         listener = JobListener(partial(_report, execution, context))
         remove_listener = partial(spark.streams.removeListener, listener)
-        lookers = books.lookers()
-        at_end = (*(() if metrics is None else (metrics.end,)), remove_listener, *(one.close for one in lookers))
+        pollers = books.pollers()
+        at_end = (*(() if metrics is None else (metrics.end,)), remove_listener, *(one.close for one in pollers))
         coordinator, parts = assembled(books, composition, control, plan, context, execution, finals, tap, at_end)
         undo.insert(0, coordinator.refuse)
         waiting = [run for run in execution.runs if needs_spark(run, drained=coordinator.drained(run.lineage))]
@@ -127,8 +127,8 @@ def start_job(
         undo.insert(1, remove_listener)
         in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
-        for looker in lookers:
-            looker.start()
+        for poller in pollers:
+            poller.start()
         undo.clear()
         return coordinator
     except Exception as failure:

@@ -18,7 +18,7 @@ export function create(session, store) {
     const chosen = page.channels.filter((one) => !wanted || one.query.toLowerCase().includes(wanted) || one.source.toLowerCase().includes(wanted));
     const done = chosen.reduce((total, one) => total + one.done, 0);
     say(found, `${counted(chosen.length, "source")}, ${counted(done, "finished channel")}${chosen.length > MOST ? `; the first ${MOST} are shown` : ""}`);
-    renew(cards, chosen.slice(0, MOST), () => (chosen.length ? chosen.slice(0, MOST).map((one) => card(one)) : el("p", { class: "empty" }, "No channel is known: a job has them with sources of spark-ext.")));
+    renew(cards, chosen.slice(0, MOST), () => (chosen.length ? chosen.slice(0, MOST).map((one) => card(one)) : el("p", { class: "empty" }, "No channels: only sources of spark-ext have channels.")));
   }
 
   const node = el(

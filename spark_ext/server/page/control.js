@@ -8,7 +8,7 @@ const JOB = [
   ["pause", "Pause", null],
   ["resume", "Resume", null],
   ["checkpoint", "Checkpoint", null],
-  ["drain", "Drain …", "Sources stop, windows are emitted and the job finishes. A drain cannot be taken back."],
+  ["drain", "Drain …", "Sources stop, windows are emitted and the job finishes. A drain cannot be undone."],
   ["stop", "Stop …", "The job stops where it is. It continues there when it is started again."],
 ];
 
@@ -101,7 +101,7 @@ async function send(session, answer, { kind, target, value = null }) {
     const accepted = await (await session.ask(path, { method: "POST", headers, body })).json();
     report(`${kind} ${target}: accepted as event ${accepted.sequence}`);
     const over = await (await session.ask(`${path}/${encodeURIComponent(accepted.id)}?wait=60`)).json();
-    report(`${kind} ${target}: ${over.status}${over.final ? ` after ${duration(Date.now() - begun)}` : ", and not over yet"}${over.reason ? `. ${over.reason}` : ""}`);
+    report(`${kind} ${target}: ${over.status}${over.final ? ` after ${duration(Date.now() - begun)}` : ", still in progress"}${over.reason ? `. ${over.reason}` : ""}`);
   } catch (problem) {
     const advice = problem.problem && problem.problem.do ? `; ${problem.problem.do}` : "";
     report(`${kind} ${target}: refused. ${problem.message}${advice}`);

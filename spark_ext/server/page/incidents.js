@@ -27,7 +27,7 @@ function list(session, store) {
       { key: "query", label: "Query", wide: true, sort: (incident) => incident.query, text: (incident) => incident.query || "the job" },
       { key: "what", label: "What", width: "xl", sort: (incident) => incident.what, text: (incident) => incident.what },
       { key: "cost", label: "Cost", number: true, wide: true, sort: (incident) => cost(store.document, incident.id), text: (incident) => (cost(store.document, incident.id) ? duration(cost(store.document, incident.id) * 1000) : "–") },
-      { key: "action", label: "Done about it", wide: true, width: "l", sort: (incident) => incident.action, text: (incident) => incident.action },
+      { key: "action", label: "Action", wide: true, width: "l", sort: (incident) => incident.action, text: (incident) => incident.action },
     ],
   });
 
@@ -64,7 +64,7 @@ function cost(page, id) {
 function one(session, store, id) {
   const heading = el("h1", { tabindex: -1 }, `Incident ${id.slice(0, 8)}`);
   const head = el("div");
-  const rest = el("div", { class: "view" }, el("p", { class: "empty" }, "The evidence is being read."));
+  const rest = el("div", { class: "view" }, el("p", { class: "empty" }, "Loading the evidence."));
   session.incident(id).then(
     (detail) => rest.replaceChildren(...evidence(detail)),
     (problem) => rest.replaceChildren(el("p", { class: "notice" }, problem.message)),
@@ -81,7 +81,7 @@ function one(session, store, id) {
             facts([
               ["At", moment(incident.at)],
               ["Where", incident.operator],
-              ["Done about it", incident.action || "–"],
+              ["Action", incident.action || "–"],
               ["Downtime", Object.values(states).some(Boolean) ? Object.entries(states).filter(([, seconds]) => seconds).map(([state, seconds]) => `${duration(seconds * 1000)} ${state}`).join(", ") : "none"],
               ["Incarnation", incident.incarnation],
               incident.query && ["Query", el("a", { href: `#/query/${encodeURIComponent(incident.query)}` }, incident.query)],
@@ -90,7 +90,7 @@ function one(session, store, id) {
               ["Id", incident.id],
             ]),
           ]
-        : el("p", { class: "notice" }, "The list does not have it: it is older than those that are shown."),
+        : el("p", { class: "notice" }, "It is older than the incidents in the list."),
     );
   }
 
@@ -105,7 +105,7 @@ function evidence(detail) {
   const found = [el("h2", {}, "What happened"), el("pre", { class: "what", tabindex: 0 }, detail.what)];
   if (detail.stack) found.push(el("h2", {}, "Stack"), el("pre", { class: "stack", tabindex: 0, role: "region", "aria-label": "Stack" }, detail.stack));
   if (detail.changes.length) {
-    found.push(el("h2", {}, "What has become of it"), el("ul", { class: "tree" }, ...detail.changes.map((change) => el("li", {}, tree(change)))));
+    found.push(el("h2", {}, "History"), el("ul", { class: "tree" }, ...detail.changes.map((change) => el("li", {}, tree(change)))));
   }
   if (detail.evidence !== null && detail.evidence !== undefined) found.push(el("h2", {}, "Evidence"), tree(detail.evidence));
   return found;

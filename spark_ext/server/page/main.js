@@ -143,7 +143,7 @@ function heard(event, data) {
 }
 
 function status(name, wait) {
-  const texts = { live: "Live", connecting: "Connecting", waiting: `Not connected; again in ${duration(wait)}` };
+  const texts = { live: "Live", connecting: "Connecting", waiting: `Not connected; retrying in ${duration(wait)}` };
   connection.className = `connection ${name}`;
   renew(connection, [name, texts[name]], () => [
     el("span", { class: "state" }, texts[name]),
@@ -188,7 +188,7 @@ function login(message) {
       problem,
       el("label", { for: "token" }, "Token"),
       token,
-      el("p", { id: "token-about", class: "said" }, "As ", el("code", {}, "spark-ext serve"), " or ", el("code", {}, "spark-ext token create"), " has printed it. It stays in this tab, and is in no address."),
+      el("p", { id: "token-about", class: "said" }, "As ", el("code", {}, "spark-ext serve"), " or ", el("code", {}, "spark-ext token create"), " printed it. It stays in this tab, and is never part of an address."),
       el("label", { class: "check" }, keep, " Keep it until this tab is closed"),
       el("button", { type: "submit", class: "primary" }, "Open"),
     ),

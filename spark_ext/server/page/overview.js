@@ -56,7 +56,7 @@ export function create(session, store) {
       [
         ["State since", `${brief(job.since, store.now())}`, moment(job.since)],
         ["Rows/s", compact(job.rate), "over the last minute"],
-        ...(job.lag === null ? [] : [["Lag", compact(job.lag), `${counted(job.lag, "row")} that queries have still to read, as far as it is known`]]),
+        ...(job.lag === null ? [] : [["Lag", compact(job.lag), `${counted(job.lag, "row")} still to be read, where known`]]),
         ["Rows", compact(job.rows), counted(job.rows, "row")],
         ["Epochs", compact(job.epochs), counted(job.epochs, "epoch")],
         [job.lost ? "Availability, then" : "Availability, 1 d", percent(day), `since the first start: ${percent(timeline.availability.all)}`],

@@ -21,7 +21,7 @@ export function create(session, store) {
       tabindex: 0,
       role: "application",
       "aria-roledescription": "timeline",
-      "aria-label": "Timeline of the job and its queries. Plus and minus zoom, left and right move, 0 shows all, up and down scroll. The tables below say the same.",
+      "aria-label": "Timeline of the job and its queries. Plus and minus zoom, left and right move, 0 shows all, up and down scroll. The tables below show the same data.",
       onkeydown: pressed,
       onscroll: () => soon(),
       onpointermove: moved,

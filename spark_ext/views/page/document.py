@@ -8,8 +8,8 @@ thinned out here, so that a job of 500 queries and 100,000 epochs is less than a
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -18,13 +18,11 @@ from spark_ext.ledger.heartbeat import is_silent
 from spark_ext.ledger.identity import OBSERVER
 from spark_ext.masking import mask
 from spark_ext.views.page import graph
-from spark_ext.views.page.channels import channels
 from spark_ext.views.page.epochs import points_each, series_of, series_of_all
 from spark_ext.views.page.facts import Facts
-from spark_ext.views.page.figures import NONE, Figures, figures_of, rates_of
+from spark_ext.views.page.figures import NONE, Figures, figures_of, query_lag, rates_of, said_of
 from spark_ext.views.page.history import history, stamp, timeline_of, whole
 from spark_ext.views.page.incidents import lines
-from spark_ext.views.page.lag import query_lag, said_of
 from spark_ext.views.timeline import DOWN, ENDED, JOB
 
 VERSION: Final = 1
@@ -64,12 +62,7 @@ class _Lineages:
 
 
 def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, Any]:
-    """The document of a job.
-
-    Args:
-        facts: of a job that was started at least once.
-        now: UTC.
-    """
+    """The document of a job."""
     started = {row["incarnation"]: row for row in facts.jobs if row["event"] == "started"}
     newest = started[max(started)]
     number = newest["incarnation"]
@@ -237,3 +230,59 @@ def _masked(value: Any) -> Any:
     if isinstance(value, list) and value and not isinstance(value[0], int):
         return [_masked(part) for part in value]
     return value
+
+
+MOST_NAMED: Final = 400
+"""Channels of a source that are named; of more there are only the numbers."""
+
+
+def channels(
+    finished: Iterable[Mapping[str, Any]],
+    offsets: Mapping[str, Any],
+    counts: Callable[[Mapping[str, Any]], bool],
+) -> list[dict[str, Any]]:
+    """Per source: how many channels have finished, of how many that are known.
+
+    What is known of those that are being read is what the offsets of the query's newest epoch say; a source that has
+    finished has no others.
+
+    Args:
+        offsets: by query, those of the newest epoch.
+        counts: whether a row belongs to its query's present lineage.
+    """
+    done: dict[tuple[str, str], dict[str, tuple[int, bool]]] = defaultdict(dict)
+    ended: set[tuple[str, str]] = set()
+    for row in finished:
+        if row["kind"] == "query" or not counts(row):
+            continue
+        key = (row["query"], row["source"])
+        if row["kind"] == "source":
+            ended.add(key)
+            done[key]  # it may have had no channel
+        else:
+            done[key][row["channel"]] = (row["epoch"], bool(row["drained"]))
+    running: dict[tuple[str, str], list[str]] = {}
+    for query, parts in offsets.items():
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, Mapping) and part.get("kind") == "channels" and "uid" in part:
+                running[query, part["uid"]] = list(part.get("running", {}))
+    found = []
+    for query, source in sorted(done.keys() | running.keys()):
+        own = done.get((query, source), {})
+        rest = (
+            [] if (query, source) in ended else [name for name in running.get((query, source), []) if name not in own]
+        )
+        total = len(own) + len(rest)
+        named: list[list[Any]] = [[name, 2 if drained else 1, epoch] for name, (epoch, drained) in own.items()]
+        named += [[name, 0, None] for name in rest]
+        found.append(
+            {
+                "query": query,
+                "source": source,
+                "done": len(own),
+                "running": len(rest),
+                "finished": (query, source) in ended,
+                "channels": named if total <= MOST_NAMED else [],
+            }
+        )
+    return found

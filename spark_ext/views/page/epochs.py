@@ -1,4 +1,4 @@
-"""All committed epochs of a job as arrays, and their series thinned out to so many points. Pure.
+"""All committed epochs of a job as arrays, and their series reduced to a number of points. Pure.
 
 A job of weeks has hundreds of thousands of epochs, and a plot has a few hundred pixels: a point of a series stands for
 the epochs of a period, with the least, the greatest and the mean duration, so that no peak is lost.
@@ -105,7 +105,7 @@ class Points:
     epochs: Ints = field(default_factory=_none)
     """How many there are."""
     rows: Ints = field(default_factory=_none)
-    """Rows that they read; those of which it is not known count as 0."""
+    """Rows that they read; unknown numbers count as 0."""
     least: Ints = field(default_factory=_none)
     """The shortest duration, ms; `UNKNOWN` if none is known."""
     greatest: Ints = field(default_factory=_none)
@@ -124,8 +124,8 @@ class Points:
 def series(at: Ints, rows: Ints, ms: Ints, most: int, lag: Ints | None = None) -> Points:
     """Thin out.
 
-    Up to `most` epochs are left as they are. Of more, the time from the first to the last is divided into so many equal
-    periods, and each period with an epoch becomes a point.
+    Up to `most` epochs are left as they are. Of more, the time from the first to the last is divided into `most`
+    equal periods, and each period with an epoch becomes a point.
 
     Args:
         at: when they were committed, in order, ms.

@@ -68,7 +68,7 @@ class Facts:
     offsets: Mapping[str, Any] = field(default_factory=dict)
     """By query: the offsets of its newest epoch."""
     parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By query: where the time of its newest epoch went, ms; of those of which that is known."""
+    """By query, if known: where the time of its newest epoch went, ms."""
     latencies: Mapping[str, tuple[LatencySnapshot, ...]] = field(default_factory=dict)
     """By query, as they were recorded last in the newest start."""
     alive: bool | None = None
@@ -83,7 +83,7 @@ class FactsReader:
     """Reads a ledger again and again. For one thread at a time.
 
     Args:
-        damage: gets a line for each table that is damaged, of which the rest is read; None: it is an error.
+        damage: gets a line for each damaged table, and the rest of the table is read; None: damage is an error.
     """
 
     def __init__(self, ledger: Ledger, damage: list[str] | None = None) -> None:
@@ -96,12 +96,12 @@ class FactsReader:
         self._latencies: Mapping[str, tuple[LatencySnapshot, ...]] = {}
         self._facts: Facts | None = None
 
-    def look(self) -> Facts:
+    def read(self) -> Facts:
         """What is there now; the same object as before if nothing has changed."""
         names = (*_READ, CHANGES)
         changed = any([self._changed(name) for name in names])  # each of them: not lazily
         with self._noted():
-            changed |= self._epochs.look()
+            changed |= self._epochs.read()
         started = [row for row in self._rows[JobRow.table] if row["event"] == "started"]
         newest = max(started, key=lambda row: int(row["incarnation"]), default=None)
         with self._noted():
@@ -142,7 +142,7 @@ class FactsReader:
         return self._facts
 
     def _with_beat(self, before: Facts, newest: Mapping[str, Any] | None) -> Facts:
-        """The facts with the newest heartbeat, of which the ledger says nothing."""
+        """The facts with the newest heartbeat, which is not part of the ledger."""
         if newest is None or any(
             row["event"] == "ended" and row["incarnation"] == newest["incarnation"] for row in before.jobs
         ):
@@ -213,7 +213,7 @@ _READ: Final[dict[str, tuple[str, ...] | None]] = {
 
 
 class _EpochReader:
-    """The epochs, of which there may be many: what was added is read from the newest entries of the log."""
+    """The epochs. As there may be many, only additions are read, from the newest entries of the log."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._table = ledger.table(EpochRow)
@@ -226,7 +226,7 @@ class _EpochReader:
         self.parts: dict[str, Mapping[str, int]] = {}
         self._newest: dict[str, tuple[int, int]] = {}
 
-    def look(self) -> bool:
+    def read(self) -> bool:
         """Whether there are new ones."""
         self._table.refresh()
         version = self._table.version

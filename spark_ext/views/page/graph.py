@@ -1,4 +1,4 @@
-"""The graph of a job's queries, as far as the ledger knows it: who writes and who reads which exchange. Pure.
+"""The graph of a job's queries in the ledger: which query writes and reads which exchange. Pure.
 
 The ledger has no gates (`after`): a query that waits for the end of another one stands beside it.
 """

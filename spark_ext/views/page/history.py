@@ -25,7 +25,7 @@ LEAST: Final = 20
 """Intervals of a query that are shown however many queries there are."""
 
 PERIODS: Final = {"1h": timedelta(hours=1), "1d": timedelta(days=1), "7d": timedelta(days=7)}
-"""Of which the availability is shown; beside that of the whole life of the job."""
+"""Periods for which availability is shown, in addition to the whole life of the job."""
 
 
 def stamp(at: datetime | None) -> int | None:

@@ -1,18 +1,12 @@
-"""The live view of `spark-ext top`: the queries of a job, those that need attention first."""
+"""The data of `spark-ext top`: the queries of a job, those that need attention first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from textwrap import shorten
 from typing import Any, Final
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
 from spark_ext.incidents.types import IncidentState
-from spark_ext.views.style import colour, count, duration, lag_text
 from spark_ext.views.timeline import ENDED
 
 RECENT_MS: Final = 600_000
@@ -90,79 +84,9 @@ def top_json(page: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def top_view(page: Mapping[str, Any], height: int | None = None) -> Group:
-    """The view for a terminal.
-
-    Args:
-        height: lines of the terminal; None: all queries.
-    """
-    job = page["job"]
-    rows = top_rows(page)
-    most = len(rows) if height is None else max(1, height - 5)
-    head = Text(f"{job['name']} ", style="bold").append(job["state"], style=colour(job["state"]).terminal)
-    rate = "" if job["rate"] is None else f"  {job['rate']:,.0f} rows/s"
-    head.append(
-        f"  incarnation {job['incarnation']}  {count(job['epochs'], 'epoch')}  {count(job['rows'], 'row')}{rate}"
-        f"  {datetime.fromtimestamp(page['at'] / 1000, timezone.utc):%H:%M:%S} UTC"
-    )
-    if job["silent"]:
-        beat = datetime.fromtimestamp(job["heartbeat"] / 1000, timezone.utc)
-        head.append(f"  no heartbeat since {beat:%Y-%m-%d %H:%M:%S} UTC", style=colour("DOWN").terminal)
-    more = len(rows) - most
-    return Group(head, _table(rows[:most]), *([Text(f"and {more} more", style="bright_black")] if more > 0 else []))
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
-    for name in ("query", "state"):
-        table.add_column(name, no_wrap=True)
-    for name in ("rows/s", "epochs", "last epoch", "took", "ago"):
-        table.add_column(name, justify="right", no_wrap=True)
-    behind = any(row["lag_rows"] is not None for row in rows)
-    if behind:
-        table.add_column("lag", justify="right", no_wrap=True)
-    divided = any(row["parts_ms"] for row in rows)
-    if divided:
-        table.add_column("mostly", no_wrap=True)
-    table.add_column("incident", no_wrap=True)
-    table.add_column("reason", no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(
-            Text(row["query"]),
-            Text(row["state"], style=colour(row["state"]).terminal),
-            _number(row["rows_per_s"]),
-            _number(row["epochs"]),
-            _number(row["last_epoch"]),
-            "" if row["last_epoch_ms"] is None else duration(row["last_epoch_ms"] / 1000),
-            "" if row["age_s"] is None else duration(row["age_s"]),
-            *([lag_text(row["lag_rows"], row["lag_age_s"])] if behind else []),
-            *([mostly(row["parts_ms"])] if divided else []),
-            Text(row["incident"][:8], style="red"),
-            Text(shorten(row["reason"], 100, placeholder=" ...")),
-        )
-    return table
-
-
-def mostly(parts: Mapping[str, int]) -> str:
-    """The part of an epoch that took the longest, with its share: `user code 63%`; "" if nothing is known.
-
-    Args:
-        parts: ms, by `model.epoch_parts.PARTS`.
-    """
-    whole = sum(parts.values())
-    if not whole:
-        return ""
-    longest = max(parts, key=lambda part: parts[part])
-    return f"{longest.replace('_', ' ')} {round(100 * parts[longest] / whole)}%"
-
-
 def _age(now: int, at: int | None) -> float | None:
     """How long ago a time was, s."""
     return None if at is None else max(0.0, round((now - at) / 1000, 1))
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"
 
 
 def _urgency(state: str) -> int:

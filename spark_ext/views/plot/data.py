@@ -76,7 +76,7 @@ class Panel:
     others: tuple[Line, ...] = ()
     """Of all further queries, which are drawn in grey."""
     nothing: str = ""
-    """Why there is no line; "" if there is one."""
+    """Why it has no lines; "" if it has some."""
 
     @property
     def heading(self) -> str:
@@ -199,7 +199,7 @@ def _rows(series: Mapping[str, Any], gaps: Sequence[tuple[int, int]], chosen: fr
 
 
 def _lags(page: Mapping[str, Any], series: Mapping[str, Any]) -> list[Line]:
-    """Of the queries of which it is known; each ends with what the driver has said last."""
+    """The lags of all queries that report one; each line ends with the driver's last report."""
     said = {query["uid"]: query["lag"] for query in page["queries"]}
     gaps = _gaps(page["timeline"]["spans"])
     found = []

@@ -19,17 +19,13 @@ if TYPE_CHECKING:
 
 
 def plots_of(ledger: Ledger, kinds: Iterable[PlotKind], now: datetime) -> Plots:
-    """What is drawn of a job that was started at least once.
-
-    Args:
-        now: UTC.
-    """
-    return plots(page(FactsReader(ledger).look(), now), kinds)
+    """What is drawn of a job that was started at least once."""
+    return plots(page(FactsReader(ledger).read(), now), kinds)
 
 
-def draw(shown: Plots, who: str) -> JobFigure:
+def draw(shown: Plots, operator: str) -> JobFigure:
     """Draw the plots with matplotlib."""
-    load("matplotlib", "plot", who, "the Python that draws")
+    load("matplotlib", "plot", operator, "the Python that draws")
     from spark_ext.views.plot.figure import figure
 
     return figure(shown)

@@ -20,9 +20,10 @@ from spark_ext.views.page.facts import Facts, FactsReader
 from spark_ext.views.page.graph import edges, exchanges, newest_definitions, operators
 from spark_ext.views.page.history import whole
 from spark_ext.views.page.incidents import detail, lines
-from spark_ext.views.page.top import top_json, top_rows, top_view
+from spark_ext.views.page.top import top_json, top_rows
 from spark_ext.views.snapshot import LatencySnapshot
 from spark_ext.views.status import read_status
+from spark_ext.views.terminal import top_view
 from tests.support.page_states import HOSTILE, SHOP, query, shop
 
 NOW = datetime.now(timezone.utc)
@@ -35,7 +36,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def facts(state: str) -> Facts:
-    return FactsReader(Ledger(state)).look()
+    return FactsReader(Ledger(state)).read()
 
 
 @pytest.fixture(scope="module")

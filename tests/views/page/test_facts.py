@@ -44,36 +44,36 @@ def read_all_but(row_type: type[Row]) -> Callable[..., pa.Table]:
 def test_latencies_are_those_that_the_newest_start_has_recorded_last(tmp_path: Path) -> None:
     made = State(tmp_path / "state")
     reader = FactsReader(Ledger(made.path))
-    assert reader.look().latencies == {}
+    assert reader.read().latencies == {}
     number = made.writer.incarnation.number
     made.writer.append([latency(250, incarnation=number), latency(90, markers=4, incarnation=number)])
     made.writer.append([latency(7, incarnation=number + 1, markers=9)])
-    found = reader.look()
+    found = reader.read()
     assert [(one.source, one.ms) for one in found.latencies["q"]] == [("s", 90)]
-    assert reader.look() is found
+    assert reader.read() is found
 
 
 def test_only_what_is_new_is_read_and_nothing_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = State(tmp_path / "state")
     reader = FactsReader(Ledger(made.path))
-    first = reader.look()
-    assert len(first.epochs) == 0 and first.incidents == () and reader.look() is first
+    first = reader.read()
+    assert len(first.epochs) == 0 and first.incidents == () and reader.read() is first
     for number in range(5):
         made.writer.append(epoch(number, "q"))
         made.writer.append(epoch(number, "r"))
-    found = reader.look()
+    found = reader.read()
     assert len(found.epochs) == 10 and found.offsets["q"] == [{"uid": "s", "at": 4}]
     assert len(first.epochs) == 0
     for row in (replace(epoch(5, "q"), offsets=None), state("RUNNING", "q"), incident(1)):
         made.writer.append(row)
     # Of the epochs the new ones are enough.
     monkeypatch.setattr(LedgerTable, "read", read_all_but(EpochRow))
-    later = reader.look()
+    later = reader.read()
     assert later.epochs.epoch.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4]
     assert [row["incident_id"] for row in later.incidents] == ["i1"] and later.states[0]["state"] == "RUNNING"
     assert later.incidents[0]["labels"] == {"type": "USER_CODE"}
     assert later.offsets["q"] == [{"uid": "s", "at": 4}]  # Spark had deleted those of the newest epoch
-    assert reader.look() is later
+    assert reader.read() is later
 
 
 @pytest.mark.slow(1, "seventy commits to a Delta log")
@@ -81,22 +81,22 @@ def test_a_table_that_was_compacted_or_has_many_new_commits_is_read_anew(tmp_pat
     made = State(tmp_path / "state")
     reader = FactsReader(Ledger(made.path))
     made.writer.append(epoch(0))
-    reader.look()
+    reader.read()
     for number in range(1, 70):
         made.ledger.table(EpochRow).append([epoch(number)])
     with made.ledger.table(EpochRow).opened() as table:
         assert table is not None
         table.optimize.compact()
     made.ledger.table(EpochRow).append([epoch(70)])
-    assert same(reader.look(), FactsReader(Ledger(made.path)).look())
-    assert reader.look().epochs.epoch.tolist() == list(range(71))
+    assert same(reader.read(), FactsReader(Ledger(made.path)).read())
+    assert reader.read().epochs.epoch.tolist() == list(range(71))
 
 
 def test_a_ledger_without_newer_tables(tmp_path: Path) -> None:
     made = State(tmp_path / "state")
     for name in ("incidents", "exchanges", "definitions"):
         shutil.rmtree(tmp_path / "state" / "ledger" / name)
-    found = FactsReader(Ledger(made.path)).look()
+    found = FactsReader(Ledger(made.path)).read()
     assert found.changes == found.incidents == found.definitions == () and found.alive is True
 
 
@@ -106,13 +106,13 @@ def test_a_heartbeat_is_read_although_the_ledger_has_not_changed(tmp_path: Path)
     heartbeat = Heartbeat(made.path, made.incarnation)
     for at in (T0, T0 + timedelta(seconds=5)):
         heartbeat.beat(at)
-        found = reader.look()
-        assert found.beats == {1: at} and reader.look() is found
+        found = reader.read()
+        assert found.beats == {1: at} and reader.read() is found
 
 
 def test_a_driver_that_dies_writes_nothing_and_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = FactsReader(Ledger(State(tmp_path / "state").path))
-    first = reader.look()
+    first = reader.read()
     monkeypatch.setattr("spark_ext.views.page.facts.driver_alive", lambda row: False)
-    later = reader.look()
-    assert (first.alive, later.alive) == (True, False) and reader.look() is later
+    later = reader.read()
+    assert (first.alive, later.alive) == (True, False) and reader.read() is later

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_ext.views.page.lag import QueryLag, query_lag
+from spark_ext.views.page.figures import QueryLag, query_lag
 
 BOTH = {"lag": {"b": [5, 2_000], "a": [10, 1_000]}, "complete": True}
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ext.views.page.patch import apply, difference, keyed
+from spark_ext.server.page_view import apply, difference, keyed
 
 LEAF: st.SearchStrategy[Any] = st.none() | st.integers(0, 3) | st.lists(st.integers(0, 2), max_size=2)
 NAMES = st.sampled_from(["a", "b", "c"])

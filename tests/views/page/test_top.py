@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from spark_ext.views.page.top import mostly, top_view
+from spark_ext.views.terminal import mostly, top_view
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.support.page_states import shop
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     state = shop(tmp_path_factory.mktemp("shop") / "state", hours=0.2)
-    return page(FactsReader(Ledger(state)).look(), datetime.now(timezone.utc))
+    return page(FactsReader(Ledger(state)).read(), datetime.now(timezone.utc))
 
 
 def series(at: list[int], **columns: list[int]) -> dict[str, list[int]]:

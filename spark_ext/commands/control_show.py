@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_ext.commands import output
-from spark_ext.commands.control_group import Timeout, Wait, finish, looks, report
+from spark_ext.commands.control_group import Timeout, Wait, finish, report, shows
 from spark_ext.steering.tables import ALL, EVENTS, STANDING, event_row, short, standing_rows
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Several = list[str] | None
 
 
-@looks("events")
+@shows("events")
 def events(
     control: Control,
     as_json: bool,
@@ -27,9 +27,9 @@ def events(
     target: Annotated[Several, typer.Option("--target", help="Only with this target; may be repeated.")] = None,
     by: Annotated[Several, typer.Option("--by", help="Only from this user or token; may be repeated.")] = None,
     last: Annotated[int, typer.Option("--last", min=0, metavar="N", help="Only the newest N; 0 for all.")] = 100,
-    follow: Annotated[bool, typer.Option("--follow", help="Then each change as it comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Then print each change until Ctrl-C.")] = False,
 ) -> None:
-    """List control events and what has become of them, oldest first."""
+    """List control events and their status, oldest first."""
     found = control.events(
         kind or (), status=status or (), target=target or (), requested_by=by or (), limit=last or ALL
     )
@@ -65,7 +65,7 @@ def _print_change(one: EventState, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-@looks("event")
+@shows("event")
 def event(
     control: Control,
     as_json: bool,
@@ -73,7 +73,7 @@ def event(
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
-    """Show one event, and what has become of it."""
+    """Show an event and its status."""
     found = control.event(event_id)
     if wait or timeout is not None:
         finish(found, timeout, as_json=as_json)
@@ -83,16 +83,18 @@ def event(
             output.print_text(f"  reason: {found.reason}")
 
 
-@looks("config")
+@shows("config")
 def config(
     control: Control,
     as_json: bool,
-    query: Annotated[str | None, typer.Option("--query", help="Of this query's newest epoch.")] = None,
-    epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Of this epoch of the query.")] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", help="Show the configuration of this query's newest epoch.")
+    ] = None,
+    epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="With --query: of this epoch instead.")] = None,
 ) -> None:
-    """Show what is in force: behind the newest event, or in an epoch of a query."""
+    """Show the configuration: after the newest event, or in an epoch of a query."""
     if epoch is not None and query is None:
-        raise typer.BadParameter("an epoch is one of a query: give --query", param_hint="--epoch")
+        raise typer.BadParameter("requires --query", param_hint="--epoch")
     found = control.config(query, epoch)
     if as_json:
         output.print_json(found)
@@ -105,7 +107,7 @@ def config(
     output.print_rows(standing_rows(found), STANDING, as_json=False)
 
 
-@looks("kinds")
+@shows("kinds")
 def kinds(control: Control, as_json: bool) -> None:
     """List the kinds of control events, with an example of each value."""
     found = control.kinds()

@@ -1,4 +1,4 @@
-"""A running job as HTML for a notebook, drawn anew each second: state, figures, queries and the last incident. Pure.
+"""A job as notebooks show it: as text and HTML after a run, and as HTML that is redrawn each second during one. Pure.
 
 All styles stand in the elements, because the outputs of a notebook share one page. Text has the colour of the reader's
 theme.
@@ -15,9 +15,9 @@ from typing import Final
 from spark_ext.incidents.reporter import Incidents
 from spark_ext.incidents.types import IncidentState
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
-from spark_ext.views.style import ago, clock, colour, count, duration, lag_text
+from spark_ext.views.style import ago, clock, colour, count, duration, lag_of, latency_text
 
-LOOKS: Final = 120
+POINTS: Final = 120
 """Points of the rate at most."""
 
 WIDTH, HEIGHT = 180, 28
@@ -31,6 +31,66 @@ BLUE, GREEN, TRACK = "#0072B2", "#009E73", "rgba(128,128,128,.25)"
 _SMALL = "font-size:12px;opacity:.7"
 _CELL = "padding:2px 14px 2px 0;text-align:left;border:none;background:none;white-space:nowrap"
 _NUMBER = "padding:2px 14px 2px 0;text-align:right;border:none;background:none;font-variant-numeric:tabular-nums"
+
+_COLUMNS = ("query", "state", "epochs", "rows", "last epoch", "rows in state")
+
+
+def job_text(snapshot: JobSnapshot) -> str:
+    """A line about the job, one about each query, and the error of a job that failed."""
+    lines = [
+        f"job '{snapshot.job}' {snapshot.state.value}: {_read(snapshot)}, {snapshot.seconds:.1f} s, "
+        f"incarnation {snapshot.incarnation}"
+    ]
+    for query in snapshot.queries:
+        past = " in an earlier run" if query.finished_before else ""
+        lines.append(f"  {query.uid}: {query.state.value}{past}, {', '.join((_read(query), *_left_out(query)))}")
+    if snapshot.error:
+        lines.append(snapshot.error)
+    return "\n".join(lines)
+
+
+def job_html(snapshot: JobSnapshot) -> str:
+    """A line about the job, and a table with one row per query."""
+    about = [f"<b>{escape(snapshot.job)}</b> {snapshot.state.value}"]
+    if snapshot.incarnation:
+        about += [
+            count(snapshot.rows, "row"),
+            count(snapshot.epochs, "epoch"),
+            f"{snapshot.seconds:.1f} s",
+            f"incarnation {snapshot.incarnation}",
+        ]
+    about.append(f"state in {escape(snapshot.state_directory)}")
+    measured = any(query.latencies for query in snapshot.queries)
+    columns = (*_COLUMNS, *(("latency",) if measured else ()), "reason")
+    head = "".join(f"<th>{column}</th>" for column in columns)
+    rows = "".join(f"<tr>{_cells(query, measured)}</tr>" for query in snapshot.queries)
+    error = f"<pre>{escape(snapshot.error)}</pre>" if snapshot.error else ""
+    return f"{' &middot; '.join(about)}<table><tr>{head}</tr>{rows}</table>{error}"
+
+
+def _cells(query: QuerySnapshot, measured: bool) -> str:
+    values = (
+        query.uid,
+        query.state.value,
+        f"{query.epochs:,}",
+        f"{query.rows:,}",
+        "" if query.last_epoch is None else str(query.last_epoch),
+        "" if query.state_rows is None else f"{query.state_rows:,}",
+        *((latency_text(query),) if measured else ()),
+        "; ".join(filter(None, (*_left_out(query), query.reason))),
+    )
+    return "".join(f"<td>{escape(value)}</td>" for value in values)
+
+
+def _read(of: JobSnapshot | QuerySnapshot) -> str:
+    return f"{count(of.rows, 'row')} in {count(of.epochs, 'epoch')}"
+
+
+def _left_out(query: QuerySnapshot) -> tuple[str, ...]:
+    """The rows that were read and left out of all outputs, in words."""
+    bad = (f"{count(query.bad_rows, 'bad row')} put aside",) if query.bad_rows else ()
+    late = (f"{count(query.late_rows, 'late row')} dropped",) if query.late_rows else ()
+    return (*bad, *late)
 
 
 @dataclass(frozen=True)
@@ -123,7 +183,6 @@ def _query(query: QuerySnapshot, now: datetime, lags: bool, sources: bool) -> st
     last = "" if query.last_epoch is None else f"{query.last_epoch:,}"
     if query.last_epoch_ms is not None:
         last += f" ({duration(query.last_epoch_ms / 1000)})"
-    age = None if query.state.ended or query.lag_at is None else (now - query.lag_at).total_seconds()
     said = query.reason.partition("\n")[0] or query.phase
     if query.finished_before:
         said = "finished in an earlier run"
@@ -135,7 +194,7 @@ def _query(query: QuerySnapshot, now: datetime, lags: bool, sources: bool) -> st
         (last, _NUMBER),
     ]
     if lags:
-        cells.append((escape(lag_text(query.lag_rows, age)), _NUMBER))
+        cells.append((escape(lag_of(query, now)), _NUMBER))
     if sources:
         cells.append((_channels(query), _CELL))
     cells.append((f'<span style="{_SMALL}">{escape(said[:REASON])}</span>', _CELL))

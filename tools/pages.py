@@ -1,0 +1,162 @@
+"""Tables of the documentation that are generated from the code: `python -m tools.pages` brings them up to date."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from spark_ext import settings
+from spark_ext.commands.control_send import SENDERS
+from spark_ext.metrics.catalogue import CATALOGUE, LABELS, Label, Metric
+from spark_ext.options import byte_count, milliseconds
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+def metrics() -> str:
+    """A table of the metrics, and one of their labels."""
+    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|", *map(_metric, CATALOGUE)]
+    return "\n".join([*rows, "", "| label | values |", "|---|---|", *map(_label, LABELS.values())])
+
+
+def _metric(metric: Metric) -> str:
+    labels = ", ".join(f"`{name}`" for name in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+
+
+def _label(label: Label) -> str:
+    values = ", ".join(f"`{value}`" for value in label.values if value)
+    return f"| `{label.name}` | {label.help}{f': {values}' if values else ''} |"
+
+
+CONFIRM: Final = (
+    "Confirm it. Without this option the command reports what would be skipped or read again, and exits with code 2."
+)
+
+
+def control_commands() -> str:
+    """The commands that send an event of one kind."""
+    rows = ["| command | what it does | options |", "|---|---|---|"]
+    for sender in SENDERS:
+        own = {**sender.options(), **({"--yes": CONFIRM} if sender.kind.confirmed else {})}
+        options = "<br>".join(f"`{flag}`: {text}" for flag, text in own.items())
+        rows.append(f"| `{sender.usage}` | {sender.about} | {options} |")
+    return "\n".join(rows)
+
+
+LINKS: Final = {
+    "target_epoch": "linked-queries.md#backpressure",
+    "savepoint_roots": "control.md#tokens-and-who-may-do-what",
+    "retained_checkpoints": "savepoints.md#retained-checkpoints",
+    "checkpoint_timeout": "linked-queries.md#checkpoints",
+    "monitor_interval": "operations.md#execution-states",
+    "stall_after": "operations.md#stalls",
+    "slow_factor": "operations.md#slow-epochs",
+    "on_damage": "savepoints.md#retained-checkpoints",
+    "dumps": "operations.md#dumps",
+    "failures": "failures.md#rules-and-decisions-of-your-own",
+    "incidents": "operations.md#types-listeners-and-alerts-of-your-own",
+    "epoch_parts": "operations.md#where-the-time-of-an-epoch-goes",
+    "metrics": "metrics.md",
+    "metrics_port": "metrics.md#prometheus",
+    "latency": "metrics.md#latency",
+    "lag_interval": "operations.md#how-far-it-is-behind",
+    "opentelemetry": "metrics.md#opentelemetry",
+    "storage_options": "object-stores.md",
+}
+"""Where the documentation explains a setting."""
+
+HEADER: Final = """\
+# Default settings of every job; arguments of Job(...) override them. Durations: "500 ms", "90 s", "1 hour".
+# Generated from spark_ext/settings.py by `python -m tools.pages`.
+"""
+
+UNITS: Final = {"h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1}
+
+
+def about_settings() -> dict[str, str]:
+    """What each setting means: the text below its definition."""
+    (found,) = [
+        node
+        for node in ast.parse(inspect.getsource(settings)).body
+        if isinstance(node, ast.ClassDef) and node.name == settings.JobSettings.__name__
+    ]
+    return dict(_texts(found))
+
+
+def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for member, after in zip(node.body, node.body[1:], strict=False):
+        if isinstance(member, ast.AnnAssign) and isinstance(after, ast.Expr):
+            yield ast.unparse(member.target), inspect.cleandoc(ast.literal_eval(after.value)).replace("\n", " ")
+
+
+def default(name: str) -> Any:
+    """The default of a setting, durations and sizes with a unit."""
+    field = settings.JobSettings.model_fields[name]
+    value = field.get_default(call_default_factory=True)
+    validators = [getattr(one, "func", None) for one in field.metadata]
+    if byte_count in validators:
+        return f"{value >> 30}g"
+    if milliseconds not in validators or not value:
+        return int(value) if isinstance(value, float) else value
+    unit, size = next((unit, size) for unit, size in UNITS.items() if value % size == 0)
+    return f"{value // size} {unit}"
+
+
+def settings_table() -> str:
+    """The settings, with defaults."""
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, text in about_settings().items():
+        shown = f"[`{name}`]({LINKS[name]})" if name in LINKS else f"`{name}`"
+        value = default(name)
+        rows.append(f"| {shown} | {'none' if value in (None, (), {}) else str(value).lower()} | {text} |")
+    return "\n".join(rows)
+
+
+def shipped_settings() -> str:
+    """The file `conf/job.yaml`."""
+    parts = [HEADER]
+    for name, text in about_settings().items():
+        if name != "storage_options":
+            value = default(name)
+            line = yaml.safe_dump({name: list(value) if isinstance(value, tuple) else value})
+            comment = "\n".join(
+                textwrap.wrap(
+                    re.sub(r"\bNone\b", "null", text.replace("`", "")), 118, initial_indent="# ", subsequent_indent="# "
+                )
+            )
+            parts.append(f"{comment}\n{line}")
+    return "\n".join(parts)
+
+
+PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
+    "metrics": ("docs/metrics.md", metrics),
+    "commands": ("docs/cli.md", control_commands),
+    "settings": ("docs/job.md", settings_table),
+}
+"""The generated part of pages, by name."""
+
+
+def renewed(name: str) -> str:
+    """A page with its generated part up to date."""
+    path, made = PARTS[name]
+    begin, end = f"<!-- {name}: begin (generated) -->", f"<!-- {name}: end -->"
+    head, rest = (ROOT / path).read_text(encoding="utf-8").split(begin)
+    return f"{head}{begin}\n\n{made()}\n\n{end}{rest.split(end)[1]}"
+
+
+def files() -> dict[str, str]:
+    """The files with generated parts, as they should be."""
+    return {**{path: renewed(name) for name, (path, _) in PARTS.items()}, "conf/job.yaml": shipped_settings()}
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        (ROOT / path).write_text(text, encoding="utf-8")
