@@ -85,6 +85,7 @@ lint: .venv/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy --num-workers 2
+	@$(BIN)/python -m tools.rules
 
 release: .venv/.dev java
 	@$(BIN)/python -m tools.release

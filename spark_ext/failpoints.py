@@ -233,7 +233,7 @@ def reach(point: str) -> None:
 
 def _refuse_unknown(name: str) -> None:
     if name not in _NAMES and name.partition(".")[0] in _AREAS:
-        raise ValueError(f"{VARIABLE}: there is no fail point {name!r}")
+        raise ValueError(f"{VARIABLE}: unknown fail point {name!r}")
 
 
 def _act(point: str, wanted: str) -> None:

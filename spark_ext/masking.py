@@ -1,6 +1,6 @@
 """Secrets that this process knows: no error, log line or row of the ledger may contain one.
 
-Whoever parses an option with a secret, or reads one from the environment, hands it to `remember`. Errors of this
+Code that parses an option with a secret, or reads one from the environment, hands it to `remember`. Errors of this
 package, its loggers and the ledger pass their texts through `mask`; `guarded` does this for errors of libraries, which
 quote what they were given. The set belongs to the process: options are parsed again in each of Spark's workers.
 """

@@ -24,11 +24,11 @@ def check_file(file: Path) -> ModuleSpec:
     """Refuse a file that cannot be loaded, before anything is started for it.
 
     Raises:
-        ConfigurationError: there is no such file, or it is not a Python file.
+        ConfigurationError: the file does not exist, or is not a Python file.
     """
     who = f"file '{file}'"
     if not file.is_file():
-        raise ConfigurationError(f"there is no file '{file}'", operator=who, kept=KEPT, do="correct the path")
+        raise ConfigurationError(f"the file '{file}' does not exist", operator=who, kept=KEPT, do="correct the path")
     # A prefix: a file called json.py must not replace the module json.
     spec = importlib.util.spec_from_file_location(f"spark_ext_script_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -54,7 +54,7 @@ def load_function(file: Path, name: str, **known: Any) -> Callable[..., Any]:
         known: names that are defined before the file runs, such as a notebook's `spark`.
 
     Raises:
-        ConfigurationError: there is no such file or function. Errors raised by the file itself are not caught.
+        ConfigurationError: no such file or function. Errors raised by the file itself are not caught.
     """
     spec = check_file(file)
     module = importlib.util.module_from_spec(spec)

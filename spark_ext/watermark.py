@@ -115,7 +115,7 @@ def _event_time(df: DataFrame, column: str, who: str) -> int:
     found = [position for position, name in enumerate(df.columns) if fold(name) == fold(column.strip("`"))]
     if len(found) != 1:
         raise refused(
-            f"there is no column '{column}'" if not found else f"{len(found)} columns are named '{column}'",
+            f"no column '{column}' exists" if not found else f"{len(found)} columns are named '{column}'",
             who,
             f"name one top-level column of: {', '.join(df.columns)}",
             _KEPT,

@@ -140,8 +140,8 @@ def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("missing.py", "there is no file 'missing.py'"),
-        ("data", "there is no file 'data'"),
+        ("missing.py", "the file 'missing.py' does not exist"),
+        ("data", "the file 'data' does not exist"),
         ("notes.txt", "'notes.txt' is not a Python file"),
     ],
 )

@@ -33,7 +33,9 @@ SMALL_FILES: Final = 60
 
 STORAGE: Final = "spark_ext/storage/"
 
-FILES: Final = frozenset({"os.replace", "os.rename", "os.link", "os.fsync"})
+OF_OS: Final = ("link", "replace")
+
+OF_PATHS: Final = ("fsync", "fdatasync", "hardlink_to", "rename", "renames")
 
 STUMBLES: Final = ("there is no", "there is none", "there are no", "there are none", "of which", "by whom", "so many")
 PHRASES: Final = re.compile(
@@ -49,7 +51,7 @@ DATA: Final = frozenset(
     [
         *("str", "int", "float", "bool", "bytes", "Path", "datetime", "timedelta", "object", "None", "Any"),
         *("Callable", "type", "Sequence", "Mapping", "Iterable", "Collection", "Iterator", "Literal"),
-        *("dict", "list", "tuple", "set", "frozenset"),
+        *("dict", "list", "tuple", "set", "frozenset", "StructType"),
     ]
 )
 """Names in annotations that stand for data, and for functions."""
@@ -131,8 +133,12 @@ def files_outside_storage(files: Iterable[File]) -> Iterator[str]:
     for file in files:
         for node in file.walk(ast.Call):
             assert isinstance(node, ast.Call)
-            if ast.unparse(node.func) in FILES and not file.path.startswith(STORAGE):
-                yield f"{file.path}:{node.lineno}: {ast.unparse(node.func)}: use {STORAGE}"
+            if isinstance(node.func, ast.Attribute) and not file.path.startswith(STORAGE):
+                name, owner = node.func.attr, ast.unparse(node.func.value)
+                # `replace` of a text or a time has other arguments than that of a path.
+                of_path = name == "replace" and len(node.args) == 1 and not node.keywords
+                if name in OF_PATHS or of_path or (owner == "os" and name in OF_OS):
+                    yield f"{file.path}:{node.lineno}: {owner}.{name}: use {STORAGE}"
 
 
 def phrases(files: Iterable[File]) -> Iterator[str]:

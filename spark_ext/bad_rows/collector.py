@@ -37,7 +37,7 @@ class Destination:
     """See `names.key_of`."""
     incarnation: int
     most: int | None = None
-    """A range with more bad rows stops the job; None: there is no limit."""
+    """A range with more bad rows stops the job; None: no limit."""
     rules: str = ""
     """See `names.rules_of`."""
 
@@ -137,7 +137,7 @@ class Collector:
 
 
 def epoch_of(log: SparkLog, to: Destination) -> int | None:
-    """The epoch that ends where a destination says, by Spark's log, the newest first; None: there is none."""
+    """The epoch that ends where a destination says, by Spark's log, the newest first; None: no such epoch."""
     for number in sorted(log.numbers("offsets"), reverse=True):
         logged = log.offsets(number)
         end = None if logged is None else source_offsets(logged).get(to.uid)

@@ -50,7 +50,7 @@ class Takes(Protocol):
         """Take a row."""
 
     def keep(self) -> int | None:
-        """In a commit: store all rows of the epoch, and return the mark under which they are; None: there are none."""
+        """In a commit: store all rows of the epoch, and return the mark under which they are; None: no bad rows."""
 
     def adopt(self, mark: int | None) -> None:
         """In a commit: the rows under a mark of an earlier attempt count in place of those of this attempt's tasks."""
@@ -72,7 +72,7 @@ class SinkPlace:
     lineage: int
     incarnation: int
     most: int | None = None
-    """A task or an epoch with more bad rows stops the job; None: there is no limit."""
+    """A task or an epoch with more bad rows stops the job; None: no limit."""
 
     @property
     def who(self) -> str:
@@ -185,7 +185,7 @@ class CommitRows:
         return sum(one.rows for one in self._counted) + self._own_count
 
     def begin(self) -> None:
-        """Another attempt at the commit begins: it finds its bad rows anew."""
+        """Another attempt at the commit begins: it finds its bad rows again."""
         self._own, self._own_count, self.kept = Buffer(self._place.named), 0, None
         self._counted = self._left
 

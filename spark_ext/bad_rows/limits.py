@@ -15,7 +15,7 @@ class BadRowLimits:
     """The number of bad rows that is tolerated; None: any."""
 
     def exceeded(self, bad: int, good: int | None) -> str | None:
-        """What is exceeded, for a message; None: nothing is, as far as is known.
+        """What is exceeded, for a message; None: nothing known.
 
         Args:
             good: rows that were not; None: unknown, so that their share is not judged.

@@ -30,7 +30,7 @@ class Ancestry:
     """From where each lineage of each source continues."""
 
     parents: Mapping[str, Mapping[int, Cut]] = field(default_factory=dict)
-    """By source and lineage. A lineage that is not there has begun anew."""
+    """By source and lineage. A lineage that is not there has started from scratch."""
 
     @classmethod
     def from_json(cls, text: str) -> Ancestry:
@@ -52,7 +52,7 @@ class Ancestry:
         """With a new lineage of a source.
 
         Args:
-            cut: from where it continues; None: it begins anew.
+            cut: from where it continues; None: it starts from scratch.
         """
         own = dict(self.parents.get(uid, {}))
         own.pop(lineage, None)

@@ -28,7 +28,7 @@ class BadRow:
     reason: str
     """What is wrong with it. Secrets that the process knows are masked in it."""
     raw: str | bytes | None = None
-    """The row as it was found, of which `MOST_RAW` bytes are kept; None: it cannot be shown."""
+    """The first `MOST_RAW` bytes of the row as it was found; None: it cannot be shown."""
 
 
 def passed_over(row: BadRow) -> None:

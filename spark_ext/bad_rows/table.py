@@ -1,6 +1,6 @@
 """The Delta table of bad rows: one commit moves in the rows of committed epochs of an operator, exactly once.
 
-A commit carries the number of its newest epoch under an application id of its source or sink. Whoever repeats it finds
+A commit carries the number of its newest epoch under an application id of its source or sink. A repeated commit finds
 the number and adds nothing; a driver that was given up and wakes up finds that of its successor.
 """
 

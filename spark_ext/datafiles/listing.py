@@ -89,7 +89,7 @@ class Listing:
 
     def _absent(self) -> ConfigurationError:
         return refused(
-            f"there is no file or folder '{self.path}'",
+            f"no file or folder '{self.path}' exists",
             self.operator,
             "correct the option 'path'; executors must have access to it too",
         )

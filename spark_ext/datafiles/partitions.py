@@ -54,7 +54,7 @@ def check_rewritten(batch: pa.RecordBatch, keys: Sequence[spark.StructField], lo
     It shortens no folder's name, as `split` does, and notes bounds of dates and times that have no text form.
 
     Args:
-        longest: the greatest length of a folder's name, bytes; None: there is no limit.
+        longest: the greatest length of a folder's name, bytes; None: no limit.
     """
     try:
         refuse_far_times(batch)
@@ -76,7 +76,7 @@ def check_rewritten(batch: pa.RecordBatch, keys: Sequence[spark.StructField], lo
 
 
 def _spelled(batch: pa.RecordBatch, key: spark.StructField, who: str) -> tuple[list[str | None], NDArray[np.int64]]:
-    """The texts of the distinct values, of which null is one, and for each row the number of its value."""
+    """The texts of the distinct values, null included, and for each row the number of its value."""
     column = batch.column(batch.schema.get_field_index(key.name)).dictionary_encode(null_encoding="encode")
     return [_text(key, value, who) for value in _raw(column.dictionary)], column.indices.to_numpy(zero_copy_only=False)
 

@@ -200,7 +200,7 @@ class DataFileWriter:
         self._begun: list[str] = []
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> tuple[DataFile, ...] | None:
-        """Write all rows; None if there are none. After an error no file is left."""
+        """Write all rows; None without rows. After an error no file is left."""
         try:
             for batch in batches:
                 self.add(batch)

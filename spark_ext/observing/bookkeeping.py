@@ -47,7 +47,7 @@ class Bookkeeping:
         record_lost_driver(self.ledger, self.context.incarnation, self.context.write_behind)
 
     def pollers(self) -> tuple[Monitor | Sampler, ...]:
-        """The threads that look at what Spark does, as far as the settings want them; to be started."""
+        """The threads that poll Spark, by the settings; to be started."""
         settings, given = self.context.settings, (self.spark, self.context, self.watched)
         monitor = (Monitor(*given),) if settings.monitor_interval else ()
         return (*monitor, Sampler(*given)) if settings.epoch_parts else monitor

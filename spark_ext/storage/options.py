@@ -169,7 +169,7 @@ def _check_name(raw: str, name: str, who: str, kept: str) -> None:
     near = difflib.get_close_matches(name, KEYS, n=1) or [key for key in KEYS if key.endswith(f"_{name}")][:1]
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise refused(
-        f"there is no storage option '{raw}'{hint}",
+        f"unknown storage option '{raw}'{hint}",
         who,
         f"use one of: {', '.join(KEYS)}; settings of Hadoop's go into the session's conf: spark.hadoop.fs.s3a...",
         kept=kept,
@@ -191,7 +191,7 @@ def _check_aws(values: Mapping[str, str], who: str, kept: str) -> None:
         )
     if _TOKEN in values and _ACCESS_KEY not in values:
         raise refused(
-            f"the storage option '{_TOKEN}' belongs to a temporary key, and there is no key",
+            f"the storage option '{_TOKEN}' belongs to a temporary key, and no key is given",
             who,
             f"give {_ACCESS_KEY} and {_SECRET_KEY} as well",
             kept=kept,

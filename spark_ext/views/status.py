@@ -29,8 +29,8 @@ from spark_ext.views.timeline_view import DisplayTimeline
 class JobStatus(JobSnapshot):
     """A job as its ledger records it.
 
-    The ledger is written up to a second or two behind a running job. Rows and epochs are those of all incarnations, as
-    far as their history has not expired.
+    The ledger is written up to a second or two behind a running job. Rows and epochs are those of all incarnations
+    whose history has not expired.
     """
 
     driver: str

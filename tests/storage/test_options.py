@@ -27,9 +27,9 @@ def of(**changes: object) -> StoreOptions:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"aws_acces_key_id": "x"}, "there is no storage option 'aws_acces_key_id'; did you mean 'aws_access_key_id'"),
-        ({"region": "x"}, "there is no storage option 'region'; did you mean 'aws_region'"),
-        ({"fs.s3a.endpoint": "x"}, "there is no storage option 'fs.s3a.endpoint'"),
+        ({"aws_acces_key_id": "x"}, "unknown storage option 'aws_acces_key_id'; did you mean 'aws_access_key_id'"),
+        ({"region": "x"}, "unknown storage option 'region'; did you mean 'aws_region'"),
+        ({"fs.s3a.endpoint": "x"}, "unknown storage option 'fs.s3a.endpoint'"),
         ({"aws_s3_allow_unsafe_rename": "true"}, "lose each other's commits"),
         ({"aws_conditional_put": "disabled"}, "always conditional writes"),
         ({"aws_access_key_id": "x"}, "'aws_secret_access_key' is missing"),

@@ -42,7 +42,17 @@ def file(text: str, path: str = "spark_ext/jobs/a.py") -> File:
             "@dataclass(frozen=True)\nclass A:\n    gates: Gates | None",
             "A takes gates",
         ),
-        (rules.files_outside_storage, "os.replace(a, b)", "storage.replace(a, b)", "os.replace"),
+        *(
+            (rules.files_outside_storage, call, "text.replace('a', 'b')\nat.replace(hour=1)", call.split("(")[0])
+            for call in (
+                "os.replace(a, b)",
+                "os.link(a, b)",
+                "os.fsync(1)",
+                "a.replace(b)",
+                "a.rename(b)",
+                "a.hardlink_to(b)",
+            )
+        ),
         (rules.phrases, 'say("\\n there is\\nno file")', 'say("no file")', "there is"),
         (rules.small_files, "", "\n" * 80, "61 files"),
     ],

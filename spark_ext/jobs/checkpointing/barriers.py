@@ -88,7 +88,7 @@ class AlignedCheckpoints:
         self._lock = threading.Lock()
         self._failed = 0
         self._over = ""
-        """Why there are no further checkpoints; "" as long as there may be."""
+        """Why no further checkpoints are taken; "" while they may be."""
         self._looked: dict[str, int] = {}
         """By query, the newest epoch that was looked at: each is read once."""
 

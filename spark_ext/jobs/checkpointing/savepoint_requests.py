@@ -149,7 +149,7 @@ class Savepoints:
         self._gate = CompletionGate()
         """Of the one that is under way."""
         self._over = ""
-        """Why there are no further ones; "" as long as there may be."""
+        """Why no further ones are taken; "" while they may be."""
 
     @cached_property
     def _memory(self) -> JobMemory:

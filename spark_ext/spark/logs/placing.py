@@ -19,7 +19,7 @@ _ATTEMPTS: Final = 10
 
 
 def put_in_place(prepared: Path, place: Path) -> None:
-    """Rename a prepared checkpoint directory to its place, where there is none.
+    """Rename a prepared checkpoint directory to its place, which must be empty.
 
     Args:
         prepared: the directory.

@@ -71,7 +71,7 @@ def take(checkpoint: str) -> bool:
 
 
 def complete(checkpoint: str) -> bool:
-    """Finish a replacement that was interrupted, or undo one that did not take place; for whoever owns the job.
+    """Finish a replacement that was interrupted, or undo one that did not take place; for the job's owner.
 
     Args:
         checkpoint: path or URI of the checkpoint directory.

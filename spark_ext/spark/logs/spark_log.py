@@ -31,7 +31,7 @@ class SparkLog:
         return self.read("metadata") is not None
 
     def query_id(self) -> str | None:
-        """Spark's id of the query, generated when the directory was created; None if there is none."""
+        """Spark's id of the query, generated when the directory was created, if any."""
         text = self.read("metadata")
         return str(self.parsed("metadata", text)["id"]) if text else None
 
@@ -72,7 +72,7 @@ class SparkLog:
         return self._folder.has(name)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, in no order; none if there is no such folder."""
+        """The names in a folder, in no order; none if it does not exist."""
         return self._folder.names(folder)
 
     def numbers(self, folder: str) -> list[int]:
