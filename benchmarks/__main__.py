@@ -16,9 +16,7 @@ from benchmarks import _report
 from benchmarks._figures import OUT
 from benchmarks._measure import NAMES, QUICK, measure
 
-BASELINE = Path(__file__).with_name("baseline.json")
-"""The figures of a quick run with which later ones are compared."""
-
+BASELINE = Path(__file__).with_name("baseline.json")  # the figures of a quick run with which later ones are compared
 app = typer.Typer(add_completion=False)
 
 
@@ -60,11 +58,10 @@ def main(
 
 
 def _one(name: str, rounds: int | None, *, quick: bool) -> list[dict[str, Any]]:
-    """Run one in this process."""
     if not quick:
-        return [figure.to_json() for figure in measure(name, rounds)]
+        return [figure.to_json(name) for figure in measure(name, rounds)]
     short = QUICK[name]
-    figures = [figure.to_json() for figure in measure(name, rounds or short.rounds, short.sizes)]
+    figures = [figure.to_json(name) for figure in measure(name, rounds or short.rounds, short.sizes)]
     return [{**one, "command": f"{one['command']} --quick"} for one in figures if one["name"] in short.figures]
 
 

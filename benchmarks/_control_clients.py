@@ -19,13 +19,11 @@ import httpx
 
 from benchmarks._control import JOB
 
-POLL_S = 1.0
-"""Pause between two requests."""
+POLL_S = 1.0  # pause between two requests
 
 
 @contextmanager
 def process() -> Iterator[ProcessPoolExecutor]:
-    """A process in which the functions of this module run."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         pool.submit(time.time).result()
         yield pool
@@ -33,25 +31,17 @@ def process() -> Iterator[ProcessPoolExecutor]:
 
 @dataclass
 class Answers:
-    """What came of requests."""
-
     statuses: Counter[int] = field(default_factory=Counter)
-    times: list[float] = field(default_factory=list)
-    """Of each POST that was accepted, ms."""
+    times: list[float] = field(default_factory=list)  # of each POST that was accepted, ms
     accepted: list[list[tuple[int, int]]] = field(default_factory=list)
     """By client, of each accepted request its number and its sequence."""
 
 
 def posts(url: str, token: str, clients: int, each: int, *, warm: int = 0, in_flight: int = 1) -> Answers:
-    """Send events. Half of them set keys of the configuration, the others are broadcasts.
+    """Send events, half of them keys of the configuration, half broadcasts.
 
-    Args:
-        url: of the server.
-        token: of all clients.
-        clients: how many.
-        each: requests of a client that count.
-        warm: requests of a client that are sent before those.
-        in_flight: requests of a client for whose answers it waits at once.
+    Each client sends `warm` requests that do not count before its `each` others, and has `in_flight` of them open at
+    once.
     """
     found = Answers(accepted=[[] for _ in range(clients)])
 
@@ -88,14 +78,9 @@ def posts(url: str, token: str, clients: int, each: int, *, warm: int = 0, in_fl
 
 
 def poll(url: str, token: str, waited_for: str, seconds: float, *, send: bool = False) -> Answers:
-    """Poll for a time: one client lists events every second, and another one waits for an event.
+    """Poll for some seconds: one client lists events every second, another one waits for an event that stays open.
 
-    Args:
-        url: of the server.
-        token: of all clients.
-        waited_for: id of an event that does not become final.
-        seconds: how long.
-        send: whether a third client sends an event every second.
+    If asked to `send`, a third one sends an event every second.
     """
     found, end = Answers(), time.monotonic() + seconds
     place = f"/v1/jobs/{JOB}/control"
@@ -137,13 +122,9 @@ _MANY = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 def _http(url: str, token: str) -> httpx.Client:
     # To check certificates would have to be prepared, at length.
     return httpx.Client(
-        base_url=url,
-        headers={"Authorization": f"Bearer {token}"},
-        timeout=60,
-        trust_env=False,
-        verify=False,
+        base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60, trust_env=False, verify=False,
         limits=_MANY,
-    )
+    )  # fmt: skip
 
 
 def _threads(work: list[Callable[[], None]]) -> None:

@@ -12,21 +12,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_ext as sx
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 JOB = "bench"
 
 
 def main(folder: Path) -> None:
-    """Run until the job was stopped for good."""
     spark = sx.session("change", master="local[2]", conf={"spark.driver.memory": "1g"})
 
     def build(config: Mapping[str, Any]) -> DataStreamWriter:

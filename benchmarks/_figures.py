@@ -6,28 +6,26 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, TypeVar
 
-OUT = "out/bench.json"
-"""Where a run of all benchmarks writes its figures."""
+S = TypeVar("S")
+T = TypeVar("T")
+OUT = "out/bench.json"  # where a run of all benchmarks writes its figures
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Repeated measurements of one side."""
-
     values: tuple[float, ...]
     unit: str
 
     @classmethod
     def of(cls, values: Sequence[float], unit: str) -> Sample:
-        """A sample of at least one value."""
         if not values:
             raise ValueError("a sample needs a value")
         return cls(tuple(values), unit)
@@ -53,16 +51,11 @@ class Sample:
         return low + (ordered[min(int(place) + 1, len(ordered) - 1)] - low) * (place % 1)
 
     def to_json(self) -> dict[str, Any]:
-        """For `detail`."""
         low, high = self.quartiles
         return {
-            "median": _short(self.median),
-            "quartiles": [_short(low), _short(high)],
-            "least": _short(min(self.values)),
-            "greatest": _short(max(self.values)),
-            "n": len(self.values),
-            "unit": self.unit,
-        }
+            "median": _short(self.median), "quartiles": [_short(low), _short(high)], "least": _short(min(self.values)),
+            "greatest": _short(max(self.values)), "n": len(self.values), "unit": self.unit,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         low, high = self.quartiles
@@ -71,13 +64,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Aim:
-    """The target of a ratio."""
-
     sense: Literal[">=", "<=", "<"]
     value: float
 
     def met_by(self, ratio: float) -> bool:
-        """Whether a ratio meets the aim."""
         if self.sense == ">=":
             return ratio >= self.value
         return ratio <= self.value if self.sense == "<=" else ratio < self.value
@@ -91,22 +81,15 @@ class Figure:
     """One line of the table."""
 
     name: str
-    benchmark: str
-    """The module that measures it, which is also its name on the command line."""
-    what: str
-    """What is divided by what."""
+    what: str  # what is divided by what
     ratio: float
     aim: Aim
-    samples: dict[str, Sample]
-    """The sides, by name."""
-    notes: dict[str, Any] = field(default_factory=dict)
-    """Other observations: sizes, epochs, parts of a duration."""
-    divided: tuple[str, str] | None = None
-    """The two sides whose medians the ratio divides, if it is of that kind."""
+    samples: dict[str, Sample]  # the sides, by name
+    notes: dict[str, Any] = field(default_factory=dict)  # other observations: sizes, epochs, parts of a duration
+    divided: tuple[str, str] | None = None  # the two sides whose medians the ratio divides, if it is of that kind
 
     @property
     def meets(self) -> bool:
-        """Whether the aim is met."""
         return self.aim.met_by(self.ratio)
 
     @property
@@ -117,20 +100,15 @@ class Figure:
         (low, high), (least, most) = (self.samples[side].quartiles for side in self.divided)
         return low / most, high / least
 
-    @property
-    def command(self) -> str:
-        """The command that measures and prints this benchmark alone."""
-        return f"python -m benchmarks {self.benchmark}"
-
-    def to_json(self) -> dict[str, Any]:
-        """One object of `out/bench.json`."""
+    def to_json(self, benchmark: str) -> dict[str, Any]:
+        """One object of `out/bench.json`; its benchmark is the module that measures it."""
         return {
             "name": self.name,
             "ratio": _short(self.ratio),
             "quartiles": self.quartiles and [_short(value) for value in self.quartiles],
             "aim": str(self.aim),
             "meets": self.meets,
-            "command": self.command,
+            "command": f"python -m benchmarks {benchmark}",
             "detail": {
                 "compared": self.what,
                 "sides": {side: sample.to_json() for side, sample in self.samples.items()},
@@ -138,6 +116,24 @@ class Figure:
                 "environment": environment(),
             },
         }
+
+
+Figures: TypeAlias = Iterable[Figure]
+
+
+def beside(sides: Sequence[S], rounds: int, measure: Callable[[S], T]) -> dict[S, list[T]]:
+    """Measure sides alternately, in an order that changes from round to round; returns a value per round of each."""
+    found: dict[S, list[T]] = {side: [] for side in sides}
+    for number in range(rounds):
+        turn = number % len(sides)
+        for side in (*sides[turn:], *sides[:turn]):
+            found[side].append(measure(side))
+    return found
+
+
+def in_pairs(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """The ratio of each value to the other side's of the same round, which other load has affected alike."""
+    return [one / other for one, other in zip(values, others, strict=True)]
 
 
 def environment() -> dict[str, Any]:

@@ -17,7 +17,6 @@ from examples.flights import job
 
 
 def main(out: str, data: str, short_lived: str) -> None:
-    """Run the job in a session of its own."""
     begun = psutil.Process().create_time()
     spark = sx.session("flights", master="local[2]", short_lived=bool(int(short_lived)))
     flights = job(spark, out, data)

@@ -23,11 +23,8 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One case, with the figures to print."""
-
     arguments: tuple[str, ...]
-    figures: dict[str, str]
-    """Description of each figure, by its key in the case's JSON."""
+    figures: dict[str, str]  # description of each figure, by its key in the case's JSON
 
 
 CASES = {
@@ -46,24 +43,17 @@ CASES = {
         },
     ),
     "restart": Case(
-        ("failWhen=finished", "delay=0 s"),
-        {"failToFirstRecordMs": "failure to the first row in the function, ms"},
+        ("failWhen=finished", "delay=0 s"), {"failToFirstRecordMs": "failure to the first row in the function, ms"}
     ),
     "backpressure": Case(
-        ("mode=aligned", "segment=8kb"),
-        {"endToEndMedianMs": "aligned checkpoint under backpressure, ms"},
+        ("mode=aligned", "segment=8kb"), {"endToEndMedianMs": "aligned checkpoint under backpressure, ms"}
     ),
     "trivial": Case((), {"mainToJobDoneMs": "start to end of a job of 100 rows, ms"}),
 }
 
 
 def baseline(names: list[str]) -> None:
-    """Run cases, all if none is named, and print their medians.
-
-    Raises:
-        ValueError: there is no such case.
-        subprocess.CalledProcessError: a case failed; its output is on standard error.
-    """
+    """Run cases, all if none is named, and print their medians."""
     unknown = sorted(set(names) - set(CASES))
     if unknown:
         raise ValueError(f"there is no case {', '.join(unknown)}; there are: {', '.join(CASES)}")

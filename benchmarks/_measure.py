@@ -22,10 +22,7 @@ NAMES: Final = tuple(
 
 @dataclass(frozen=True)
 class Quick:
-    """A benchmark in a quick run."""
-
-    figures: tuple[str, ...]
-    """Those of its figures that are shown."""
+    figures: tuple[str, ...]  # those of its figures that are shown
     rounds: int
     sizes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -45,17 +42,10 @@ QUICK: Final = {
 
 
 def measure(name: str, rounds: int | None = None, sizes: Mapping[str, Any] | None = None) -> list[Figure]:
-    """Run a benchmark in this process, which keeps the sizes that are given.
-
-    Args:
-        name: of the benchmark.
-        rounds: how many; default: its own number.
-        sizes: in place of constants of its module.
-    """
+    """Run a benchmark in this process, with other sizes in place of constants of its module, which stay."""
     module = importlib.import_module(f"benchmarks.{name}")
     for constant, value in (sizes or {}).items():
         if not hasattr(module, constant):
             raise AttributeError(f"benchmark '{name}' has no size {constant}")
         setattr(module, constant, value)
-    figures: list[Figure] = module.run(rounds) if rounds else module.run()
-    return figures
+    return list(module.run(rounds) if rounds else module.run())

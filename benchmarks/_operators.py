@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 import spark_ext as sx
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark.watching.worker_process import begin_task, tune
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 BATCH_ROWS = 65_536
 
@@ -29,19 +26,13 @@ BATCH_ROWS = 65_536
 class StepsOptions(SourceOptions):
     """Options of `Steps`, in which an epoch is one step of each channel."""
 
-    steps: int = Field(gt=0)
-    """Number of steps after which a channel ends."""
-    rows: int = Field(default=1000, ge=0)
-    """Rows per step of a channel."""
-    empty_from: int = 0
-    """First step without rows."""
-    empty_upto: int = 0
-    """The end of the steps without rows (exclusive)."""
+    steps: int = Field(gt=0)  # number of steps after which a channel ends
+    rows: int = Field(default=1000, ge=0)  # rows per step of a channel
+    empty_from: int = 0  # first step without rows
+    empty_upto: int = 0  # the end of the steps without rows (exclusive)
     channels: int = Field(default=2, gt=0)
-    short: int = 0
-    """Number of further channels that end with their first step, which has no rows."""
-    hook_s: int = 0
-    """How long the hook at the end of its input takes, s."""
+    short: int = 0  # number of further channels that end with their first step, which has no rows
+    hook_s: int = 0  # how long the hook at the end of its input takes, s
 
 
 class Steps(ChannelSource):
@@ -128,7 +119,6 @@ class _NothingWriter(DataSourceStreamArrowWriter):
 
 
 def register(spark: SparkSession) -> None:
-    """Register both with a session."""
     import benchmarks._operators as here
 
     cloudpickle.register_pickle_by_value(here)
@@ -136,7 +126,6 @@ def register(spark: SparkSession) -> None:
 
 
 def steps(spark: SparkSession, *, uid: str = "in", **options: int) -> DataFrame:
-    """A stream of the `steps` source."""
     reader = spark.readStream.format("steps").option("uid", uid)
     for name, value in options.items():
         reader = reader.option(name, str(value))

@@ -12,12 +12,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-ROWS = 1000
-"""Rows per file, and so per epoch."""
+ROWS = 1000  # rows per file, and so per epoch
 
 
 def job(folder: Path) -> None:
-    """The side with `spark_ext`."""
     import spark_ext as sx
 
     spark = sx.session("recovery", master="local[2]", conf={"spark.driver.memory": "1g"})
@@ -28,7 +26,6 @@ def job(folder: Path) -> None:
 
 
 def plain(folder: Path) -> None:
-    """The side without."""
     import os
 
     from pyspark.sql import SparkSession

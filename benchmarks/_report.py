@@ -19,13 +19,7 @@ def show(
     *,
     baseline: Sequence[dict[str, Any]] | None = None,
 ) -> None:
-    """Print figures (in the form of `out/bench.json`) as a table, followed by what was compared.
-
-    Args:
-        figures: the figures.
-        console: where to.
-        baseline: figures of an earlier run, to which they are compared.
-    """
+    """Print figures (as in `out/bench.json`) as a table beside those of an earlier run, and what is compared."""
     console = console or Console()
     earlier = {figure["name"]: figure for figure in baseline or ()}
     table = Table(title="measured alternately in one run")
@@ -57,7 +51,6 @@ def show(
 
 
 def _ratio(figure: dict[str, Any]) -> str:
-    """The ratio, and its quartiles where they are known."""
     low, high = figure["quartiles"] or (None, None)
     return f"{figure['ratio']:g}" if low is None else f"{figure['ratio']:g}\n({low:g}..{high:g})"
 
@@ -78,12 +71,10 @@ def _sides(figure: dict[str, Any], separator: str = "\n") -> str:
 
 
 def write(figures: Iterable[dict[str, Any]], path: Path) -> None:
-    """Store figures as a JSON list."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(list(figures), indent=2) + "\n")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Figures that `write` has stored."""
     found: list[dict[str, Any]] = json.loads(path.read_text())
     return found

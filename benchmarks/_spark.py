@@ -8,23 +8,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_ext as sx
 from benchmarks import _operators
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-LIMIT = 300.0
-"""Time after which a benchmark gives up waiting, s."""
-
-UNCOUNTED = 1
-"""First rounds that do not count: in them workers start, code is compiled, and caches of files are filled."""
+LIMIT = 300.0  # time after which a benchmark gives up waiting, s
+UNCOUNTED = 1  # first rounds that do not count: in them workers start, code is compiled, and caches of files are filled
 
 CONF = {
     "spark.sql.shuffle.partitions": "2",
@@ -48,7 +43,6 @@ def session(name: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkS
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """A temporary directory, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="spark-ext-bench-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
@@ -66,12 +60,7 @@ def warm_up(run: Callable[[], object]) -> None:
 
 
 def until(condition: Callable[[], Any], what: str, running: StreamingQuery | sx.Job | None = None) -> None:
-    """Wait for a condition; raises if the query or job fails in the meantime.
-
-    Raises:
-        TimeoutError: the condition did not become true in time.
-        RuntimeError: the query or job ended before it became true.
-    """
+    """Wait for a condition; raises if the query or job fails in the meantime."""
     end = time.monotonic() + LIMIT
     while not condition():
         if running is not None and _ended(running):
@@ -84,7 +73,6 @@ def until(condition: Callable[[], Any], what: str, running: StreamingQuery | sx.
 
 
 def _ended(running: StreamingQuery | sx.Job) -> bool:
-    """Whether it has ended; raises if it has failed."""
     if isinstance(running, sx.Job):
         if not running.done:
             return False
@@ -106,6 +94,10 @@ def cpu_seconds() -> float:
     return total
 
 
+def checkpoint_of(state: Path, query: str = "q") -> Path:
+    return state / "queries" / query / "checkpoint"
+
+
 def commit_file(checkpoint: Path, epoch: int) -> Path:
     """The file with which Spark records an epoch's commit; its modification time is that of the commit."""
     return checkpoint / "commits" / str(epoch)
@@ -122,16 +114,11 @@ def mean_epoch(checkpoint: Path, first: int, last: int) -> float:
 
 
 def start(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
-    """Start a query, as any user of Spark would."""
     return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
 
 
 def run_epochs(writer: DataStreamWriter, checkpoint: Path, last: int) -> list[dict[str, Any]]:
-    """Run a query up to the commit of epoch `last` and stop it.
-
-    Returns:
-        Spark's progress reports, one per epoch up to `last`.
-    """
+    """Run a query up to the commit of epoch `last` and stop it; returns Spark's progress reports, one per epoch."""
     query = start(writer, checkpoint)
     try:
         until(commit_file(checkpoint, last).exists, f"epoch {last} has committed", query)

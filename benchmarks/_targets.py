@@ -6,77 +6,57 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from tests.servers.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer
 
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a sink, and how to write to it."""
-
-    sink: str
-    """The sink's format name."""
+    sink: str  # the sink's format name
     open: Callable[[Path], AbstractContextManager[dict[str, str]]]
     """Creates the target in a directory; provides the sink's options."""
-    columns: tuple[str, ...] = ("*",)
-    """The columns of `datagen` that are written, as expressions."""
+    columns: tuple[str, ...] = ("*",)  # the columns of `datagen` that are written, as expressions
 
 
 @contextmanager
 def folder(place: Path) -> Iterator[dict[str, str]]:
-    """A folder."""
     yield {"path": str(place / "out")}
 
 
 @contextmanager
 def database(_: Path) -> Iterator[dict[str, str]]:
-    """A table in a new database."""
-    from tests.servers.postgres import PostgresServer
+    from tests.servers.postgres import running
 
-    server = PostgresServer()
-    try:
-        yield {**server.create().database().options, "table": "rows"}
-    finally:
-        server.close()
+    with running() as server:
+        yield {**server.database().options, "table": "rows"}
 
 
 @contextmanager
 def durable_server() -> Iterator[PostgresServer]:
     """A private PostgreSQL with durability on, as in production."""
-    from tests.servers.postgres import PostgresServer
+    from tests.servers.postgres import running
 
-    server = PostgresServer({"fsync": "on", "full_page_writes": "on", "max_wal_size": "8GB"})
-    try:
-        yield server.create()
-    finally:
-        server.close()
+    with running({"fsync": "on", "full_page_writes": "on", "max_wal_size": "8GB"}) as server:
+        yield server
 
 
-def _prepared(place: Path) -> AbstractContextManager[dict[str, str]]:
-    @contextmanager
-    def opened() -> Iterator[dict[str, str]]:
-        with database(place) as options:
-            yield {**options, "prepared": "true"}
-
-    return opened()
+@contextmanager
+def _prepared(place: Path) -> Iterator[dict[str, str]]:
+    with database(place) as options:
+        yield {**options, "prepared": "true"}
 
 
 @contextmanager
 def topic(place: Path) -> Iterator[dict[str, str]]:
-    """A topic with two partitions."""
     from tests.servers.kafka import Broker
 
-    home = place / "broker"
-    home.mkdir()
-    with Broker(home) as broker:
+    with Broker(place / "broker") as broker:
         yield {"bootstrap_servers": broker.bootstrap, "topic": broker.topic("rows", 2)}
 
 
 @contextmanager
 def receiver(place: Path) -> Iterator[dict[str, str]]:
-    """A receiver that remembers keys."""
     from tests.servers.receiver import Receiver
 
     with Receiver(place / "receiver") as taker:

@@ -6,24 +6,19 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_ext as sx
 from benchmarks._figures import Sample
 from benchmarks._operators import steps
-from benchmarks._spark import mean_epoch, warm_up, workplace
+from benchmarks._spark import checkpoint_of, mean_epoch, warm_up, workplace
 from spark_ext.metrics import exporters
 from tests.servers.ports import free_ports
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-WARM = 5
-"""Epochs of each run that do not count."""
-
-ROWS = 500
-"""Rows of an epoch."""
-
+WARM = 5  # epochs of each run that do not count
+ROWS = 500  # rows of an epoch
 Settings = Callable[[str, Path, int], Mapping[str, Any]]
 """The settings of a job, by side, for a folder of its own and a port that is free; `metrics_port` is scraped."""
 
@@ -41,15 +36,8 @@ def periods(
 ) -> dict[str, list[float]]:
     """The time from commit to commit of each round, ms, by side.
 
-    Args:
-        spark: the session.
-        sides: run in this order and in reverse, alternately; each also once before.
-        rounds: how often each is run.
-        settings: of the job.
-        epochs: of each run that count.
-        every: pause between two scrapes, s.
-        query: made of the rows of the source.
-        scraped: given the time of each scrape, ms.
+    Sides run in their order and in reverse, alternately, each also once before. `every` is the pause between scrapes,
+    s.
     """
 
     def run(side: str) -> float:
@@ -66,7 +54,7 @@ def periods(
                     scraped(1000 * (time.perf_counter() - begin))
             job.await_termination()
             exporters.close_all()
-            checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
+            checkpoint = checkpoint_of(folder / "state")
             return 1000 * mean_epoch(checkpoint, WARM, epochs + WARM - 1)
 
     warm_up(lambda: [run(side) for side in sides])
@@ -78,7 +66,6 @@ def periods(
 
 
 def samples(found: Mapping[str, Sequence[float]], without: str, with_it: str) -> dict[str, Sample]:
-    """Two sides, and what the second one adds in each round."""
     added = [late - early for early, late in zip(found[without], found[with_it], strict=True)]
     return {
         without: Sample.of(found[without], "ms"),

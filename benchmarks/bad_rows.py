@@ -14,14 +14,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside, in_pairs
 from benchmarks._spark import workplace
 from benchmarks._targets import durable_server
 from spark_ext.bad_rows.collector import Destination
@@ -40,19 +39,14 @@ from spark_ext.sinks.runtime.writer import write_task
 from spark_ext.sources.files.source import Files
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 
-T = TypeVar("T")
-
 ROUNDS = 15
 ROWS = 1_000_000
-PAIRS = 3
-"""Pairs of a sink in a round, which are shorter than those of the source."""
+PAIRS = 3  # pairs of a sink in a round, which are shorter than those of the source
 BAD_EVERY = 10_000
+ON_BAD_ROW = ("fail", "quarantine")
 SIDES = {"fail": ("good", "fail"), "quarantine": ("good", "quarantine"), "one in 10,000": ("bad", "quarantine")}
-
-
 SINK_ROWS, BATCH = 1_000_000, 10_000
-HTTP_ROWS = 100_000
-"""Fewer, as each is made into text in Python."""
+HTTP_ROWS = 100_000  # fewer, as each is made into text in Python
 
 SINKS: dict[str, Callable[[Path, str], TwoPhaseCommitSink]] = {
     "delta_2pc": lambda folder, on_bad_row: DeltaTwoPhaseCommit(
@@ -71,94 +65,66 @@ SINKS: dict[str, Callable[[Path, str], TwoPhaseCommitSink]] = {
 }  # fmt: skip
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
-    rates: dict[str, list[float]] = {side: [] for side in SIDES}
+def run(rounds: int = ROUNDS) -> Figures:
     with workplace() as folder:
         for name, every in (("good", ROWS + 1), ("bad", BAD_EVERY)):
             (folder / name).mkdir()
             lines = (f"{n if (n + 1) % every else 'x'},{n * 0.5},key-{n % 1000}\n" for n in range(ROWS))
             (folder / name / "0.csv").write_text("".join(lines))
-        for round_ in range(rounds + 1):
-            for side, (name, on_bad_row) in _in_turns(SIDES, round_):
-                rate = _rate(folder, name, on_bad_row)
-                if round_:  # the first round fills caches
-                    rates[side].append(rate)
+        rates = _beside(tuple(SIDES), rounds, lambda side: _rate(folder, *SIDES[side]))
     samples = {side: Sample.of(values, "M rows/s") for side, values in rates.items()}
-    return [
-        Figure(
-            "bad_rows",
-            "bad_rows",
-            "rows per second of CPU from a CSV file without bad rows: collecting them / failing on them",
-            _ratio(rates["quarantine"], rates["fail"]),
-            Aim(">=", 0.98),
-            samples,
-            {"rows": ROWS},
-        ),
-        *_sinks(rounds),
-        _postgres(PAIRS * rounds),
-    ]
+    yield Figure(
+        "bad_rows", "rows per second of CPU from a CSV file without bad rows: collecting them / failing on them",
+        _ratio(rates), Aim(">=", 0.98), samples, {"rows": ROWS},
+    )  # fmt: skip
+    for sink in SINKS:
+        rates = _beside(ON_BAD_ROW, PAIRS * rounds, partial(_rate_of_sink, sink))
+        yield _figure_of_sink(sink, rates, "second of CPU")
+    yield _postgres(PAIRS * rounds)
 
 
-def _in_turns(sides: Mapping[str, T], round_: int) -> list[tuple[str, T]]:
-    """The sides in their order, or, in every second round, in the opposite one."""
-    found = list(sides.items())
-    return found[::-1] if round_ % 2 else found
+def _beside(sides: Sequence[str], rounds: int, measure: Callable[[str], float]) -> dict[str, list[float]]:
+    """Behind a round that fills caches."""
+    beside(sides, 1, measure)
+    return beside(sides, rounds, measure)
 
 
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the ratios of pairs."""
-    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
-
-
-def _sinks(rounds: int) -> list[Figure]:
-    """Rows per second of CPU of a task of each sink."""
-    sides = {"fail": "fail", "quarantine": "quarantine"}
-    rates: dict[tuple[str, str], list[float]] = {(sink, side): [] for sink in SINKS for side in sides}
-    for round_ in range(PAIRS * rounds + 1):
-        for sink in SINKS:
-            for side, on_bad_row in _in_turns(sides, round_):
-                with workplace() as folder:
-                    rate = _rate_of_sink(folder, sink, on_bad_row)
-                if round_:
-                    rates[sink, side].append(rate)
-    return [_figure_of_sink(sink, {side: rates[sink, side] for side in sides}, "second of CPU") for sink in SINKS]
+def _ratio(rates: Mapping[str, Sequence[float]]) -> float:
+    return statistics.median(in_pairs(rates["quarantine"], rates["fail"]))
 
 
 def _postgres(pairs: int) -> Figure:
     """Rows per second of a task of `postgres_2pc` that copies into a staging table."""
-    rates: dict[str, list[float]] = {"fail": [], "quarantine": []}
     with durable_server() as server:
-        for pair in range(pairs + 1):
-            for side, on_bad_row in _in_turns({side: side for side in rates}, pair):
-                database = server.database()
-                database.run("CREATE TABLE rows (id bigint, at timestamptz, tag text)")
-                options = {"uid": "out", "dsn": database.dsn, "table": "rows", "on_bad_row": on_bad_row}
-                with workplace() as folder:
-                    sink = PostgresTwoPhaseCommit(options)
-                    sink.claim(Claim("out", "bench", "bench", 1, 1))
-                    rate = _rate_of_task(folder, sink, "postgres_2pc", time.monotonic)
-                server.drop(database)
-                if pair:
-                    rates[side].append(rate)
-    return _figure_of_sink("postgres_2pc", rates, "second")
+
+        def rate(on_bad_row: str) -> float:
+            database = server.database()
+            database.run("CREATE TABLE rows (id bigint, at timestamptz, tag text)")
+            options = {"uid": "out", "dsn": database.dsn, "table": "rows", "on_bad_row": on_bad_row}
+            with workplace() as folder:
+                sink = PostgresTwoPhaseCommit(options)
+                sink.claim(Claim("out", "bench", "bench", 1, 1))
+                found = _rate_of_task(folder, sink, "postgres_2pc", time.monotonic)
+            server.drop(database)
+            return found
+
+        return _figure_of_sink("postgres_2pc", _beside(ON_BAD_ROW, pairs, rate), "second")
 
 
 def _figure_of_sink(sink: str, rates: Mapping[str, Sequence[float]], per: str) -> Figure:
     return Figure(
         f"bad_rows_{sink.partition('_')[0]}",
-        "bad_rows",
         f"rows per {per} of a task of {sink} without bad rows: collecting them / failing on them",
-        _ratio(rates["quarantine"], rates["fail"]),
+        _ratio(rates),
         Aim(">=", 0.98),
         {side: Sample.of(values, "M rows/s") for side, values in rates.items()},
         {"rows": _rows(sink)},
     )
 
 
-def _rate_of_sink(folder: Path, name: str, on_bad_row: str) -> float:
-    """Millions of rows per second of CPU."""
-    return _rate_of_task(folder, SINKS[name](folder, on_bad_row), name, time.process_time)
+def _rate_of_sink(name: str, on_bad_row: str) -> float:
+    with workplace() as folder:
+        return _rate_of_task(folder, SINKS[name](folder, on_bad_row), name, time.process_time)
 
 
 def _rate_of_task(folder: Path, sink: TwoPhaseCommitSink, name: str, clock: Callable[[], float]) -> float:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
 from benchmarks._operators import steps
 from benchmarks._spark import committed_at, session, until, warm_up, workplace
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.logs.spark_log import SparkLog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROUNDS = 5
 SIDES = ("free", "blocked")
@@ -29,30 +27,22 @@ WARM_S = 5.0
 ROWS = 500
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
-    rates: dict[str, list[float]] = {side: [] for side in SIDES}
+def run(rounds: int = ROUNDS) -> Figures:
     with session("blocked") as spark:
         warm_up(lambda: _rate(spark, "free"))
-        for number in range(rounds):
-            for side in SIDES if number % 2 else SIDES[::-1]:
-                rates[side].append(_rate(spark, side))
+        rates = beside(SIDES, rounds, lambda side: _rate(spark, side))
     free, blocked = (Sample.of(rates[side], "epochs/s") for side in SIDES)
-    return [
-        Figure(
-            "blocked_query",
-            "blocked",
-            f"epochs per second of a query beside one whose hook sleeps for {SLEEP_S} s / beside one that has ended",
-            blocked.median / free.median,
-            Aim(">=", 0.98),
-            {"the other has ended": free, "the other's hook sleeps": blocked},
-            {"window, s": WINDOW_S, "rows per epoch": ROWS},
-        )
-    ]
+    yield Figure(
+        "blocked_query",
+        f"epochs per second of a query beside one whose hook sleeps for {SLEEP_S} s / beside one that has ended",
+        blocked.median / free.median,
+        Aim(">=", 0.98),
+        {"the other has ended": free, "the other's hook sleeps": blocked},
+        {"window, s": WINDOW_S, "rows per epoch": ROWS},
+    )
 
 
 def _rate(spark: SparkSession, side: str) -> float:
-    """Epochs per second of the query that is measured."""
     with workplace() as folder:
         job = sx.Job(spark, "bench", state=folder / "state")
         endless = steps(spark, uid="endless", steps=1_000_000, channels=1, rows=ROWS)

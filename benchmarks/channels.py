@@ -8,29 +8,25 @@ the size is that of the offsets that Spark logs for an epoch.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._operators import steps
-from benchmarks._spark import session, until, workplace
+from benchmarks._spark import checkpoint_of, session, until, workplace
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROUNDS = 4
 EPOCHS = 30
 WARM = 5
 RUNNING = 100
 FINISHED = {"100 channels": 0, "100,000 channels": 99_900}
-
 PLANNING = ("latestOffset", "getBatch", "queryPlanning", "walCommit")
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds; each continues where the previous one stopped."""
+def run(rounds: int = ROUNDS) -> Figures:
     times: dict[str, list[float]] = {side: [] for side in FINISHED}
     asked: dict[str, list[float]] = {side: [] for side in FINISHED}
     first: dict[str, list[float]] = {side: [] for side in FINISHED}
@@ -46,10 +42,8 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                 times[side] += [sum(report.get(part, 0) for part in PLANNING) for report in reports[WARM:]]
                 asked[side] += [report["latestOffset"] for report in reports[WARM:]]
                 sizes[side].append(_offset_size(folder / side))
-    return [
-        _figure("channels_planning", "time to plan an epoch", times, "ms", _notes(asked, first)),
-        _figure("channels_offset", "size of the logged offsets of an epoch", sizes, "bytes", {}),
-    ]
+    yield _figure("channels_planning", "time to plan an epoch", times, "ms", _notes(asked, first))
+    yield _figure("channels_offset", "size of the logged offsets of an epoch", sizes, "bytes", {})
 
 
 def _notes(asked: dict[str, list[float]], first: dict[str, list[float]]) -> dict[str, object]:
@@ -64,26 +58,17 @@ def _notes(asked: dict[str, list[float]], first: dict[str, list[float]]) -> dict
 def _figure(name: str, what: str, sides: dict[str, list[float]], unit: str, notes: dict[str, object]) -> Figure:
     few, many = (Sample.of(values, unit) for values in sides.values())
     return Figure(
-        name,
-        "channels",
-        f"{what}: 100,000 channels of which 99,900 have finished / 100 channels",
-        many.median / few.median,
-        Aim("<", 2),
-        {"100 channels": few, "100,000 channels": many},
+        name, f"{what}: 100,000 channels of which 99,900 have finished / 100 channels", many.median / few.median,
+        Aim("<", 2), {"100 channels": few, "100,000 channels": many},
         {"running channels on both sides": RUNNING, **notes},
-    )
-
-
-def _checkpoint(folder: Path) -> Path:
-    return folder / "state" / "queries" / "q" / "checkpoint"
+    )  # fmt: skip
 
 
 def _epochs(spark: SparkSession, folder: Path, finished: int, *, first_run: bool) -> list[dict[str, int]]:
-    """Run the job for some epochs and stop it; returns Spark's durations of each."""
     frame = steps(spark, steps=1_000_000, rows=1, channels=RUNNING, short=finished)
     job = sx.Job(spark, "bench", state=folder / "state")
     job.add("q", frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table")))
-    log = SparkLog(str(_checkpoint(folder)))
+    log = SparkLog(str(checkpoint_of(folder / "state")))
     begin = log.newest_commit() or 0
     job.start()
     query = next(query for query in spark.streams.active if query.name == "bench/q")
@@ -101,6 +86,6 @@ def _confirmed(log: SparkLog) -> int:
 
 
 def _offset_size(folder: Path) -> float:
-    checkpoint = _checkpoint(folder)
+    checkpoint = checkpoint_of(folder / "state")
     newest = SparkLog(str(checkpoint)).newest_commit()
     return (checkpoint / "offsets" / str(newest)).stat().st_size

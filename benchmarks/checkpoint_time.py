@@ -11,22 +11,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from benchmarks import _flink
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._spark import session, until, warm_up, workplace
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
-    from pyspark.sql import SparkSession
 
 ROUNDS = 2
-TAKEN = 5
-"""Unaligned checkpoints of each backlog and round; the first does not count."""
+TAKEN = 5  # unaligned checkpoints of each backlog and round; the first does not count
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,15 @@ class Size:
 SIZES = (Size(10_000, 2_500, 0.5), Size(300_000, 75_000, 3.0), Size(3_000_000, 1_000_000, 20.0))
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     unaligned: dict[Size, list[float]] = {size: [] for size in SIZES}
     aligned: dict[Size, list[float]] = {size: [] for size in SIZES}
     theirs: list[float] = []
     with session("checkpoint_time") as spark:
         warm_up(lambda: _unaligned(spark, SIZES[0]))
         for number in range(rounds):
-            theirs.append(_theirs())
+            taken = _flink.once("backpressure", ("mode=unaligned", "segment=32kb"))
+            theirs.append(float(taken["endToEndMedianMs"]))  # behind a slow function, as ours
             for size in SIZES if number % 2 else SIZES[::-1]:
                 unaligned[size] += _unaligned(spark, size)
                 aligned[size].append(_aligned(spark, size))
@@ -62,32 +61,18 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     flink = Sample.of(theirs, "ms")
     every = {f"unaligned, {size}": sample for size, sample in ours.items()}
     every |= {f"aligned, {size}": Sample.of(times, "ms") for size, times in aligned.items()}
-    return [
-        Figure(
-            "checkpoint_flat",
-            "checkpoint_time",
-            f"an unaligned checkpoint of a job with {SIZES[-1]} in flight / with {SIZES[0]}",
-            most.median / least.median,
-            Aim("<=", 1.2),
-            every,
-        ),
-        Figure(
-            "checkpoint_unaligned",
-            "checkpoint_time",
-            f"{SIZES[-1]} in flight: an aligned checkpoint / an unaligned one",
-            waited.median / most.median,
-            Aim(">=", 100.0),
-            {"aligned": waited, "unaligned": most},
-        ),
-        Figure(
-            "checkpoint_flink",
-            "checkpoint_time",
-            "an unaligned checkpoint under the largest backlog: a job here / Flink",
-            most.median / flink.median,
-            Aim("<=", 4.0),
-            {"Job": most, "Flink": flink},
-        ),
-    ]
+    yield Figure(
+        "checkpoint_flat", f"an unaligned checkpoint of a job with {SIZES[-1]} in flight / with {SIZES[0]}",
+        most.median / least.median, Aim("<=", 1.2), every,
+    )  # fmt: skip
+    yield Figure(
+        "checkpoint_unaligned", f"{SIZES[-1]} in flight: an aligned checkpoint / an unaligned one",
+        waited.median / most.median, Aim(">=", 100.0), {"aligned": waited, "unaligned": most},
+    )  # fmt: skip
+    yield Figure(
+        "checkpoint_flink", "an unaligned checkpoint under the largest backlog: a job here / Flink",
+        most.median / flink.median, Aim("<=", 4.0), {"Job": most, "Flink": flink},
+    )  # fmt: skip
 
 
 def _job(spark: SparkSession, folder: Path, size: Size, **settings: Any) -> sx.Job:
@@ -138,8 +123,3 @@ def _timed(job: sx.Job) -> float:
     begin = time.monotonic()
     job.checkpoint(600)
     return 1000 * (time.monotonic() - begin)
-
-
-def _theirs() -> float:
-    """The median of unaligned checkpoints behind a slow function in Flink, ms."""
-    return float(_flink.once("backpressure", ("mode=unaligned", "segment=32kb"))["endToEndMedianMs"])

@@ -11,24 +11,20 @@ import time
 
 from benchmarks._control import WITHOUT_LIMIT, made, served
 from benchmarks._control_clients import posts
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._spark import workplace
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 
 ROUNDS = 3
-REQUESTS = 400
-"""Of each side and round, over all clients."""
+REQUESTS = 400  # of each side and round, over all clients
 WARM = 80
 """Requests of each client that do not count: a server's first second, in which it creates the table of requests."""
-SIDES = {"without a server": 0, "one client": 1, "eight clients": 8}
-"""Number of clients."""
-AIMS = {50: 25.0, 99: 60.0}
-"""ms by percentile."""
+SIDES = {"without a server": 0, "one client": 1, "eight clients": 8}  # number of clients
+AIMS = {50: 25.0, 99: 60.0}  # ms by percentile
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     times: dict[str, list[float]] = {side: [] for side in SIDES}
     for _ in range(rounds):
         for side, clients in SIDES.items():
@@ -37,7 +33,6 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     return [
         Figure(
             f"control_acceptance_{name}_p{percent}",
-            "control_acceptance",
             f"from a POST to its 202, {side}, p{percent} / {aim:g} ms",
             sides[side].percentile(percent) / aim,
             Aim("<=", 1),
@@ -58,7 +53,6 @@ def _through_server(clients: int) -> list[float]:
 
 
 def _directly() -> list[float]:
-    """How long each call of `ControlLog.accept` took, ms."""
     with workplace() as folder:
         log = ControlLog(made(folder / "state"))
         found = []

@@ -11,32 +11,24 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 import spark_ext as sx
-from benchmarks._control import JOB, checkpoint_of, first_planned
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import committed_at, session, until, workplace
+from benchmarks._control import JOB, first_planned
+from benchmarks._figures import Aim, Figure, Figures, Sample
+from benchmarks._spark import checkpoint_of, committed_at, session, until, workplace
 from spark_ext.spark.logs.spark_log import SparkLog
-
-if TYPE_CHECKING:
-    from spark_ext.steering.control import Control
+from spark_ext.steering.control import Control
 
 ROUNDS = 4
-EVENTS = 50
-"""Of a round."""
-LATER_S = 0.1
-"""Time after the answer from which each epoch that is planned has to obey the event."""
-PAUSE_S = 0.1
-"""Of the function, in each epoch."""
-WARM = 20
-"""Epochs before the first event."""
+EVENTS = 50  # of a round
+LATER_S = 0.1  # time after the answer from which each epoch that is planned has to obey the event
+PAUSE_S = 0.1  # of the function, in each epoch
+WARM = 20  # epochs before the first event
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     pause = PAUSE_S
 
     def slow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,23 +56,20 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         job.stop(60)
     sides = {name: Sample.of(values, "ms") for name, values in times.items()}
     epoch = Sample.of(epochs, "ms")
-    return [
-        Figure(
-            "control_applied",
-            "control_applied",
-            f"share of events that the first epoch planned {LATER_S * 1000:g} ms after the answer obeys, or one before",
-            sum(in_time) / len(in_time),
-            Aim(">=", 0.99),
-            sides,
-            {
-                "meaning": "from the request to its answer; from the answer to the plan of the first epoch with the "
-                "event, to its commit, and until it is acknowledged",
-                "epoch": epoch.to_json(),
-                "p99, ms": {name: round(sample.percentile(99), 1) for name, sample in sides.items()},
-                "late": in_time.count(False),
-            },
-        )
-    ]
+    yield Figure(
+        "control_applied",
+        f"share of events that the first epoch planned {LATER_S * 1000:g} ms after the answer obeys, or one before",
+        sum(in_time) / len(in_time),
+        Aim(">=", 0.99),
+        sides,
+        {
+            "meaning": "from the request to its answer; from the answer to the plan of the first epoch with the "
+            "event, to its commit, and until it is acknowledged",
+            "epoch": epoch.to_json(),
+            "p99, ms": {name: round(sample.percentile(99), 1) for name, sample in sides.items()},
+            "late": in_time.count(False),
+        },
+    )
 
 
 def _event(control: Control, checkpoint: Path, number: int) -> dict[str, float]:
@@ -104,13 +93,10 @@ def _event(control: Control, checkpoint: Path, number: int) -> dict[str, float]:
     committed = committed_at(checkpoint, applied)
     state = sent.state
     return {
-        "answered": 1000 * (answered - begin),
-        "planned": 1000 * (planned[applied] - answered),
-        "committed": 1000 * (committed - answered),
-        "acknowledged": state.acknowledged_ms or 0.0,
-        "in time": float(applied <= wanted),
-        "epoch": 1000 * (committed - committed_at(checkpoint, applied - 1)),
-    }
+        "answered": 1000 * (answered - begin), "planned": 1000 * (planned[applied] - answered),
+        "committed": 1000 * (committed - answered), "acknowledged": state.acknowledged_ms or 0.0,
+        "in time": float(applied <= wanted), "epoch": 1000 * (committed - committed_at(checkpoint, applied - 1)),
+    }  # fmt: skip
 
 
 def _planned(checkpoint: Path) -> dict[int, float]:

@@ -16,45 +16,37 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import mkdtemp
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 
 import spark_ext as sx
 from benchmarks import _control_clients
-from benchmarks._control import JOB, checkpoint_of, in_pairs, period, recorded, served, with_epochs
+from benchmarks._control import JOB, period, recorded, served, with_epochs
 from benchmarks._control_clients import Answers
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import session, until, workplace
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside, in_pairs
+from benchmarks._spark import checkpoint_of, session, until, workplace
+from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.server.limits import Limits
 from spark_ext.spark.logs.spark_log import SparkLog
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from spark_ext.jobs.job import Job
-
 ROUNDS = 3
 REQUESTS = 10_000
 CLIENTS = 8
-IN_FLIGHT = 25
-"""Requests of a client for whose answers it waits at once."""
+IN_FLIGHT = 25  # requests of a client for whose answers it waits at once
 QUIET_S = 40.0
-WARM = 30
-"""Number of first epochs that do not count."""
-SETTLING_S = 3.0
-"""Time after each window that belongs to none."""
+WARM = 30  # number of first epochs that do not count
+SETTLING_S = 3.0  # time after each window that belongs to none
 SHARE = 0.01
 QUIET, ELSEWHERE, BURST = "quiet", "burst at another job", "burst"
 SIDES = (QUIET, ELSEWHERE, BURST)
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many bursts."""
-    windows: dict[str, list[tuple[float, float]]] = defaultdict(list)
+def run(rounds: int = ROUNDS) -> Figures:
     answers: dict[str, list[Answers]] = defaultdict(list)
     with workplace() as folder, session("control_burst") as spark, _control_clients.process() as clients:
         # One task, so one row per epoch.
@@ -67,13 +59,14 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         with job.serve(show_token=False) as server:
             clients.submit(_control_clients.posts, server.url, server.token or "", 1, 20).result()
         until(lambda: (log.newest_commit() or 0) >= WARM, "the first epochs are committed", job)
-        for number in range(rounds):
-            turn = number % len(SIDES)
-            for side in (*SIDES[turn:], *SIDES[:turn]):
-                window, found = _window(side, job, folder, clients, number)
-                windows[side].append(window)
-                answers[side] += found
-                time.sleep(SETTLING_S)
+
+        def window(side: str) -> tuple[float, float]:
+            found, answered = _window(side, job, folder, clients)
+            answers[side] += answered
+            time.sleep(SETTLING_S)
+            return found
+
+        windows = beside(SIDES, rounds, window)
         last = _all_obeyed(job, folder / "state", answers[BURST])
         job.stop(60)
         epochs = recorded(folder / "state", last)
@@ -83,8 +76,6 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
 
 
 def _seen(rows: DataFrame) -> DataFrame:
-    """What a function sees of the broadcasts: one row per epoch."""
-
     def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
@@ -102,9 +93,8 @@ def _seen(rows: DataFrame) -> DataFrame:
 
 
 def _window(
-    side: str, job: Job, folder: Path, clients: ProcessPoolExecutor, number: int
+    side: str, job: Job, folder: Path, clients: ProcessPoolExecutor
 ) -> tuple[tuple[float, float], list[Answers]]:
-    """One window: its begin and end, and what was answered in it."""
     checkpoint = checkpoint_of(folder / "state")
 
     def burst(url: str, token: str | None) -> tuple[tuple[float, float], list[Answers]]:
@@ -118,9 +108,7 @@ def _window(
         with job.serve(show_token=False) as server:
             return burst(server.url, server.token)
     if side == ELSEWHERE:
-        other = folder / f"other-{number}"
-        other.mkdir()
-        with served(other, Limits()) as (url, token):
+        with served(Path(mkdtemp(dir=folder)), Limits()) as (url, token):
             return burst(url, token)
     begin = time.time()
     time.sleep(QUIET_S)
@@ -149,7 +137,6 @@ def _all_obeyed(job: Job, state: Path, answers: list[Answers]) -> int:
 
 
 def _check_seen(folder: Path) -> None:
-    """The function has seen each broadcast once, in the order of acceptance."""
     table = DeltaTable(str(folder / "table")).to_pyarrow_table().to_pylist()
     seen = [number for row in sorted(table, key=lambda row: row["epoch"]) for number in row["numbers"]]
     rows = Ledger(str(folder / "state")).table(ControlEventRow).rows([("kind", "=", "broadcast")])
@@ -157,10 +144,8 @@ def _check_seen(folder: Path) -> None:
 
 
 def _figures(
-    periods: dict[str, list[float]],
-    windows: dict[str, list[tuple[float, float]]],
-    answers: dict[str, list[Answers]],
-) -> list[Figure]:
+    periods: dict[str, list[float]], windows: dict[str, list[tuple[float, float]]], answers: dict[str, list[Answers]]
+) -> Figures:
     sides = {side: Sample.of(periods[side], "ms") for side in SIDES}
     pairs = {side: Sample.of(in_pairs(periods[side], periods[QUIET]), "x") for side in (ELSEWHERE, BURST)}
     statuses: Counter[int] = sum((found.statuses for found in answers[BURST]), Counter())
@@ -178,26 +163,14 @@ def _figures(
     }
     own = Sample.of(in_pairs(periods[BURST], periods[ELSEWHERE]), "x").median
     what = "time per epoch: during a burst of events / "
-    return [
-        Figure(
-            "control_burst", "control_burst", f"{what}in quiet", pairs[BURST].median, Aim("<=", 1 + SHARE), sides, notes
-        ),
-        Figure(
-            "control_burst_own",
-            "control_burst",
-            f"{what}during the same burst at another job's server",
-            own,
-            Aim("<=", 1 + SHARE),
-            sides,
-            notes,
-        ),
-        Figure(
-            "control_burst_answered",
-            "control_burst",
-            "share of the requests of bursts that were answered with 202 or 429, and obeyed in order if 202",
-            sum(statuses.values()) / (REQUESTS // CLIENTS * CLIENTS * len(answers[BURST])),
-            Aim(">=", 1),
-            {"POST that was accepted": times},
-            notes,
-        ),
-    ]
+    yield Figure("control_burst", f"{what}in quiet", pairs[BURST].median, Aim("<=", 1 + SHARE), sides, notes)
+    yield Figure(
+        "control_burst_own", f"{what}during the same burst at another job's server", own, Aim("<=", 1 + SHARE), sides,
+        notes,
+    )  # fmt: skip
+    yield Figure(
+        "control_burst_answered",
+        "share of the requests of bursts that were answered with 202 or 429, and obeyed in order if 202",
+        sum(statuses.values()) / (REQUESTS // CLIENTS * CLIENTS * len(answers[BURST])), Aim(">=", 1),
+        {"POST that was accepted": times}, notes,
+    )  # fmt: skip

@@ -12,27 +12,24 @@ The driver is a process of its own; requests come from this one, over the state 
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import spark_ext as sx
-from benchmarks._control import beside, checkpoint_of
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import committed_at, until, workplace
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
+from benchmarks._spark import checkpoint_of, committed_at, until, workplace
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.spark.logs.spark_log import SparkLog
+from tests.support.processes import Tree
 
 ROUNDS = 5
 EVENT, BUILT, SESSION, DRIVER = "set_config", "built anew", "stop and start", "new driver"
-SETTLED = 15
-"""Epochs between two changes."""
+SETTLED = 15  # epochs between two changes
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     with workplace() as folder:
         driver = _Driver(folder)
         try:
@@ -43,28 +40,18 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     sides = {side: Sample.of(values, "s") for side, values in found.items()}
     return [
         Figure(
-            name,
-            "control_change",
-            f"from the request to the first epoch with the change: {slow} / {fast}",
-            sides[slow].median / sides[fast].median,
-            Aim(">=", least),
-            sides,
+            name, f"from the request to the first epoch with the change: {slow} / {fast}",
+            sides[slow].median / sides[fast].median, Aim(">=", least), sides,
         )
         for name, slow, fast, least in (
             ("control_change", DRIVER, EVENT, 10),
             ("control_change_session", SESSION, EVENT, 2),
             ("control_change_built", DRIVER, BUILT, 2),
         )
-    ]
+    ]  # fmt: skip
 
 
 class _Driver:
-    """A driver, which is started again and again.
-
-    Args:
-        folder: its own.
-    """
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._checkpoint = checkpoint_of(folder / "state")
@@ -76,14 +63,13 @@ class _Driver:
         until(self._newest, "the driver has committed an epoch")
         self._control = sx.Control(folder / "state")
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        with (self._folder / "driver.log").open("ab") as log:
-            command = [sys.executable, "-m", "benchmarks._control_driver", str(self._folder)]
-            return subprocess.Popen(command, stdout=log, stderr=log)
+    def _started(self) -> Tree:
+        command = [sys.executable, "-m", "benchmarks._control_driver", str(self._folder)]
+        return Tree(command, self._folder / "driver.log")
 
     def _newest(self) -> int:
         if self._process.poll() is not None:
-            raise RuntimeError((self._folder / "driver.log").read_text()[-3000:])
+            raise RuntimeError(self._process.text()[-3000:])
         return self._log.newest_commit() or 0
 
     def measure(self, side: str) -> float:
@@ -103,15 +89,12 @@ class _Driver:
         return min(row.committed_at for row in self._rows(before)).timestamp() - begin
 
     def _rows(self, after: int) -> list[EpochRow]:
-        """The epochs of starts after one."""
         return self._epochs.rows([("query", "=", "q"), ("incarnation", ">", after)])
 
     def _incarnation(self) -> int:
-        """The newest start that has committed an epoch."""
         return max(row.incarnation for row in self._rows(0))
 
     def _restart(self, *, again: bool) -> None:
-        """Edit and stop, and start again."""
         (self._folder / "edited").write_text(str(self._number))
         if again:
             (self._folder / "again").touch()
@@ -119,12 +102,9 @@ class _Driver:
             (self._folder / "again").unlink(missing_ok=True)
         self._control.stop(wait=60)
         if not again:
-            assert self._process.wait(60) == 0, (self._folder / "driver.log").read_text()[-3000:]
+            assert self._process.wait(60) == 0, self._process.text()[-3000:]
             self._process = self._started()
 
     def end(self) -> None:
-        """End the driver."""
         (self._folder / "again").unlink(missing_ok=True)
-        if self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(60)
+        self._process.terminate(60)

@@ -10,33 +10,28 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
-from benchmarks._control import JOB, checkpoint_of
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import session, until, workplace
+from benchmarks._control import JOB
+from benchmarks._figures import Aim, Figure, Figures, Sample
+from benchmarks._spark import checkpoint_of, session, until, workplace
 from spark_ext.spark.logs.spark_log import SparkLog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROUNDS = 2
 EPOCHS = 200
 WARM = 10
 BATCHES, CALLS = 21, 100
 """Further calls in a task: the median of so many batches of so many calls, which a preemption does not change."""
-EVERY = 5
-"""Epochs between two changes, about."""
+EVERY = 5  # epochs between two changes, about
 KEYS = 20
 CALL_US, EPOCH_MS = 1.0, 1.0
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     found: list[dict[str, float]] = []
     with session("control_config") as spark:
         for _ in range(rounds):
@@ -47,26 +42,17 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     changed = Sample.of([one["first"] / 1000 for one in found if one["changed"]], "ms")
     known = Sample.of([one["first"] / 1000 for one in found if not one["changed"]], "ms")
     notes = {"tasks": len(found), "keys": KEYS, "further calls in a task": BATCHES * CALLS}
-    return [
-        Figure(
-            "control_config_call",
-            "control_config",
-            f"a further call of config() in a task / {CALL_US:g} us",
-            call.median / CALL_US,
-            Aim("<=", 1),
-            {"config()": call, "a call of a function that does nothing": bare},
-            {**notes, "p99, us": round(call.percentile(99), 3)},
-        ),
-        Figure(
-            "control_config_epoch",
-            "control_config",
-            f"the first call of config() of a process in an epoch / {EPOCH_MS:g} ms",
-            first.median / EPOCH_MS,
-            Aim("<=", 1),
-            {"all": first, "configuration changed": changed, "as in the epoch before": known},
-            {**notes, "p99, ms": round(first.percentile(99), 3)},
-        ),
-    ]
+    yield Figure(
+        "control_config_call", f"a further call of config() in a task / {CALL_US:g} us", call.median / CALL_US,
+        Aim("<=", 1), {"config()": call, "a call of a function that does nothing": bare},
+        {**notes, "p99, us": round(call.percentile(99), 3)},
+    )  # fmt: skip
+    yield Figure(
+        "control_config_epoch", f"the first call of config() of a process in an epoch / {EPOCH_MS:g} ms",
+        first.median / EPOCH_MS, Aim("<=", 1),
+        {"all": first, "configuration changed": changed, "as in the epoch before": known},
+        {**notes, "p99, ms": round(first.percentile(99), 3)},
+    )  # fmt: skip
 
 
 def _measured(spark: SparkSession) -> list[dict[str, float]]:

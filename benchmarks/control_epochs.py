@@ -14,31 +14,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from statistics import median
 
 import spark_ext as sx
 from benchmarks import _control_clients
-from benchmarks._control import JOB, checkpoint_of, in_pairs, period, recorded, with_epochs
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import session, until, workplace
+from benchmarks._control import JOB, period, recorded, with_epochs
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside, in_pairs
+from benchmarks._spark import checkpoint_of, session, until, workplace
 from spark_ext.jobs.controlling import controller
 from spark_ext.spark.logs.spark_log import SparkLog
 
 ROUNDS = 8
 WINDOW_S = 8.0
-SETTLING_S = 2.0
-"""Time before each window, in which servers and clients start."""
-WARM = 30
-"""Number of first epochs that do not count."""
+SETTLING_S = 2.0  # time before each window, in which servers and clients start
+WARM = 30  # number of first epochs that do not count
 WITHOUT, POLLED, EVENTS, NO_LOOKS = "without a server", "polled", "an event a second", "without looks"
 SIDES = (WITHOUT, POLLED, EVENTS, NO_LOOKS)
-SHARE, ADDED_MS = 0.01, 3.0
-"""By how much a server that is polled may make epochs longer."""
+SHARE, ADDED_MS = 0.01, 3.0  # by how much a server that is polled may make epochs longer
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many windows of each side."""
+def run(rounds: int = ROUNDS) -> Figures:
     with workplace() as folder, session("control_epochs") as spark, _control_clients.process() as clients:
         rows = spark.readStream.format("datagen").options(uid="in", channels=2, max_rows_per_epoch=1000).load()
         late = spark.readStream.format("datagen").options(uid="late-in", rows=1).load()
@@ -77,46 +72,29 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         window(EVENTS)  # imports what the server needs
         until(lambda: (log.newest_commit() or 0) >= WARM, "the first epochs are committed", job)
         posted.clear()
-        windows: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for number in range(rounds):
-            turn = number % len(SIDES)
-            for side in (*SIDES[turn:], *SIDES[:turn]):
-                windows[side].append(window(side))
+        windows = beside(SIDES, rounds, window)
         found = recorded(folder / "state", log.newest_commit() or 0)
         job.stop(60)
     return _figures({side: [period(found, *one) for one in windows[side]] for side in SIDES}, posted, answers)
 
 
-def _figures(periods: dict[str, list[float]], posted: list[float], answers: int) -> list[Figure]:
+def _figures(periods: dict[str, list[float]], posted: list[float], answers: int) -> Figures:
     sides = {side: Sample.of(values, "ms") for side, values in periods.items()}
     added = [one - other for one, other in zip(periods[POLLED], periods[WITHOUT], strict=True)]
     pairs = {side: Sample.of(in_pairs(periods[side], periods[WITHOUT]), "x") for side in SIDES[1:]}
     notes = {
         "ratio of each pair of windows to that without a server": {side: one.to_json() for side, one in pairs.items()},
-        "added in each pair by a server that is polled": Sample.of(added, "ms").to_json(),
-        "answers to polls": answers,
-        "POST beside epochs": Sample.of(posted, "ms").to_json(),
-        "window, s": WINDOW_S,
-    }
+        "added in each pair by a server that is polled": Sample.of(added, "ms").to_json(), "answers to polls": answers,
+        "POST beside epochs": Sample.of(posted, "ms").to_json(), "window, s": WINDOW_S,
+    }  # fmt: skip
     what = "time per epoch: with a server that is polled / without; the median pair of windows"
-    return [
-        Figure("control_epochs", "control_epochs", what, pairs[POLLED].median, Aim("<=", 1 + SHARE), sides, notes),
-        Figure(
-            "control_epochs_added",
-            "control_epochs",
-            f"time that a server that is polled adds to an epoch, in the median pair / {ADDED_MS:g} ms",
-            median(added) / ADDED_MS,
-            Aim("<=", 1),
-            sides,
-            notes,
-        ),
-        Figure(
-            "control_epochs_looks",
-            "control_epochs",
-            "time per epoch: without a server / without the coordinator's looks at control events",
-            1 / pairs[NO_LOOKS].median,
-            Aim("<=", 1 + SHARE),
-            sides,
-            notes,
-        ),
-    ]
+    yield Figure("control_epochs", what, pairs[POLLED].median, Aim("<=", 1 + SHARE), sides, notes)
+    yield Figure(
+        "control_epochs_added",
+        f"time that a server that is polled adds to an epoch, in the median pair / {ADDED_MS:g} ms",
+        median(added) / ADDED_MS, Aim("<=", 1), sides, notes,
+    )  # fmt: skip
+    yield Figure(
+        "control_epochs_looks", "time per epoch: without a server / without the coordinator's looks at control events",
+        1 / pairs[NO_LOOKS].median, Aim("<=", 1 + SHARE), sides, notes,
+    )  # fmt: skip

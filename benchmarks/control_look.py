@@ -11,24 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks._control import made
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._spark import workplace
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.ledger.view import SourceView
 
 ROUNDS = 4
-LOOKS = 50
-"""Of a round and side."""
+LOOKS = 50  # of a round and side
 SIDES = {"100,000 events": 100_000, "100 events": 100}
-BATCH = 1_000
-"""Events of one commit while the table is filled."""
+BATCH = 1_000  # events of one commit while the table is filled
 AIM_MS = 10.0
 WARM = 5
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     times: dict[str, list[float]] = {side: [] for side in SIDES}
     idle: dict[str, list[float]] = {side: [] for side in SIDES}
     first: dict[str, float] = {}
@@ -44,27 +41,22 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                     times[side].append(something)
     sides = {side: Sample.of(values, "ms") for side, values in times.items()}
     many, few = sides.values()
-    return [
-        Figure(
-            "control_look",
-            "control_look",
-            f"a planner's look that finds an event, 100,000 events in the table / {AIM_MS:g} ms",
-            many.median / AIM_MS,
-            Aim("<", 1),
-            sides,
-            {
-                "100,000 events / 100 events": round(many.median / few.median, 2),
-                "p99, ms": {side: round(sample.percentile(99), 2) for side, sample in sides.items()},
-                "a look that finds nothing": {side: Sample.of(values, "ms").to_json() for side, values in idle.items()},
-                "the first look of a planner, ms": {side: round(took, 1) for side, took in first.items()},
-            },
-        )
-    ]
+    yield Figure(
+        "control_look",
+        f"a planner's look that finds an event, 100,000 events in the table / {AIM_MS:g} ms",
+        many.median / AIM_MS,
+        Aim("<", 1),
+        sides,
+        {
+            "100,000 events / 100 events": round(many.median / few.median, 2),
+            "p99, ms": {side: round(sample.percentile(99), 2) for side, sample in sides.items()},
+            "a look that finds nothing": {side: Sample.of(values, "ms").to_json() for side, values in idle.items()},
+            "the first look of a planner, ms": {side: round(took, 1) for side, took in first.items()},
+        },
+    )
 
 
 class _Table:
-    """A ledger with so many events, who adds to it, and who looks."""
-
     def __init__(self, state: Path, events: int) -> None:
         self._log = ControlLog(made(state))
         for begin in range(0, events, BATCH):

@@ -8,42 +8,105 @@ many rows are read until then.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
-from benchmarks._control import JOB, Epoch, checkpoint_of, epochs, rate, recorded
-from benchmarks._control_inputs import INPUTS
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import session, workplace
+from benchmarks._control import JOB, Epoch, epochs, rate, recorded
+from benchmarks._figures import Aim, Figure, Figures, Sample
+from benchmarks._spark import checkpoint_of, session, workplace
+from spark_ext.jobs.job import Job
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.jobs.job import Job
-    from spark_ext.steering.sent import SentEvent
+from spark_ext.steering.sent import SentEvent
 
 ROUNDS = 1
-SOURCES = tuple(INPUTS)
 SECONDS = 30.0
 LIMITS = (100, 10_000, 1_000_000)
-OF_CHANNEL = 10_000
-"""Rows per second of one channel while the other one is paused."""
-CUT = 1_000
-"""Rows per second after the highest limit."""
+OF_CHANNEL = 10_000  # rows per second of one channel while the other one is paused
+CUT = 1_000  # rows per second after the highest limit
 CUT_S = 10.0
-AT_MOST = 1_500_000
-"""Rows per epoch, whatever the limit."""
-FIRST = 100
-"""The same, before the first limit."""
-OFF = 0.05
-"""By how much a rate may be off."""
+AT_MOST = 1_500_000  # rows per epoch, whatever the limit
+FIRST = 100  # the same, before the first limit
+OFF = 0.05  # by how much a rate may be off
+CHANNELS: Final = 2  # of each input
+_PART = 1_000_000
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many times."""
+@contextmanager
+def datagen(folder: Path, rows: int) -> Iterator[dict[str, str]]:
+    yield {"rows": str(rows), "channels": str(CHANNELS)}
+
+
+@contextmanager
+def files(folder: Path, rows: int) -> Iterator[dict[str, str]]:
+    data = folder / "data"
+    data.mkdir()
+    schema = pa.schema([("id", pa.int64())])
+    each = rows // CHANNELS
+    for number in range(CHANNELS):
+        with pq.ParquetWriter(data / f"part-{number}.parquet", schema) as writer:
+            for begin in range(number * each, (number + 1) * each, _PART):
+                ids = np.arange(begin, min(begin + _PART, (number + 1) * each), dtype=np.int64)
+                writer.write_table(pa.table({"id": ids}, schema))
+    yield {"path": str(data)}
+
+
+@contextmanager
+def postgres(folder: Path, rows: int) -> Iterator[dict[str, str]]:
+    from tests.servers.postgres import running
+
+    with running() as server:
+        database = server.database()
+        database.run(
+            f"CREATE TABLE numbers AS SELECT id FROM generate_series(1, {rows}::bigint) AS id",
+            "ALTER TABLE numbers ADD PRIMARY KEY (id)",
+            "VACUUM ANALYZE numbers",
+        )
+        yield {**database.options, "table": "numbers", "rows_per_channel": str(rows // CHANNELS)}
+
+
+@contextmanager
+def kafka(folder: Path, rows: int) -> Iterator[dict[str, str]]:
+    from confluent_kafka import Producer
+
+    from tests.servers.kafka import Broker
+
+    with Broker(folder) as broker:
+        topic = broker.topic("rows", CHANNELS)
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap, "linger.ms": 20, "batch.size": 1_000_000,
+                "queue.buffering.max.messages": 1_000_000, "log_level": 0,
+            }
+        )  # fmt: skip
+        for number in range(rows):
+            while True:
+                try:
+                    producer.produce(topic, b"x", partition=number % CHANNELS)
+                    break
+                except BufferError:  # its queue is full
+                    producer.poll(0.05)
+        assert producer.flush(60) == 0
+        yield {"bootstrap_servers": broker.bootstrap, "topics": topic}
+
+
+INPUTS: Final[Mapping[str, Callable[[Path, int], AbstractContextManager[dict[str, str]]]]] = {
+    "datagen": datagen, "files": files, "postgres": postgres, "kafka_range": kafka,
+}  # fmt: skip
+"""By source: makes that many rows in a folder, and provides the source's options."""
+
+SOURCES = tuple(INPUTS)
+
+
+def run(rounds: int = ROUNDS) -> Figures:
     with session("control_rates") as spark:
         return [
             figure
@@ -53,7 +116,6 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
 
 
 def _measured(spark: SparkSession, source: str) -> dict[str, float]:
-    """Rows per second by limit, and what came of the change."""
     rows = int(max(LIMITS) * (SECONDS + 5)) + 4 * AT_MOST
     with workplace() as folder, INPUTS[source](folder, rows) as options:
 
@@ -87,13 +149,6 @@ def _measured(spark: SparkSession, source: str) -> dict[str, float]:
 
 
 class _Limits:
-    """Sets limits of a running job, and measures what is read.
-
-    Args:
-        job: the job.
-        state: its state directory.
-    """
-
     def __init__(self, job: Job, state: Path) -> None:
         self._job, self._state = job, state
         self._log = SparkLog(str(checkpoint_of(state)))
@@ -107,19 +162,13 @@ class _Limits:
         return -1 if newest is None else newest
 
     def channels(self) -> tuple[str, str]:
-        """Two channels that are being read."""
         logged = self._log.offsets(self.newest())
         assert logged is not None
         one, other, *_ = sorted(source_offsets(logged)["in"].running)
         return one, other
 
     def held(self, seconds: float, limit: int | None = None) -> float:
-        """Set a limit of the source; returns the rows per second from the first epoch under it on.
-
-        Args:
-            seconds: how long.
-            limit: rows per second; None: what is in force.
-        """
+        """Set a limit of the source (None: the present one); returns rows per second from the first epoch under it."""
         if limit is None:
             first = self.newest() + 1
         else:
@@ -140,7 +189,6 @@ class _Limits:
         return [epoch for epoch in found if epoch.number <= behind]
 
     def cut(self) -> dict[str, float]:
-        """Change to a low limit; says how that was obeyed."""
         asked = time.time()
         change = self._job.control.rate_limit("source:in", CUT)
         answered = time.time()
@@ -148,44 +196,36 @@ class _Limits:
         found = self._after(first, CUT_S)
         before = [epoch for epoch in epochs(self._state) if epoch.number < first and epoch.committed > asked]
         return {
-            "cut": rate(found, 0, float("inf")),
-            "cut, epochs": sum(epoch.began > answered + 0.1 for epoch in before),
-            "cut, s": found[0].began - answered,
-            "cut, rows": sum(epoch.rows for epoch in before),
+            "cut": rate(found, 0, float("inf")), "cut, epochs": sum(epoch.began > answered + 0.1 for epoch in before),
+            "cut, s": found[0].began - answered, "cut, rows": sum(epoch.rows for epoch in before),
             "cut, first rows": found[0].rows,
-        }
+        }  # fmt: skip
 
 
-def _figures(source: str, rounds: list[dict[str, float]]) -> list[Figure]:
+def _figures(source: str, rounds: list[dict[str, float]]) -> Figures:
     def of(name: str, unit: str = "rows/s") -> Sample:
         return Sample.of([found[name] for found in rounds], unit)
 
     limits = {f"{limit:,} rows/s": limit for limit in LIMITS} | {f"{OF_CHANNEL:,} rows/s of a channel": OF_CHANNEL}
     off = {name: max(abs(found[name] / limit - 1) for found in rounds) for name, limit in limits.items()}
-    return [
-        Figure(
-            f"control_rates_{source}",
-            "control_rates",
-            f"by how much the rows per second of {source} are off a limit, over {SECONDS:g} s; the worst limit",
-            max(off.values()),
-            Aim("<=", OFF),
-            {name: of(name) for name in limits},
-            {"off": {name: round(share, 4) for name, share in off.items()}},
-        ),
-        Figure(
-            f"control_rates_{source}_cut",
-            "control_rates",
-            f"by how much {source} is off {CUT:,} rows/s in the {CUT_S:g} s after a change from {LIMITS[-1]:,}",
-            max(abs(found["cut"] / CUT - 1) for found in rounds),
-            Aim("<=", OFF),
-            {"after the change": of("cut")},
-            {
-                "epochs under the old limit that began 100 ms after the answer or later": of(
-                    "cut, epochs", ""
-                ).to_json(),
-                "from the answer to the first epoch, s": of("cut, s", "s").to_json(),
-                "rows of the epochs under way and before, from the request on": of("cut, rows", "rows").to_json(),
-                "rows of the first epoch": of("cut, first rows", "rows").to_json(),
-            },
-        ),
-    ]
+    yield Figure(
+        f"control_rates_{source}",
+        f"by how much the rows per second of {source} are off a limit, over {SECONDS:g} s; the worst limit",
+        max(off.values()),
+        Aim("<=", OFF),
+        {name: of(name) for name in limits},
+        {"off": {name: round(share, 4) for name, share in off.items()}},
+    )
+    yield Figure(
+        f"control_rates_{source}_cut",
+        f"by how much {source} is off {CUT:,} rows/s in the {CUT_S:g} s after a change from {LIMITS[-1]:,}",
+        max(abs(found["cut"] / CUT - 1) for found in rounds),
+        Aim("<=", OFF),
+        {"after the change": of("cut")},
+        {
+            "epochs under the old limit that began 100 ms after the answer or later": of("cut, epochs", "").to_json(),
+            "from the answer to the first epoch, s": of("cut, s", "s").to_json(),
+            "rows of the epochs under way and before, from the request on": of("cut, rows", "rows").to_json(),
+            "rows of the first epoch": of("cut, first rows", "rows").to_json(),
+        },
+    )

@@ -6,62 +6,43 @@ which includes the tasks and the sink's commit.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import mkdtemp
 
-from benchmarks._figures import Aim, Figure, Sample
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
 from benchmarks._spark import run_epochs, session, workplace
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ROUNDS = 5
 EPOCHS = 10
-WARM = 3
-"""First epochs of a query, in which workers start and code is compiled."""
+WARM = 3  # first epochs of a query, in which workers start and code is compiled
 ROWS = 1000
-
 SINKS = ("delta_2pc", "delta", "nothing", "noop")
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
-    times: dict[str, list[float]] = {sink: [] for sink in SINKS}
+def run(rounds: int = ROUNDS) -> Figures:
     with session("delta_commit") as spark, workplace() as folder:
-        for round_ in range(rounds):
-            for sink in SINKS:
-                times[sink] += _epochs(spark, sink, folder / f"{sink}-{round_}")
-    samples = {sink: Sample.of(values, "ms") for sink, values in times.items()}
+        times = beside(SINKS, rounds, lambda sink: _epochs(spark, sink, Path(mkdtemp(dir=folder))))
+    samples = {sink: Sample.of([*chain(*values)], "ms") for sink, values in times.items()}
     ours, delta, python, jvm = (samples[sink].median for sink in SINKS)
     sides = {
-        "delta_2pc": samples["delta_2pc"],
-        "Spark's Delta sink": samples["delta"],
-        "Python sink that does nothing": samples["nothing"],
-        "Spark's noop": samples["noop"],
-    }
+        "delta_2pc": samples["delta_2pc"], "Spark's Delta sink": samples["delta"],
+        "Python sink that does nothing": samples["nothing"], "Spark's noop": samples["noop"],
+    }  # fmt: skip
     size = {"rows per epoch": ROWS, "rounds": rounds, "epochs per round": EPOCHS, "left out at first": WARM}
-    return [
-        Figure(
-            "delta_commit",
-            "delta_commit",
-            "median addBatch of a small epoch: Spark's Delta sink / delta_2pc",
-            delta / ours,
-            Aim(">=", 4.5),
-            sides,
-            size,
-            divided=("Spark's Delta sink", "delta_2pc"),
-        ),
-        Figure(
-            "delta_commit_above_noop",
-            "delta_commit",
-            "the same above a Python sink that does nothing: (Spark's Delta sink - nothing) / (delta_2pc - nothing)",
-            (delta - python) / max(ours - python, 0.1),
-            Aim(">=", 10),
-            sides,
-            {**size, "above Spark's JVM noop instead": round((delta - jvm) / (ours - jvm), 2)},
-        ),
-    ]
+    yield Figure(
+        "delta_commit", "median addBatch of a small epoch: Spark's Delta sink / delta_2pc", delta / ours,
+        Aim(">=", 4.5), sides, size, divided=("Spark's Delta sink", "delta_2pc"),
+    )  # fmt: skip
+    yield Figure(
+        "delta_commit_above_noop",
+        "the same above a Python sink that does nothing: (Spark's Delta sink - nothing) / (delta_2pc - nothing)",
+        (delta - python) / max(ours - python, 0.1), Aim(">=", 10), sides,
+        {**size, "above Spark's JVM noop instead": round((delta - jvm) / (ours - jvm), 2)},
+    )  # fmt: skip
 
 
 def _epochs(spark: SparkSession, sink: str, folder: Path) -> list[float]:

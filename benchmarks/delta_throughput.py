@@ -7,25 +7,20 @@ planning to Spark's record of the commit. An additional first epoch, in which wo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._spark import cpu_seconds, run_epochs, session, workplace
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROUNDS = 5
 ROWS = 2_500_000
 EPOCHS = 4
-
 SINKS = ("delta_2pc", "delta")
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     rates: dict[str, list[float]] = {sink: [] for sink in SINKS}
     parts: dict[str, list[float]] = {sink: [] for sink in SINKS}
     cpu: dict[str, list[float]] = {sink: [] for sink in SINKS}
@@ -41,25 +36,22 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                     parts[sink].append(writing / seconds)
                     cpu[sink].append(spent)
     ours, delta = (Sample.of(rates[sink], "M rows/s") for sink in SINKS)
-    return [
-        Figure(
-            "delta_throughput",
-            "delta_throughput",
-            f"rows per second on {EPOCHS * ROWS:,} rows: delta_2pc / Spark's Delta sink",
-            ours.median / delta.median,
-            Aim(">=", 1.1),
-            {"delta_2pc": ours, "Spark's Delta sink": delta},
-            {
-                "rows": EPOCHS * ROWS,
-                "epochs": EPOCHS,
-                "share of addBatch in the time": {
-                    sink: round(Sample.of(values, "").median, 2) for sink, values in parts.items()
-                },
-                "CPU time of a query": {sink: Sample.of(values, "s").to_json() for sink, values in cpu.items()},
+    yield Figure(
+        "delta_throughput",
+        f"rows per second on {EPOCHS * ROWS:,} rows: delta_2pc / Spark's Delta sink",
+        ours.median / delta.median,
+        Aim(">=", 1.1),
+        {"delta_2pc": ours, "Spark's Delta sink": delta},
+        {
+            "rows": EPOCHS * ROWS,
+            "epochs": EPOCHS,
+            "share of addBatch in the time": {
+                sink: round(Sample.of(values, "").median, 2) for sink, values in parts.items()
             },
-            divided=("delta_2pc", "Spark's Delta sink"),
-        )
-    ]
+            "CPU time of a query": {sink: Sample.of(values, "s").to_json() for sink, values in cpu.items()},
+        },
+        divided=("delta_2pc", "Spark's Delta sink"),
+    )
 
 
 def _seconds(spark: SparkSession, sink: str, folder: Path) -> tuple[float, float]:

@@ -10,30 +10,25 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._operators import steps
-from benchmarks._spark import committed_at, counted, session, workplace
+from benchmarks._spark import checkpoint_of, committed_at, counted, session, workplace
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 ROUNDS = 7
 STEPS = 24
 EMPTY = (8, 21)
 ROWS = 1000
-KINDS = ("plain", "watermark")
-"""Queries that are measured."""
+KINDS = ("plain", "watermark")  # queries that are measured
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     runs: dict[str, list[Ending]] = {kind: [] for kind in KINDS}
     # The directory outlives the session: RocksDB uploads to it in the background.
     with workplace() as folder, session("finish") as spark:
@@ -65,22 +60,14 @@ def _excess(endings: list[Ending]) -> Figure:
     excess = Sample.of([ending.finish - 2 * ending.empty for ending in endings], "ms")
     return Figure(
         "finish_watermark",
-        "finish",
         "last data epoch's commit to FINISHED, less the two epochs of the end-of-input marker, ms; windows",
-        excess.median,
-        Aim("<", 50),
-        _sides(endings),
-        {
-            "beyond two empty epochs": excess.to_json(),
-            **_notes(endings),
-        },
-    )
+        excess.median, Aim("<", 50), _sides(endings), {"beyond two empty epochs": excess.to_json(), **_notes(endings)},
+    )  # fmt: skip
 
 
 def _ratio(endings: list[Ending]) -> Figure:
     epochs = Sample.of([ending.finish / ending.empty for ending in endings], "empty epochs")
     return Figure(
-        "finish",
         "finish",
         "last data epoch's commit to FINISHED / an empty epoch; stateless query",
         epochs.median,
@@ -117,7 +104,7 @@ def _run(spark: SparkSession, watermark: bool, folder: Path) -> Ending:
     result = job.add("q", writer).run(progress=False)
     returned = time.time()
     assert result.finished
-    checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
+    checkpoint = checkpoint_of(folder / "state")
     states = job.ledger.execution_states().where("operator = 'q' and state = 'FINISHED'").collect()
     finished = max(row["since"].timestamp() for row in states)
     return Ending(checkpoint, _last_data_epoch(checkpoint), finished, returned)

@@ -16,86 +16,67 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import LIMIT, counted, session, start, until, workplace
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
+from benchmarks._spark import LIMIT, session, start, until, warm_up, workplace
 from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.storage import LocalFolder
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 ROUNDS = 3
 RATE = 500
 SECONDS = 20
-WARM = 8
-"""Seconds of each run that do not count: workers start, code is compiled."""
+WARM = 8  # seconds of each run that do not count: workers start, code is compiled
 ROWS = 2_000_000
-EPOCHS = 4
-"""In which the first query works off its backlog of rows."""
+EPOCHS = 4  # in which the first query works off its backlog of rows
 AIM = 4.0
-PARTS = ("latency", "throughput")
-"""What is measured."""
+PARTS = ("latency", "throughput")  # what is measured
 
 
 @dataclass(frozen=True)
 class Hop:
     """What one epoch of the first query took to the commit of the second, ms."""
 
-    commit: float
-    """From its own commit."""
-    row: float
-    """From its oldest row."""
+    commit: float  # from its own commit
+    row: float  # from its oldest row
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     hops: dict[str, list[Hop]] = {"exchange": [], "Delta": []}
-    rates: dict[str, list[float]] = {"exchange": [], "Delta": []}
     with session("hop") as spark:
         for _ in range(rounds if "latency" in PARTS else 0):
             hops["exchange"] += _exchange_hops(spark)
             hops["Delta"] += _delta_hops(spark)
-        for _, counts in counted(rounds) if "throughput" in PARTS else ():
-            ours, theirs = _exchange_rate(spark), _delta_rate(spark)
-            if counts:
-                rates["exchange"].append(ours)
-                rates["Delta"].append(theirs)
-    figures = []
-    if "latency" in PARTS:
-        figures += [
-            _figure(name, part, share, {side: [getattr(hop, part) for hop in found] for side, found in hops.items()})
-            for part in ("commit", "row")
-            for name, share in (("p50", 0.5), ("p99", 0.99))
-        ]
-    if "throughput" in PARTS:
-        figures.append(_throughput(rates))
-    return figures
+        if "throughput" in PARTS:
+            rate = {"exchange": _exchange_rate, "Delta": _delta_rate}
+            warm_up(lambda: [measure(spark) for measure in rate.values()])
+            yield _throughput(beside(list(rate), rounds, lambda side: rate[side](spark)))
+    for part in ("commit", "row") if "latency" in PARTS else ():
+        times = {side: [getattr(hop, part) for hop in found] for side, found in hops.items()}
+        yield from (_figure(name, part, share, times) for name, share in (("p50", 0.5), ("p99", 0.99)))
 
 
 def _throughput(rates: dict[str, list[float]]) -> Figure:
     samples = {side: Sample.of(values, "rows/s") for side, values in rates.items()}
     return Figure(
-        "hop_throughput",
-        "hop",
-        f"rows per second of {ROWS:,} rows through both queries: exchange / Spark's Delta to Delta",
-        samples["exchange"].median / samples["Delta"].median,
-        Aim(">=", 1.0),
-        samples,
-        {"rows": ROWS},
-    )
+        "hop_throughput", f"rows per second of {ROWS:,} rows through both queries: exchange / Spark's Delta to Delta",
+        samples["exchange"].median / samples["Delta"].median, Aim(">=", 1.0), samples, {"rows": ROWS},
+    )  # fmt: skip
 
 
 def _figure(name: str, part: str, share: float, times: dict[str, list[float]]) -> Figure:
-    ours, theirs = (_quantile(times[side], share) for side in ("exchange", "Delta"))
+    ours, theirs = (
+        statistics.quantiles(times[side], n=1000, method="inclusive")[round(share * 1000) - 1]
+        for side in ("exchange", "Delta")
+    )
     what = "commit" if part == "commit" else "oldest row"
     return Figure(
         f"hop_{part}_{name}",
-        "hop",
         f"from an epoch's {what} to the next query's commit, {RATE} rows/s, {name}: Spark's Delta to Delta / exchange",
         theirs / ours,
         Aim(">=", AIM),
@@ -103,10 +84,6 @@ def _figure(name: str, part: str, share: float, times: dict[str, list[float]]) -
         {"rows per second": RATE, "seconds per run": SECONDS, "exchange ms": ours, "Delta ms": theirs},
         divided=("Delta", "exchange") if name == "p50" else None,
     )
-
-
-def _quantile(values: list[float], share: float) -> float:
-    return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]
 
 
 def _live(spark: SparkSession) -> DataFrame:
@@ -118,9 +95,6 @@ def _backlog(spark: SparkSession) -> DataFrame:
         uid="in", rows=ROWS, channels=2, max_rows_per_epoch=ROWS // EPOCHS
     )
     return reader.load()
-
-
-# -- exchange ---------------------------------------------------------------------------------------------------------
 
 
 def _job(frame: DataFrame, folder: Path) -> sx.Job:
@@ -161,9 +135,6 @@ def _exchange_rate(spark: SparkSession) -> float:
         job = _job(_backlog(spark), folder)
         job.run(progress=False)
         return ROWS / _between(*(folder / "state" / "queries" / name / "checkpoint" for name in ("first", "second")))
-
-
-# -- Delta to Delta ---------------------------------------------------------------------------------------------------
 
 
 def _delta_hops(spark: SparkSession) -> list[Hop]:
@@ -220,9 +191,6 @@ def _delta_rate(spark: SparkSession) -> float:
         return ROWS / _between(first, second)
 
 
-# -- both -------------------------------------------------------------------------------------------------------------
-
-
 def _wait(second: Path) -> float:
     """Wait for the end of a run; returns from when on it counts, s since 1970."""
     until(lambda: (second / "commits" / "1").exists(), "the second query runs")
@@ -237,15 +205,11 @@ def _wait(second: Path) -> float:
 
 
 def _hops(first: Path, second: Path, written: dict[int, int], read: list[tuple[int, int]], begin: float) -> list[Hop]:
-    """The hops of all epochs that count.
+    """The hops of all epochs since `begin`.
 
-    Args:
-        first: checkpoint of the query that writes.
-        second: of the one that reads.
-        written: by epoch of the first, how many entries or versions there are after it.
-        read: epochs of the second, and how many entries or versions each has read in full; ascending. What the first
-            of them has read may have been read by an earlier one, of which Spark has removed the offsets.
-        begin: earlier epochs do not count.
+    `written` has, by epoch of the first query, how many entries or versions there are after it; `read` the epochs of
+    the second and how many of those each has read in full, ascending. What the first of them has read may have been
+    read by an earlier one, whose offsets Spark has removed.
     """
     found = []
     for epoch, end in written.items():

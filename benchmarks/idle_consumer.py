@@ -7,14 +7,12 @@ between the two numbers of consumers, and the difference is that of the consumer
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
 from benchmarks._spark import cpu_seconds, session, until, warm_up, workplace
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROUNDS = 3
 FEW, MANY = 1, 5
@@ -23,26 +21,17 @@ WARM_S = 5.0
 WINDOW_S = 20.0
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
-    used: dict[int, list[float]] = {FEW: [], MANY: []}
+def run(rounds: int = ROUNDS) -> Figures:
     with session("idle_consumer") as spark:
         warm_up(lambda: _share(spark, FEW))
-        for number in range(rounds):
-            for consumers in (FEW, MANY) if number % 2 else (MANY, FEW):
-                used[consumers].append(_share(spark, consumers))
+        used = beside((FEW, MANY), rounds, lambda consumers: _share(spark, consumers))
     few, many = (Sample.of(used[consumers], "% of a core") for consumers in (FEW, MANY))
-    return [
-        Figure(
-            "idle_consumer",
-            "idle_consumer",
-            f"share of a core that an idle consumer of an exchange takes: ({MANY} - {FEW} consumers) / {MANY - FEW}",
-            (many.median - few.median) / (MANY - FEW) / 100,
-            Aim("<=", 0.03),
-            {f"{FEW} consumer": few, f"{MANY} consumers": many},
-            {"window, s": WINDOW_S},
-        )
-    ]
+    yield Figure(
+        "idle_consumer",
+        f"share of a core that an idle consumer of an exchange takes: ({MANY} - {FEW} consumers) / {MANY - FEW}",
+        (many.median - few.median) / (MANY - FEW) / 100, Aim("<=", 0.03),
+        {f"{FEW} consumer": few, f"{MANY} consumers": many}, {"window, s": WINDOW_S},
+    )  # fmt: skip
 
 
 def _share(spark: SparkSession, consumers: int) -> float:

@@ -7,70 +7,55 @@ that happens between epochs.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside, in_pairs
 from benchmarks._operators import steps
-from benchmarks._spark import commit_file, mean_epoch, session, start, until, warm_up, workplace
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+from benchmarks._spark import checkpoint_of, commit_file, mean_epoch, session, start, until, warm_up, workplace
 
 ROUNDS = 7
 SIDES = ("plain", "job")
-
 LARGE = {"rows": 1_000_000, "steps": 7}
 LARGE_WARM = 2
 SMALL = {"rows": 500, "steps": 45}
 SMALL_WARM = 5
 CHANNELS = 2
-PARTS = ("throughput", "epoch")
-"""What is measured: large epochs, small ones."""
-
-ALLOWED_MS = 5.0
-"""Maximum time that a job may add to an epoch."""
+PARTS = ("throughput", "epoch")  # what is measured: large epochs, small ones
+ALLOWED_MS = 5.0  # maximum time that a job may add to an epoch
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
-    rates: dict[str, list[float]] = {side: [] for side in SIDES}
-    periods: dict[str, list[float]] = {side: [] for side in SIDES}
+def run(rounds: int = ROUNDS) -> Figures:
     with session("job_overhead") as spark:
         warm_up(lambda: _seconds(spark, "job", SMALL, SMALL_WARM))
-        for _ in range(rounds):
-            for part in PARTS:
-                for side in SIDES:
-                    if part == "throughput":
-                        seconds = _seconds(spark, side, LARGE, LARGE_WARM)
-                        rates[side].append(CHANNELS * LARGE["rows"] / seconds / 1e6)
-                    else:
-                        periods[side].append(1000 * _seconds(spark, side, SMALL, SMALL_WARM))
-    return [_throughput(rates) if part == "throughput" else _epoch(periods) for part in PARTS]
+        for part in PARTS:
+            size, warm = (LARGE, LARGE_WARM) if part == "throughput" else (SMALL, SMALL_WARM)
+            seconds = beside(SIDES, rounds, partial(_seconds, spark, size=size, warm=warm))
+            yield (_throughput if part == "throughput" else _epoch)(seconds)
 
 
-def _throughput(rates: dict[str, list[float]]) -> Figure:
+def _throughput(seconds: dict[str, list[float]]) -> Figure:
+    rates = {side: [CHANNELS * LARGE["rows"] / one / 1e6 for one in found] for side, found in seconds.items()}
     plain, job = (Sample.of(rates[side], "M rows/s") for side in SIDES)
-    pairs = Sample.of([ours / theirs for theirs, ours in zip(rates["plain"], rates["job"], strict=True)], "x")
+    pairs = Sample.of(in_pairs(rates["job"], rates["plain"]), "x")
     return Figure(
-        "job_throughput",
-        "job_overhead",
-        "rows per second in large epochs: Job / writeStream.start() of the same operators",
-        job.median / plain.median,
-        Aim(">=", 0.99),
-        {"writeStream.start()": plain, "Job": job},
+        "job_throughput", "rows per second in large epochs: Job / writeStream.start() of the same operators",
+        job.median / plain.median, Aim(">=", 0.99), {"writeStream.start()": plain, "Job": job},
         {"rows per epoch": CHANNELS * LARGE["rows"], "ratio of each pair": pairs.to_json()},
-    )
+    )  # fmt: skip
 
 
-def _epoch(periods: dict[str, list[float]]) -> Figure:
+def _epoch(seconds: dict[str, list[float]]) -> Figure:
+    periods = {side: [1000 * one for one in found] for side, found in seconds.items()}
     plain, job = (Sample.of(periods[side], "ms") for side in SIDES)
     added = Sample.of([ours - theirs for theirs, ours in zip(periods["plain"], periods["job"], strict=True)], "ms")
     return Figure(
         "job_epoch",
-        "job_overhead",
         f"time per small epoch: Job / writeStream.start(); the aim is the ratio at {ALLOWED_MS:g} ms more",
         job.median / plain.median,
         Aim("<=", 1 + ALLOWED_MS / plain.median),
@@ -104,4 +89,4 @@ def _plain(spark: Any, writer: DataStreamWriter, folder: Path, last: int) -> Pat
 
 def _job(spark: SparkSession, writer: DataStreamWriter, folder: Path, last: int) -> Path:
     sx.Job(spark, "bench", state=folder / "state").add("q", writer).run(progress=False)
-    return folder / "state" / "queries" / "q" / "checkpoint"
+    return checkpoint_of(folder / "state")

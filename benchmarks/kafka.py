@@ -13,26 +13,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import OffsetSpec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._spark import LIMIT, run_epochs, session, until, workplace
 from spark_ext.clients.kafka import offsets
 from tests.servers.kafka import Broker
 from tests.servers.spark_kafka import spark_kafka_jars
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
 ROUNDS = 3
-ROWS = 1_000_000
-"""Rows per epoch."""
-EPOCHS = 2
-"""Number of epochs that count."""
+ROWS = 1_000_000  # rows per epoch
+EPOCHS = 2  # number of epochs that count
 PARTITIONS = 4
 VALUE = "x" * 100
 MARKERS = 100
@@ -41,12 +37,10 @@ MARKERS = 100
 SINKS = ("kafka_2pc", "Spark's sink")
 SOURCES = ("kafka_range", "Spark's source")
 BARE = "bare producer"
-PARTS = ("throughput", "bare", "read")
-"""What is measured."""
+PARTS = ("throughput", "bare", "read")  # what is measured
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     rates: dict[str, list[float]] = {way: [] for way in (*SINKS, BARE, *SOURCES)}
     jars = ":".join(map(str, spark_kafka_jars()))
     with session("kafka", {"spark.driver.extraClassPath": jars}) as spark, _broker() as broker:
@@ -76,7 +70,7 @@ def _figure(name: str, done: str, a: str, b: str, aim: float, rate: dict[str, Sa
     what = f"rows {done} per second: {a} / {b}"
     sides = {side: rate[side] for side in (a, b)}
     ratio = rate[a].median / rate[b].median
-    return Figure(name, "kafka", what, ratio, Aim(">=", aim), sides, sizes, divided=(a, b))
+    return Figure(name, what, ratio, Aim(">=", aim), sides, sizes, divided=(a, b))
 
 
 @contextmanager
@@ -99,9 +93,6 @@ def _check(broker: Broker, topic: str, rows: int) -> None:
 def _drop(broker: Broker, topic: str) -> None:
     with broker.admin() as client:
         client.delete_topics([topic])[topic].result(30)
-
-
-# -- sinks ------------------------------------------------------------------------------------------------------------
 
 
 def _write(spark: SparkSession, broker: Broker, way: str) -> float:
@@ -135,12 +126,10 @@ def _bare(broker: Broker, topic: str) -> float:
     messages = [(str(number).encode(), VALUE.encode()) for number in range(ROWS)]
     producer: Any = Producer(
         {
-            "bootstrap.servers": broker.bootstrap,
-            "transactional.id": topic,
-            "partitioner": "murmur2_random",
+            "bootstrap.servers": broker.bootstrap, "transactional.id": topic, "partitioner": "murmur2_random",
             "log_level": 0,
         }
-    )
+    )  # fmt: skip
     producer.init_transactions(LIMIT)
     begun = 0.0
     for epoch in range(EPOCHS + 1):
@@ -159,9 +148,6 @@ def _bare(broker: Broker, topic: str) -> float:
     _check(broker, topic, (EPOCHS + 1) * ROWS)
     producer.close()
     return EPOCHS * ROWS / seconds / 1e6
-
-
-# -- sources ----------------------------------------------------------------------------------------------------------
 
 
 def _read(spark: SparkSession, broker: Broker, way: str, topic: str) -> float:

@@ -8,43 +8,29 @@ commit of the first query to the last commit of the second.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from benchmarks import _flink
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import counted, session, workplace
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
+from benchmarks._spark import session, warm_up, workplace
 from spark_ext.spark.logs.spark_log import SparkLog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROUNDS = 3
 ROWS = 5_000_000
 EPOCHS = 5
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
-    rates: dict[str, list[float]] = {"exchange": [], "Flink": []}
+def run(rounds: int = ROUNDS) -> Figures:
     with session("keyed_rows") as spark:
-        for _, counts in counted(rounds):
-            ours, theirs = _ours(spark), _theirs()
-            if counts:
-                rates["exchange"].append(ours)
-                rates["Flink"].append(theirs)
+        warm_up(lambda: (_ours(spark), _theirs()))
+        rates = beside(("exchange", "Flink"), rounds, lambda side: _theirs() if side == "Flink" else _ours(spark))
     samples = {side: Sample.of(values, "rows/s") for side, values in rates.items()}
-    return [
-        Figure(
-            "keyed_rows",
-            "keyed_rows",
-            f"rows per second of {ROWS:,} rows that are distributed by key and written: exchange / Flink",
-            samples["exchange"].median / samples["Flink"].median,
-            Aim(">=", 1.0),
-            samples,
-            {"epochs": EPOCHS},
-        )
-    ]
+    yield Figure(
+        "keyed_rows", f"rows per second of {ROWS:,} rows that are distributed by key and written: exchange / Flink",
+        samples["exchange"].median / samples["Flink"].median, Aim(">=", 1.0), samples, {"epochs": EPOCHS},
+    )  # fmt: skip
 
 
 def _ours(spark: SparkSession) -> float:

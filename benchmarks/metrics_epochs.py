@@ -7,61 +7,41 @@ spans and metrics are exported by OpenTelemetry to an HTTP server on loopback. B
 
 from __future__ import annotations
 
-import http.server
 import os
-import threading
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._spark import session
 from benchmarks._watched import periods, samples
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.metrics.exporters import Exposition
 from spark_ext.metrics.job_metrics import JobMetrics
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.servers.handler import Handler, InThread
 
 ROUNDS = 7
 SIDES = ("off", "on")
-EPOCHS = 40
-"""Of a run that count."""
-SCRAPE_EVERY = 0.2
-"""Pause between two scrapes, s."""
-
-ALLOWED_MS = 1.0
-"""Maximum time that measuring may add to an epoch."""
-
-QUERIES = 500
-"""Of the job whose scrape is measured alone."""
+EPOCHS = 40  # of a run that count
+SCRAPE_EVERY = 0.2  # pause between two scrapes, s
+ALLOWED_MS = 1.0  # maximum time that measuring may add to an epoch
+QUERIES = 500  # of the job whose scrape is measured alone
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     scrapes: list[float] = []
-    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = _collector()
-    with session("metrics_epochs") as spark:
+    with InThread(_Collector) as collector, session("metrics_epochs") as spark:
+        os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector.server.server_port}"
         found = periods(spark, SIDES, rounds, _settings, epochs=EPOCHS, every=SCRAPE_EVERY, scraped=scrapes.append)
     sides = samples(found, *SIDES)
     off, on = (sides[side].median for side in SIDES)
-    return [
-        Figure(
-            "metrics_epochs",
-            "metrics_epochs",
-            f"time per small epoch: metrics on / off; the aim is the ratio at {ALLOWED_MS:g} ms more",
-            on / off,
-            Aim("<=", 1 + ALLOWED_MS / off),
-            sides,
-            {
-                "epochs per run": EPOCHS,
-                "a scrape of this job, ms": Sample.of(scrapes, "ms").to_json(),
-                **_alone(),
-            },
-        )
-    ]
+    yield Figure(
+        "metrics_epochs", f"time per small epoch: metrics on / off; the aim is the ratio at {ALLOWED_MS:g} ms more",
+        on / off, Aim("<=", 1 + ALLOWED_MS / off), sides,
+        {"epochs per run": EPOCHS, "a scrape of this job, ms": Sample.of(scrapes, "ms").to_json(), **_alone()},
+    )  # fmt: skip
 
 
 def _settings(side: str, folder: Path, port: int) -> dict[str, Any]:
@@ -72,16 +52,9 @@ def _alone() -> dict[str, Any]:
     """What a row and a scrape cost in a job of many queries."""
     metrics = JobMetrics("bench")
     row = EpochRow(
-        query="q0",
-        query_id="id",
-        epoch=0,
-        lineage=1,
-        incarnation=1,
-        input_rows=10,
-        committed_at=datetime.now(timezone.utc),
-        duration_ms=100,
-        offsets=None,
-    )
+        query="q0", query_id="id", epoch=0, lineage=1, incarnation=1, input_rows=10,
+        committed_at=datetime.now(timezone.utc), duration_ms=100, offsets=None,
+    )  # fmt: skip
     rows = [replace(row, query=f"q{number % QUERIES}", epoch=number // QUERIES) for number in range(50 * QUERIES)]
     begin = time.perf_counter()
     for one in rows:
@@ -99,18 +72,9 @@ def _alone() -> dict[str, Any]:
     }
 
 
-def _collector() -> str:
-    """The address of an HTTP server that takes what is posted, until the process ends, and forgets it."""
+class _Collector(Handler):
+    """Takes what is posted, and forgets it."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_port}"
+    def do_POST(self) -> None:
+        self.body()
+        self.answer(200, b"")

@@ -14,50 +14,38 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._spark import committed_at, session, until, workplace
 from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import SparkSession
 
 ROUNDS = 5
 WINDOW_S = 8.0
-UNDER_WAY = 5_000
-"""Rows that each query has read before the first window."""
-RATE = 500
-"""Rows per second."""
+UNDER_WAY = 5_000  # rows that each query has read before the first window
+RATE = 500  # rows per second
 NEIGHBOURS = ("one", "two")
 UP = ("RUNNING", "SCHEDULING")
 """States that are no downtime. Who waits for one of the two cores has not stopped: the gap shows how long it waits."""
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many restarts."""
+def run(rounds: int = ROUNDS) -> Figures:
     with session("neighbours") as spark, workplace() as folder:
         down, before, around = _measure(spark, folder, rounds)
     gaps = {"undisturbed": Sample.of(before, "s"), "around a restart": Sample.of(around, "s")}
-    return [
-        Figure(
-            "neighbours_downtime",
-            "neighbours",
-            "seconds in which the other queries of a job were down while one was restarted, in all",
-            down,
-            Aim("<=", 0.0),
-            gaps,
-            {"restarts": rounds},
-        ),
-        Figure(
-            "neighbours_gap",
-            "neighbours",
-            f"longest gap between commits of the other queries, {WINDOW_S:g} s: around a restart / before it",
-            gaps["around a restart"].median / gaps["undisturbed"].median,
-            Aim("<=", 1.5),
-            gaps,
-        ),
-    ]
+    yield Figure(
+        "neighbours_downtime", "seconds in which the other queries of a job were down while one was restarted, in all",
+        down, Aim("<=", 0.0), gaps, {"restarts": rounds},
+    )  # fmt: skip
+    yield Figure(
+        "neighbours_gap",
+        f"longest gap between commits of the other queries, {WINDOW_S:g} s: around a restart / before it",
+        gaps["around a restart"].median / gaps["undisturbed"].median, Aim("<=", 1.5), gaps,
+    )  # fmt: skip
 
 
 def _measure(spark: SparkSession, folder: Path, rounds: int) -> tuple[float, list[float], list[float]]:

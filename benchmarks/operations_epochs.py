@@ -8,30 +8,22 @@ A run takes seconds, and the parts of epochs are looked for as after the first m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from benchmarks._figures import Aim, Figure
+from benchmarks._figures import Aim, Figure, Figures
 from benchmarks._spark import session
 from benchmarks._watched import periods, samples
 from spark_ext.observing import sampler
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame
-
-ROUNDS = 8
-"""Even, so that no side profits more from a JVM that still compiles."""
+ROUNDS = 8  # even, so that no side profits more from a JVM that still compiles
 SIDES = ("off", "on", "everything")
-EPOCHS = 60
-"""Of a run that count."""
-SCRAPE_EVERY = 1.0
-"""Pause between two scrapes, s."""
-
-AIM = 1.01
-"""Maximum ratio of an epoch's time."""
+EPOCHS = 60  # of a run that count
+SCRAPE_EVERY = 1.0  # pause between two scrapes, s
+AIM = 1.01  # maximum ratio of an epoch's time
 
 LISTENER = """
 listeners:
@@ -39,22 +31,19 @@ listeners:
 """
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     sampler.ALLOWED = 0.0  # type: ignore[misc]
     with session("operations_epochs") as spark:
         found = periods(spark, SIDES, rounds, _settings, epochs=EPOCHS, every=SCRAPE_EVERY, query=_with_function)
-    return [
-        _figure("operations_epochs", "monitor, heartbeat, incidents and metrics on / off", found, "on"),
-        _figure("operations_everything", "these, latency markers, parts of epochs, dumps / off", found, "everything"),
-    ]
+    yield _figure("operations_epochs", "monitor, heartbeat, incidents and metrics on / off", found, "on")
+    yield _figure("operations_everything", "these, latency markers, parts of epochs, dumps / off", found, "everything")
 
 
 def _figure(name: str, what: str, found: dict[str, list[float]], side: str) -> Figure:
     sides = samples(found, "off", side)
     ratio = sides[side].median / sides["off"].median
     sizes = {"epochs per run": EPOCHS}
-    return Figure(name, "operations_epochs", f"time per small epoch: {what}", ratio, Aim("<=", AIM), sides, sizes)
+    return Figure(name, f"time per small epoch: {what}", ratio, Aim("<=", AIM), sides, sizes)
 
 
 def _with_function(rows: DataFrame) -> DataFrame:

@@ -18,36 +18,29 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import psycopg
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._spark import run_epochs, session, workplace
 from benchmarks._targets import durable_server
 from spark_ext.spark.session.jars import session_jars
 from tests.servers.postgres import Database, PostgresServer
 
-if TYPE_CHECKING:
-    import psycopg
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
 ROUNDS = 3
-ROWS = 4_000_000
-"""Rows per large epoch; the small ones show the fixed cost of an epoch."""
-SLOW_ROWS = 250_000
-"""Rows per large epoch of the JDBC writer with its defaults."""
-EPOCHS = 2
-"""Number of large epochs that count."""
+ROWS = 4_000_000  # rows per large epoch; the small ones show the fixed cost of an epoch
+SLOW_ROWS = 250_000  # rows per large epoch of the JDBC writer with its defaults
+EPOCHS = 2  # number of large epochs that count
 SMALL_ROWS = 100
 SMALL_EPOCHS = 60
-WARM = 5
-"""Number of small epochs that do not count."""
+WARM = 5  # number of small epochs that do not count
 DRIVER = "org.postgresql:postgresql:42.7.8"
 TABLE = "CREATE TABLE rows (id bigint, key int, ts timestamptz, value double precision)"
-
 STAGED, INLINE, PREPARED = "postgres_2pc", "postgres_2pc inline", "postgres_2pc prepared"
 JDBC, TUNED = "JDBC as it comes", "JDBC tuned"
 COPY_ROWS = 2_000_000
@@ -57,8 +50,7 @@ SMALL = (STAGED, PREPARED, TUNED, JDBC)
 OPTIONS = {STAGED: {}, INLINE: {"inline_size": "512m"}, PREPARED: {"prepared": "true"}}
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     rates: dict[str, list[float]] = {way: [] for way in (*WAYS, COPY, COPIES)}
     small: dict[str, list[float]] = {way: [] for way in SMALL}
     jars = ":".join(map(str, session_jars(DRIVER, {})))
@@ -81,7 +73,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     )
 
 
-def _figures(rate: Mapping[str, Sample], latency: Mapping[str, Sample], rounds: int) -> list[Figure]:
+def _figures(rate: Mapping[str, Sample], latency: Mapping[str, Sample], rounds: int) -> Figures:
     best = max((STAGED, INLINE, PREPARED), key=lambda way: rate[way].median)
     ours = {way: rate[way] for way in (STAGED, INLINE, PREPARED)}
     sizes = {"rows per epoch": ROWS, "of the JDBC writer as it comes": SLOW_ROWS, "epochs": EPOCHS, "rounds": rounds}
@@ -92,30 +84,22 @@ def _figures(rate: Mapping[str, Sample], latency: Mapping[str, Sample], rounds: 
     }
     throughput = [
         Figure(
-            name,
-            "postgres",
-            f"rows per second: {best} / {what}",
-            rate[best].median / rate[other].median,
-            Aim(">=", aim),
-            {**ours, **{side: rate[side] for side in sides}},
-            sizes,
+            name, f"rows per second: {best} / {what}", rate[best].median / rate[other].median, Aim(">=", aim),
+            {**ours, **{side: rate[side] for side in sides}}, sizes,
         )
         for name, what, other, sides, aim in (
             ("postgres_throughput", "Spark's JDBC writer as it comes", JDBC, (JDBC,), 3),
             ("postgres_throughput_tuned", "Spark's JDBC writer, tuned", TUNED, (TUNED,), 3),
             ("postgres_copy", "bare binary COPY of ready bytes, one connection", COPY, (COPY, COPIES), 0.6),
         )
-    ]
+    ]  # fmt: skip
     commit = Figure(
-        "postgres_commit",
-        "postgres",
-        f"addBatch of an epoch of {SMALL_ROWS} rows: postgres_2pc / Spark's JDBC writer, tuned",
-        latency[STAGED].median / latency[TUNED].median,
-        Aim("<=", 1),
-        dict(latency),
+        "postgres_commit", f"addBatch of an epoch of {SMALL_ROWS} rows: postgres_2pc / Spark's JDBC writer, tuned",
+        latency[STAGED].median / latency[TUNED].median, Aim("<=", 1), dict(latency),
         {"rows per epoch": SMALL_ROWS, "epochs per round": SMALL_EPOCHS - WARM, "ms": percents},
-    )
-    return [*throughput, commit]
+    )  # fmt: skip
+    yield from throughput
+    yield commit
 
 
 @contextmanager

@@ -9,10 +9,8 @@ similar machine.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,36 +19,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from benchmarks import _recovery_driver
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
 from benchmarks._operators import steps
 from benchmarks._spark import session, until, workplace
 from spark_ext.spark.session.jars import delta_jars
 from spark_ext.spark.session.sessions import defaults
+from tests.support.processes import Tree
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import SparkSession
 
 ROUNDS = 5
 FAILURES = 7
 SIDES = ("plain", "job")
-FILES = 3000
-"""Number of input files: more than all rounds can read."""
-EPOCHS_BEFORE = 3
-"""Number of epochs that a driver commits before it is killed."""
-
+FILES = 3000  # number of input files: more than all rounds can read
+EPOCHS_BEFORE = 3  # number of epochs that a driver commits before it is killed
 PYFLINK_SECONDS = 2.4
 """The aim: PyFlink's time from a failure to the next row in a Python function (see benchmarks/flink)."""
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     failed = _failed()
     with workplace() as folder:
         _write(folder / "data")
@@ -64,25 +58,15 @@ def _write(folder: Path) -> None:
         pq.write_table(pa.table({"id": ids, "value": ids * 0.5}), folder / f"part-{number:05d}.parquet")
 
 
-# -- kill -9 ----------------------------------------------------------------------------------------------------------
-
-
 def _killed(folder: Path, rounds: int) -> Figure:
-    down: dict[str, list[float]] = {side: [] for side in SIDES}
-    for _ in range(rounds):
-        for side in SIDES:
-            down[side].append(_down(side, folder))
+    down = beside(SIDES, rounds, lambda side: _down(side, folder))
     plain, job = (Sample.of(down[side], "s") for side in SIDES)
     return Figure(
         "recovery_kill",
-        "recovery",
         "kill -9 of the driver to the first new row in the table: Job / plain Spark with its own source and sink",
-        job.median / plain.median,
-        Aim("<=", 1.1),
-        {"plain Spark": plain, "Job": job},
-        {"rows per epoch": _recovery_driver.ROWS},
-        divided=("Job", "plain Spark"),
-    )
+        job.median / plain.median, Aim("<=", 1.1), {"plain Spark": plain, "Job": job},
+        {"rows per epoch": _recovery_driver.ROWS}, divided=("Job", "plain Spark"),
+    )  # fmt: skip
 
 
 def _down(side: str, folder: Path) -> float:
@@ -99,35 +83,15 @@ def _down(side: str, folder: Path) -> float:
 def _driver(side: str, folder: Path) -> Iterator[Callable[[], None]]:
     """A driver, killed with all its processes at the end; yields a function that raises if it has exited by itself."""
     class_path = os.pathsep.join(map(str, delta_jars(defaults())))
-    with (folder / f"{side}.log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks._recovery_driver", side, str(folder)],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "BENCHMARK_CLASS_PATH": class_path, "PYSPARK_PYTHON": sys.executable},
-        )
+    command = [sys.executable, "-m", "benchmarks._recovery_driver", side, str(folder)]
+    env = {"BENCHMARK_CLASS_PATH": class_path, "PYSPARK_PYTHON": sys.executable}
+    with Tree(command, folder / f"{side}.log", env) as run:
 
-    def alive() -> None:
-        if process.poll() is not None:
-            raise RuntimeError(f"the driver has exited:\n{(folder / f'{side}.log').read_text()[-4000:]}")
+        def alive() -> None:
+            if run.poll() is not None:
+                raise RuntimeError(f"the driver has exited:\n{run.text()[-4000:]}")
 
-    try:
         yield alive
-    finally:
-        _kill(process)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """`kill -9` a driver and all processes that it has started; workers have their own process groups."""
-    try:
-        started = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        started = []
-    process.kill()
-    for child in started:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
-    process.wait()
 
 
 def _log(table: Path) -> list[tuple[int, Path]]:
@@ -143,11 +107,7 @@ def _newest(table: Path) -> int:
 def _await_rows(
     table: Path, after: int, commits: int, *, alive: Callable[[], None] = lambda: None, job: sx.Job | None = None
 ) -> float:
-    """Wait for commits with rows after a version; returns the time of the last one, seconds since 1970.
-
-    Raises:
-        RuntimeError: the driver has exited, or the job has ended.
-    """
+    """Wait for commits with rows after a version; returns the time of the last one, seconds since 1970."""
     with_rows: dict[int, float] = {}
     looked = after
 
@@ -165,9 +125,6 @@ def _await_rows(
     return with_rows[sorted(with_rows)[commits - 1]]
 
 
-# -- a failure inside the driver --------------------------------------------------------------------------------------
-
-
 def _failed() -> Figure:
     visible: list[float] = []
     seen: list[float] = []
@@ -182,7 +139,6 @@ def _failed() -> Figure:
     down = Sample.of(seen, "s")
     return Figure(
         "recovery_failure",
-        "recovery",
         "broken connection in a user's function to the first row in the function again: Job / PyFlink's "
         f"{PYFLINK_SECONDS} s (not of this run: see benchmarks/flink)",
         down.median / PYFLINK_SECONDS,
@@ -201,7 +157,6 @@ def _failing_job(spark: SparkSession, folder: Path) -> sx.Job:
     place = str(folder)
 
     def touch(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Record when it fails, and when it gets the first rows from the restarted query."""
         from pyspark import TaskContext
 
         here = Path(place)

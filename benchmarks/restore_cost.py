@@ -10,14 +10,12 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
 from benchmarks._spark import session, until, warm_up, workplace
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROUNDS = 3
 ROWS = 2_000_000
@@ -26,36 +24,24 @@ KINDS = ("arrow", "delta")
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one savepoint and its restore."""
-
-    savepoint: float
-    """s"""
-    restore: float
-    """s"""
+    savepoint: float  # s
+    restore: float  # s
     megabytes: float
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
-    found: dict[str, list[Cost]] = {kind: [] for kind in KINDS}
+def run(rounds: int = ROUNDS) -> Figures:
     with session("restore_cost") as spark:
         warm_up(lambda: _cost(spark, KINDS[0], 1_000))
-        for number in range(rounds):
-            for kind in KINDS if number % 2 else KINDS[::-1]:
-                found[kind].append(_cost(spark, kind, ROWS))
+        found = beside(KINDS, rounds, lambda kind: _cost(spark, kind, ROWS))
     figures = []
     for name, part, unit in (("time", "restore", "s"), ("savepoint", "savepoint", "s"), ("bytes", "megabytes", "MB")):
         samples = {kind: Sample.of([getattr(cost, part) for cost in found[kind]], unit) for kind in KINDS}
         figures.append(
             Figure(
-                f"restore_{name}",
-                "restore_cost",
-                f"{ROWS:,} rows in flight, {part} ({unit}): exchange of the kind arrow / delta",
-                samples["arrow"].median / samples["delta"].median,
-                Aim("<=", 2.0 if unit == "MB" else 1.0),
-                samples,
+                f"restore_{name}", f"{ROWS:,} rows in flight, {part} ({unit}): exchange of the kind arrow / delta",
+                samples["arrow"].median / samples["delta"].median, Aim("<=", 2.0 if unit == "MB" else 1.0), samples,
             )
-        )
+        )  # fmt: skip
     return figures
 
 

@@ -10,25 +10,22 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import counted, workplace
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
+from benchmarks._spark import warm_up, workplace
 from examples.flights import prepare
 from spark_ext.spark.session.class_archive import VARIABLE
 
 ROUNDS = 5
-PREPARE = True
-"""Whether to make the class archive first, if it is not there."""
-MONTHS = 12
-"""Months of flights and weather that are read."""
+PREPARE = True  # whether to make the class archive first, if it is not there
+MONTHS = 12  # months of flights and weather that are read
 SIDES = ("short-lived", "ordinary")
 ROOT = Path(__file__).parents[1]
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
-    times: dict[str, dict[str, list[float]]] = {side: {"first": [], "whole": []} for side in SIDES}
+def run(rounds: int = ROUNDS) -> Figures:
     if PREPARE:
         subprocess.run([sys.executable, "-m", "spark_ext", "prepare"], check=True)
     with workplace() as folder:
@@ -36,37 +33,26 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         for table in ("flights", "weather"):
             for file in sorted((folder / "data" / table).iterdir())[MONTHS:]:
                 file.unlink()
-        for round_, counts in counted(rounds):
-            for side in SIDES:
-                found = _run(side, folder / f"{side}-{round_}", folder / "data")
-                if counts:
-                    for name, seconds in found.items():
-                        times[side][name].append(seconds)
-    return [
-        _figure("short_lived_start", "from the start of Python to the first committed epoch", times, "first", 0.5),
-        _figure("short_lived_whole", "from the start of Python to the end of the job", times, "whole", 2 / 3),
-    ]
+        warm_up(lambda: [_run(side, folder) for side in SIDES])
+        times = beside(SIDES, rounds, lambda side: _run(side, folder))
+    yield _figure("short_lived_start", "from the start of Python to the first committed epoch", times, "first", 0.5)
+    yield _figure("short_lived_whole", "from the start of Python to the end of the job", times, "whole", 2 / 3)
 
 
-def _figure(name: str, what: str, times: dict[str, dict[str, list[float]]], part: str, aim: float) -> Figure:
-    ours, ordinary = (Sample.of(times[side][part], "s") for side in SIDES)
+def _figure(name: str, what: str, times: dict[str, list[dict[str, float]]], part: str, aim: float) -> Figure:
+    ours, ordinary = (Sample.of([run[part] for run in times[side]], "s") for side in SIDES)
     return Figure(
-        name,
-        "short_lived",
-        f"{what}, the flights job: short-lived session with class archive / ordinary session without",
-        ours.median / ordinary.median,
-        Aim("<=", round(aim, 2)),
-        dict(zip(SIDES, (ours, ordinary), strict=True)),
-        {},
-    )
+        name, f"{what}, the flights job: short-lived session with class archive / ordinary session without",
+        ours.median / ordinary.median, Aim("<=", round(aim, 2)), dict(zip(SIDES, (ours, ordinary), strict=True)), {},
+    )  # fmt: skip
 
 
-def _run(side: str, out: Path, data: Path) -> dict[str, float]:
-    short = side == "short-lived"
+def _run(side: str, folder: Path) -> dict[str, float]:
+    short, out = side == "short-lived", tempfile.mkdtemp(dir=folder)
     environment = dict(os.environ)
     if not short:  # without an archive of ours
         environment[VARIABLE] = f"{environment.get(VARIABLE, '')} -Xshare:auto"
-    command = [sys.executable, "-m", "benchmarks._flights_driver", str(out), str(data), str(int(short))]
+    command = [sys.executable, "-m", "benchmarks._flights_driver", out, str(folder / "data"), str(int(short))]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -6,27 +6,20 @@ ends before the next one is due. The ratio is that of the slowest epochs (p99) t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._figures import Aim, Figure, Figures, Sample
 from benchmarks._spark import session, workplace
 from benchmarks._targets import TARGETS, Target
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-SECONDS = 60
-"""Epochs per round."""
-ROWS = 100
-"""Rows per second."""
+SECONDS = 60  # epochs per round
+ROWS = 100  # rows per second
 INTERVAL = "1 s"
-WARM = 5
-"""Number of first epochs that are not counted, in which workers and connections start."""
+WARM = 5  # number of first epochs that are not counted, in which workers and connections start
 
 
-def run(rounds: int = 1) -> list[Figure]:
-    """Measure this many rounds of a minute for each sink."""
+def run(rounds: int = 1) -> Figures:
     with session("sustained") as spark:
         return [_figure(spark, name, target, rounds) for name, target in TARGETS.items()]
 
@@ -37,7 +30,6 @@ def _figure(spark: SparkSession, name: str, target: Target, rounds: int) -> Figu
     batch = Sample.of([epoch["addBatch"] for epoch in epochs], "ms")
     return Figure(
         f"sustained_{name}",
-        "sustained",
         f"an epoch of {ROWS} rows into {name}, p99 / the second until the next one is due",
         whole.percentile(99) / 1000,
         Aim("<", 1),

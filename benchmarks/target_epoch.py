@@ -13,25 +13,23 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
 import spark_ext as sx
-from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import committed_at, session, until, workplace
+from benchmarks._figures import Aim, Figure, Figures, Sample
+from benchmarks._spark import checkpoint_of, committed_at, session, until, workplace
 from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import SparkSession
 
 ROUNDS = 2
 TARGET_S = 2.0
-FAST, SLOW = 20e-6, 200e-6
-"""Pause per row, s."""
-SETTLING, MEASURED = 6, 6
-"""Epochs that do not count after each change, and that do."""
+FAST, SLOW = 20e-6, 200e-6  # pause per row, s
+SETTLING, MEASURED = 6, 6  # epochs that do not count after each change, and that do
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
+def run(rounds: int = ROUNDS) -> Figures:
     fast, slow = [], []
     with session("target_epoch") as spark:
         for _ in range(rounds):
@@ -40,17 +38,11 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
             slow += after
     samples = {"fast": Sample.of(fast, "s"), "ten times as slow": Sample.of(slow, "s")}
     worst = max(abs(sample.median / TARGET_S - 1) for sample in samples.values())
-    return [
-        Figure(
-            "target_epoch",
-            "target_epoch",
-            f"deviation of epochs from a target of {TARGET_S:g} s, before or after a function slows tenfold",
-            worst,
-            Aim("<=", 0.25),
-            samples,
-            {"pause per row, us": [FAST * 1e6, SLOW * 1e6]},
-        )
-    ]
+    yield Figure(
+        "target_epoch",
+        f"deviation of epochs from a target of {TARGET_S:g} s, before or after a function slows tenfold", worst,
+        Aim("<=", 0.25), samples, {"pause per row, us": [FAST * 1e6, SLOW * 1e6]},
+    )  # fmt: skip
 
 
 def _epochs(spark: SparkSession) -> tuple[list[float], list[float]]:
@@ -69,7 +61,7 @@ def _epochs(spark: SparkSession) -> tuple[list[float], list[float]]:
         job.add("q", rows.writeStream.format("noop"))
         job.start()
         try:
-            checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
+            checkpoint = checkpoint_of(folder / "state")
             before = _next(checkpoint, job)
             Path(gate).touch()
             return before, _next(checkpoint, job)

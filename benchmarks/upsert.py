@@ -7,64 +7,50 @@ already: it neither looks for repeated keys nor remembers epochs.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import mkdtemp
 
-from benchmarks._figures import Aim, Figure, Sample
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
 from benchmarks._spark import run_epochs, session, workplace
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ROUNDS = 3
 EPOCHS = 6
-WARM = 2
-"""First epochs of a query, in which workers start and code is compiled."""
-ROWS = 20_000
-"""Rows of an epoch, half of them with new keys."""
-TABLE = 500_000
-"""Rows of the table at the beginning."""
-
+WARM = 2  # first epochs of a query, in which workers start and code is compiled
+ROWS = 20_000  # rows of an epoch, half of them with new keys
+TABLE = 500_000  # rows of the table at the beginning
 SINKS = ("delta_2pc", "foreachBatch")
-
 CONF = {"spark.driver.extraJavaOptions": "-Xss16m"}
 """Catalyst and Delta walk through the plan of MERGE by recursion: while their code is not compiled yet, the JVM's own
 stack of 1 MB has been too small for it (StackOverflowError)."""
 
 
-def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many rounds."""
-    times: dict[str, list[float]] = {sink: [] for sink in SINKS}
+def run(rounds: int = ROUNDS) -> Figures:
     with session("upsert", CONF) as spark, workplace() as folder:
-        for round_ in range(rounds):
-            for sink in SINKS:
-                times[sink] += _epochs(spark, sink, folder / f"{sink}-{round_}")
-    samples = {sink: Sample.of(values, "ms") for sink, values in times.items()}
-    return [
-        Figure(
-            "upsert",
-            "upsert",
-            "median addBatch of an epoch of upserts: MERGE in foreachBatch / delta_2pc",
-            samples["foreachBatch"].median / samples["delta_2pc"].median,
-            Aim(">=", 1.5),
-            {"delta_2pc": samples["delta_2pc"], "MERGE of delta-spark in foreachBatch": samples["foreachBatch"]},
-            {
-                "rows per epoch": ROWS,
-                "rows of the table": TABLE,
-                "rounds": rounds,
-                "epochs per round": EPOCHS,
-                "left out at first": WARM,
-            },
-            divided=("MERGE of delta-spark in foreachBatch", "delta_2pc"),
-        )
-    ]
+        times = beside(SINKS, rounds, lambda sink: _epochs(spark, sink, Path(mkdtemp(dir=folder))))
+    samples = {sink: Sample.of([*chain(*values)], "ms") for sink, values in times.items()}
+    yield Figure(
+        "upsert",
+        "median addBatch of an epoch of upserts: MERGE in foreachBatch / delta_2pc",
+        samples["foreachBatch"].median / samples["delta_2pc"].median,
+        Aim(">=", 1.5),
+        {"delta_2pc": samples["delta_2pc"], "MERGE of delta-spark in foreachBatch": samples["foreachBatch"]},
+        {
+            "rows per epoch": ROWS, "rows of the table": TABLE, "rounds": rounds, "epochs per round": EPOCHS,
+            "left out at first": WARM,
+        },
+        divided=("MERGE of delta-spark in foreachBatch", "delta_2pc"),
+    )  # fmt: skip
 
 
 def _epochs(spark: SparkSession, sink: str, folder: Path) -> list[float]:
     """Times of the epochs that count, ms."""
     table = str(folder / "table")
-    spark.range(0, TABLE, 1, 4).selectExpr(*_columns("id")).write.format("delta").save(table)
+    given = spark.range(0, TABLE, 1, 4).selectExpr("id", "timestamp_micros(id) AS at", "id * 0.5D AS value")
+    given.write.format("delta").save(table)
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
     # Every second row has a key of the table, all over it; the other ones are new.
     key = f"IF(value % 2 = 0, (value * 7919) % {TABLE}, {TABLE} + value)"
@@ -74,10 +60,6 @@ def _epochs(spark: SparkSession, sink: str, folder: Path) -> list[float]:
     found = spark.read.format("delta").load(table).selectExpr("count(*)", "count(DISTINCT id)").first()
     assert found is not None and found[0] == found[1] > TABLE, f"{sink}: {found}"
     return [float(report["durationMs"]["addBatch"]) for report in counted]
-
-
-def _columns(name: str) -> tuple[str, ...]:
-    return (f"{name} AS id", f"timestamp_micros({name}) AS at", f"{name} * 0.5D AS value")
 
 
 def _writer(spark: SparkSession, sink: str, rows: DataFrame, table: str) -> DataStreamWriter:

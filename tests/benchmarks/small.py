@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JDBC: Final = "org.postgresql:postgresql:42.7.8"
-
 _OPEN: Final = ExitStack()
 
 
@@ -45,7 +44,7 @@ def prepare() -> None:
     _spark.UNCOUNTED = 0
     _spark.session = _session
     kafka.Broker = _broker  # type: ignore[assignment, misc]
-    postgres.PostgresServer = _server  # type: ignore[assignment, misc]
+    postgres.running = _server
     _control.multiprocessing = SimpleNamespace(get_context=lambda how: multiprocessing.dummy)  # type: ignore
     _control_clients.ProcessPoolExecutor = lambda size, mp_context: ThreadPoolExecutor(size)  # type: ignore
     for table in ("package_flights", "package_weather"):
@@ -53,19 +52,17 @@ def prepare() -> None:
     os.environ.update(cheap_jvm.forking())
     # It needs Maven, and is downloaded.
     _flink.once = lambda name, arguments: {"emitRowsPerSec": 1000.0, "endToEndMedianMs": 10.0}
-    for name in ("control_change", "recovery", "short_lived"):
-        import_module(f"benchmarks.{name}").subprocess = SimpleNamespace(  # type: ignore[attr-defined]
-            Popen=_Driver, run=_ran, PIPE=None
-        )
+    for name in ("control_change", "recovery"):
+        import_module(f"benchmarks.{name}").Tree = _Driver  # type: ignore[attr-defined]
+    ours: Any = import_module("benchmarks.short_lived")
+    ours.subprocess = SimpleNamespace(run=_ran, PIPE=None)
 
 
 def measured(name: str, sizes: Mapping[str, Any]) -> list[Figure]:
-    """The figures of one round of a benchmark."""
     return measure(name, 1, sizes)
 
 
 def close() -> None:
-    """Stop what is shared."""
     _OPEN.close()
 
 
@@ -121,19 +118,17 @@ def _broker(folder: Path) -> Iterator[kafka.Broker]:
     yield _running()
 
 
+_real_server: Final = postgres.running
+
+
 @cache
 def _database_server() -> postgres.PostgresServer:
-    server = _RealServer()
-    _OPEN.callback(server.close)
-    return server.create()
+    return _OPEN.enter_context(_real_server())
 
 
-_RealServer: Final = postgres.PostgresServer
-
-
-def _server(settings: Mapping[str, str] | None = None) -> SimpleNamespace:
-    """The one server, which is closed at the end."""
-    return SimpleNamespace(create=_database_server, close=lambda: None)
+@contextmanager
+def _server(settings: Mapping[str, str] | None = None) -> Iterator[postgres.PostgresServer]:
+    yield _database_server()
 
 
 def _two_days(whole: Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -142,7 +137,6 @@ def _two_days(whole: Callable[[], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _main(command: Sequence[str], env: Mapping[str, str] | None) -> None:
-    """What `python -m` would do in a process of its own."""
     os.environ.update(env or {})
     _, _, module, *arguments = command
     sys.argv = [module, *arguments]
@@ -156,16 +150,19 @@ def _ran(command: Sequence[str], env: Mapping[str, str], **_: Any) -> SimpleName
 
 
 class _Driver:
-    """A driver, as `Popen` starts it, whose job and queries are stopped in place of being killed."""
+    """A driver, as a `Tree` starts it, whose job and queries are stopped in place of being killed."""
 
-    pid = 2**31 - 1
-    """Of no process."""
-
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, **_: Any) -> None:
+    def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
         self._code: int | None = None
         self._folder = Path(command[-1])
         self._thread = Thread(target=self._run, args=(command, env), daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> _Driver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.terminate()
 
     def _run(self, command: Sequence[str], env: Mapping[str, str] | None) -> None:
         self._code = 1
@@ -175,15 +172,17 @@ class _Driver:
     def poll(self) -> int | None:
         return None if self._thread.is_alive() else self._code
 
-    def wait(self, timeout: float = 60) -> int | None:
-        self._thread.join(timeout)
+    def wait(self, seconds: float = 60) -> int | None:
+        self._thread.join(seconds)
         return self.poll()
 
-    def kill(self) -> None:
+    def text(self) -> str:
+        return "the driver has failed"
+
+    def terminate(self, seconds: float = 60) -> None:
         for state in (self._folder / "state", self._folder / "job" / "state"):
             if state.exists() and self._thread.is_alive():
                 sx.Control(state).stop(wait=60)
         for query in _spark_of_process().streams.active:
             query.stop()
-
-    terminate = kill
+        self.wait(seconds)

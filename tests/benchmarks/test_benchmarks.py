@@ -20,8 +20,7 @@ from spark_ext.sources.contract import Channel, Limit
 
 
 def figure(ratio: float, aim: Aim) -> Figure:
-    """A figure with one side."""
-    return Figure("some", "some_benchmark", "a / b", ratio, aim, {"a": Sample.of([1.0, 2.0, 3.0, 4.0, 100.0], "ms")})
+    return Figure("some", "a / b", ratio, aim, {"a": Sample.of([1.0, 2.0, 3.0, 4.0, 100.0], "ms")})
 
 
 @pytest.mark.parametrize(
@@ -55,10 +54,9 @@ def test_a_sample_of_nothing_is_refused() -> None:
 
 
 def divided(dividend: list[float], divisor: list[float], aim: Aim) -> Figure:
-    """A figure of two sides."""
     samples = {"a": Sample.of(dividend, "ms"), "b": Sample.of(divisor, "ms")}
     ratio = samples["a"].median / samples["b"].median
-    return Figure("some", "some_benchmark", "a / b", ratio, aim, samples, divided=("a", "b"))
+    return Figure("some", "a / b", ratio, aim, samples, divided=("a", "b"))
 
 
 def test_the_quartiles_of_a_ratio_are_those_of_its_sides_divided_the_other_way_round() -> None:
@@ -83,8 +81,8 @@ def test_a_figure_that_is_not_of_two_sides_has_no_quartiles() -> None:
     ],
 )
 def test_a_ratio_outside_of_the_quartiles_of_the_baseline_is_marked(aim: Aim, ratio: float, said: str) -> None:
-    baseline = [divided([10, 20, 30, 40, 50], [1, 2, 4, 5, 8], aim).to_json()]
-    now = divided([ratio], [1], aim).to_json()
+    baseline = [divided([10, 20, 30, 40, 50], [1, 2, 4, 5, 8], aim).to_json("some_benchmark")]
+    now = divided([ratio], [1], aim).to_json("some_benchmark")
     text = StringIO()
     _report.show([now], Console(file=text, width=80), baseline=baseline)
     cells = [[cell.strip() for cell in line.split("│")] for line in text.getvalue().splitlines()]
@@ -97,13 +95,15 @@ def test_a_ratio_outside_of_the_quartiles_of_the_baseline_is_marked(aim: Aim, ra
 
 def test_a_figure_that_the_baseline_lacks_is_shown_without_it() -> None:
     text = StringIO()
-    baseline = [{**figure(1.0, Aim(">=", 1)).to_json(), "name": "other"}]
-    _report.show([figure(2.0, Aim(">=", 1)).to_json()], Console(file=text, width=200), baseline=baseline)
+    baseline = [{**figure(1.0, Aim(">=", 1)).to_json("some_benchmark"), "name": "other"}]
+    _report.show(
+        [figure(2.0, Aim(">=", 1)).to_json("some_benchmark")], Console(file=text, width=200), baseline=baseline
+    )
     assert "worse" not in text.getvalue() and "better" not in text.getvalue()
 
 
 def test_figures_survive_the_file(tmp_path: Path) -> None:
-    written = [figure(0.987654, Aim(">=", 0.99)).to_json()]
+    written = [figure(0.987654, Aim(">=", 0.99)).to_json("some_benchmark")]
     _report.write(written, tmp_path / "out" / "bench.json")
     (read,) = _report.read(tmp_path / "out" / "bench.json")
     assert set(read) == {"name", "ratio", "quartiles", "aim", "meets", "command", "detail"}
@@ -115,7 +115,7 @@ def test_figures_survive_the_file(tmp_path: Path) -> None:
 
 def test_a_ratio_that_just_misses_is_not_rounded_into_its_aim() -> None:
     """The verdict is on what was measured, not on what is shown."""
-    assert not figure(0.98996, Aim(">=", 0.99)).to_json()["meets"]
+    assert not figure(0.98996, Aim(">=", 0.99)).to_json("some_benchmark")["meets"]
 
 
 @pytest.mark.parametrize("name", NAMES)

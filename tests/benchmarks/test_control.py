@@ -6,20 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._control import (
-    WITHOUT_LIMIT,
-    Epoch,
-    beside,
-    first_planned,
-    in_pairs,
-    made,
-    ordered,
-    period,
-    rate,
-)
+from benchmarks._control import WITHOUT_LIMIT, Epoch, first_planned, made, period, rate
 from benchmarks._control_clients import poll, posts
-from benchmarks._control_inputs import files
-from benchmarks._figures import Sample
+from benchmarks._figures import Sample, beside, in_pairs
+from benchmarks.control_rates import files
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.ledger.schema import ControlEventRow
@@ -83,12 +73,6 @@ def test_the_first_epoch_that_was_planned_at_a_moment_or_later() -> None:
     assert [first_planned(planned, moment) for moment in (0, 1.5, 2.0, 3.5)] == [5, 6, 6, None]
 
 
-def test_a_sequence_that_is_repeated_or_goes_back_is_not_in_order() -> None:
-    assert ordered([1, 2, 9])
-    assert not ordered([1, 1])
-    assert not ordered([2, 1])
-
-
 def test_the_ledger_of_a_job_that_does_not_run_takes_events(tmp_path: Path) -> None:
     log = ControlLog(made(tmp_path / "state"))
     (answer,) = log.accept([Request("rate_limit", "source:in", {"rows_per_second": 5})])
@@ -112,7 +96,8 @@ def test_clients_of_a_burst_know_what_was_accepted_and_what_refused(tmp_path: Pa
     accepted = [sequence for client in found.accepted for _, sequence in client]
     assert sorted(accepted) == sorted(row.sequence for row in rows) == list(range(1, 31))
     if in_flight == 1:
-        assert all(ordered([sequence for _, sequence in client]) for client in found.accepted)
+        sequences = [[sequence for _, sequence in client] for client in found.accepted]
+        assert all(client == sorted(client) for client in sequences)
     assert {row.kind for row in rows} == {"set_config", "broadcast"}
 
 

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from tests.chaos import follow, history
-from tests.chaos.harness import Reference, Report, Target, kills_at_steps, random_kills
+from tests.chaos.commands import workplace
+from tests.chaos.harness import Report, Say, Target, kills_at_steps, random_kills, undisturbed
 from tests.chaos.outlets import OUTLETS
-from tests.chaos.scenario import COMMIT_STEPS, EXCHANGE_STEPS, FINAL_STEPS, START_STEPS, compact, diamond, flights
+from tests.chaos.scenario import Scenario, actions, compact, diamond, flights
 from tests.chaos.sinks import chaos, summary
 from tests.support.cluster import Cluster
 
 KINDS = ("driver", "worker", "executor", "jvm", "all")
-
-
-def actions(job: str) -> dict[str, str]:
-    """The action at each named step: the driver is killed, by itself or by a worker."""
-    own: dict[str, str] = dict.fromkeys((*START_STEPS, *FINAL_STEPS), "kill")
-    own |= dict.fromkeys(COMMIT_STEPS, "kill-driver")
-    return own | (EXCHANGE_STEPS if job == "diamond" else {})
 
 
 def main(
@@ -52,115 +44,88 @@ def main(
     ] = None,
 ) -> None:
     """Kill a job's processes with SIGKILL, start it again until it ends, and compare all output by content."""
-    if sink:
-        _sinks(sink, kills, seed, steps, per_round, keep)
-        return
-    if job in ("history", "follow"):
-        _own(history.chaos if job == "history" else follow.chaos, kills, seed, keep)
-        return
-    chosen = [cast(Target, target.strip()) for target in targets.split(",") if target.strip()]
-    unknown = [target for target in chosen if target not in KINDS]
-    if unknown or not chosen:
-        raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose from {', '.join(KINDS)}")
-    if job not in ("flights", "compact", "diamond"):
-        raise typer.BadParameter(f"there is no job '{job}'; choose flights, compact, diamond, history or follow")
-    scenario = {"flights": lambda: flights(data.resolve()), "compact": compact, "diamond": diamond}[job]()
-    console = Console()
-    folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def say(what: str) -> None:
-        console.print(what, markup=False, highlight=False)
-
-    reports: list[Report] = []
-    try:
-        with ExitStack() as stack:
-            cluster, env = None, {"SPARK_MASTER": "local[2]"}
-            if "executor" in chosen:
-                (folder / "cluster").mkdir(exist_ok=True)
-                cluster = stack.enter_context(Cluster(folder / "cluster", workers=2))
-                env = cluster.environment
-                say(f"standalone cluster {cluster.master} with 2 workers")
-            reference = Reference(scenario, folder, env)
-            say(f"undisturbed run: {reference.seconds:.0f} s")
-            reports.append(Report("undisturbed", problems=reference.problems, starts=1, rounds=1))
-            if kills:
-                reports.append(
-                    random_kills(
-                        reference,
-                        folder,
-                        kills=kills,
-                        targets=chosen,
-                        seed=seed,
-                        env=env,
-                        cluster=cluster,
-                        per_round=per_round,
-                        say=say,
-                    )
-                )
-            if steps:
-                reports.append(
-                    kills_at_steps(reference, folder / "named", steps=actions(job), env=env, cluster=cluster, say=say)
-                )
-    finally:
-        if keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    for report in reports:
-        show(report, console)
-    if any(report.problems for report in reports):
-        raise typer.Exit(1)
-
-
-def _own(chaos: Callable[..., Report], kills: int, seed: int, keep: Path | None) -> None:
-    console = Console()
-    folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
-    try:
-        report = chaos(folder, kills=kills, seed=seed, say=lambda what: console.print(what, markup=False))
-    finally:
-        if keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    show(report, console)
-    if report.problems:
-        raise typer.Exit(1)
-
-
-def _sinks(chosen: str, kills: int, seed: int, steps: bool, per_round: int | None, keep: Path | None) -> None:
-    names = list(OUTLETS) if chosen == "all" else [name.strip() for name in chosen.split(",")]
-    unknown = [name for name in names if name not in OUTLETS]
-    if unknown:
-        raise typer.BadParameter(f"there is no sink '{unknown[0]}'; choose from {', '.join(OUTLETS)}, or 'all'")
     console = Console()
 
     def say(what: str) -> None:
         console.print(what, markup=False, highlight=False)
 
-    lines = []
-    failed = False
-    folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
-    try:
-        for name in names:
-            say(f"{name}:")
-            place = folder / name
-            place.mkdir(parents=True)
-            reports = chaos(name, place, kills=kills, seed=seed, steps=steps, per_round=per_round, say=say)
-            for report in reports:
-                show(report, console)
-            failed = failed or any(report.problems for report in reports)
-            lines.append(summary(name, reports))
-            say(lines[-1])
-    finally:
-        if keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    say("| sink | kills | driver | worker | server | rounds x rows | starts | differences | time |")
-    say("|---|---|---|---|---|---|---|---|---|")
-    for line in lines:
-        say(line)
+    with workplace("chaos", keep) as folder:
+        if sink:
+            failed = _sinks(sink, folder, console, say, kills=kills, seed=seed, steps=steps, per_round=per_round)
+        elif job in ("history", "follow"):
+            failed = show(
+                (history if job == "history" else follow).chaos(folder, kills=kills, seed=seed, say=say), console
+            )
+        else:
+            chosen = _targets(targets)
+            scenarios = {"flights": lambda: flights(data.resolve()), "compact": compact, "diamond": diamond}
+            if job not in scenarios:
+                raise typer.BadParameter(f"unknown job '{job}'; choose {', '.join(scenarios)}, history or follow")
+            named = actions(job) if steps else {}
+            reports = _job(scenarios[job](), folder, say, kills, chosen, seed, per_round, named)
+            failed = any([show(report, console) for report in reports])
     if failed:
         raise typer.Exit(1)
 
 
-def show(report: Report, console: Console) -> None:
-    """Print a report as tables."""
+def _targets(given: str) -> list[Target]:
+    chosen = [cast(Target, target.strip()) for target in given.split(",") if target.strip()]
+    unknown = [target for target in chosen if target not in KINDS]
+    if unknown or not chosen:
+        raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose from {', '.join(KINDS)}")
+    return chosen
+
+
+def _job(
+    scenario: Scenario,
+    folder: Path,
+    say: Say,
+    kills: int,
+    targets: Sequence[Target],
+    seed: int,
+    per_round: int | None,
+    steps: Mapping[str, str],
+) -> list[Report]:
+    with ExitStack() as stack:
+        on: dict[str, Any] = {"env": {"SPARK_MASTER": "local[2]"}, "say": say}
+        if "executor" in targets:
+            (folder / "cluster").mkdir(exist_ok=True)
+            cluster = stack.enter_context(Cluster(folder / "cluster", workers=2))
+            on |= {"cluster": cluster, "env": cluster.environment}
+            say(f"standalone cluster {cluster.master} with 2 workers")
+        reference, report = undisturbed(scenario, folder, on["env"])
+        say(f"undisturbed run: {report.seconds:.0f} s")
+        reports = [report]
+        if kills:
+            how: dict[str, Any] = {"kills": kills, "targets": targets, "seed": seed, "per_round": per_round}
+            reports.append(random_kills(reference, folder, **how, **on))
+        if steps:
+            reports.append(kills_at_steps(reference, folder / "named", steps=steps, **on))
+    return reports
+
+
+def _sinks(chosen: str, folder: Path, console: Console, say: Say, **how: Any) -> bool:
+    names = list(OUTLETS) if chosen == "all" else [name.strip() for name in chosen.split(",")]
+    unknown = [name for name in names if name not in OUTLETS]
+    if unknown:
+        raise typer.BadParameter(f"unknown sink '{unknown[0]}'; choose from {', '.join(OUTLETS)}, or 'all'")
+    lines, failed = [], False
+    for name in names:
+        say(f"{name}:")
+        (folder / name).mkdir(parents=True)
+        reports = chaos(name, folder / name, say=say, **how)
+        failed |= any([show(report, console) for report in reports])
+        lines.append(summary(name, reports))
+        say(lines[-1])
+    say("| sink | kills | driver | worker | server | rounds x rows | starts | differences | time |")
+    say("|---|---|---|---|---|---|---|---|---|")
+    for line in lines:
+        say(line)
+    return failed
+
+
+def show(report: Report, console: Console) -> bool:
+    """Print a report as tables; returns whether it has problems."""
     if report.kills:
         kills = Table("#", "killed", "where the job stood", "then", title=report.name, title_justify="left")
         for kill in report.kills:
@@ -172,6 +137,7 @@ def show(report: Report, console: Console) -> None:
         console.print(f"PROBLEM {problem}", style="red", markup=False, highlight=False)
     if not report.problems:
         console.print(f"{report.name}: all tables equal by content, no duplicates, nothing left behind", style="green")
+    return bool(report.problems)
 
 
 if __name__ == "__main__":

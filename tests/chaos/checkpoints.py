@@ -10,34 +10,27 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 import spark_ext as sx
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
-from spark_ext.sources.datagen import DataGen
+from tests.chaos.commands import generated, workplace
 from tests.chaos.diamond import GENERATED, job
 
-ROWS = 3_000_000
-"""More than a run reads."""
-TIMEOUT = 600.0
-"""Seconds for one checkpoint."""
+ROWS = 3_000_000  # more than a run reads
+TIMEOUT = 600.0  # seconds for one checkpoint
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Both tables of the diamond at one moment."""
-
     copy: pd.DataFrame
     diamond: pd.DataFrame
 
@@ -46,30 +39,8 @@ class Outputs:
         return _sorted(self.diamond[self.diamond["kind"] == kind])
 
 
-class Input:
-    """The generated rows, by channel."""
-
-    def __init__(self, rows: int) -> None:
-        whole = DataGen(
-            {"uid": "expected", **{name: str(value) for name, value in (GENERATED | {"rows": rows}).items()}}
-        )
-        self._source, self._channels = whole, {channel.id: channel for channel in whole.discover()}
-
-    def upto(self, positions: Mapping[str, int]) -> pd.DataFrame:
-        """The rows that channels hold below some positions."""
-        read = (self._source.read(self._channels[name], 0, position) for name, position in positions.items())
-        batches = [batch for one in read for batch in one]
-        return pa.Table.from_batches(batches).to_pandas() if batches else pd.DataFrame({"id": [], "key": [], "ts": []})
-
-
 def problems(outputs: Outputs, rows: pd.DataFrame, *, ended: bool) -> Iterator[str]:
-    """What is wrong with the outputs, if exactly these rows have been read.
-
-    Args:
-        outputs: both tables.
-        rows: the input.
-        ended: whether all windows have been emitted; otherwise only some are, each complete.
-    """
+    """What is wrong with the outputs if exactly these rows have been read; before the end some windows are missing."""
     wanted = _sorted(pd.DataFrame({"kind": "row", "key": rows["key"], "number": rows["id"]}))
     for name, found in (("copy", _sorted(outputs.copy)), ("diamond", outputs.kind("row"))):
         if not found.equals(wanted):
@@ -93,21 +64,15 @@ def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 class Trial:
-    """The diamond in one folder.
-
-    Args:
-        folder: for state and tables.
-        chance: decides all moments.
-        rows: of the input.
-    """
-
     def __init__(self, folder: Path, chance: random.Random, rows: int = ROWS) -> None:
-        self.folder, self.chance, self.input, self._rows = folder, chance, Input(rows), rows
+        self.folder, self.chance, self._rows = folder, chance, rows
         self.taken: list[int] = []
 
     def job(self) -> sx.Job:
-        """The job, as it is before each start."""
         return job(self.folder, rows=self._rows, retained_checkpoints=1_000, checkpoint_interval="1 hour")
+
+    def _input(self, upto: Mapping[str, int]) -> pd.DataFrame:
+        return generated({**GENERATED, "rows": self._rows}, upto).to_pandas()
 
     @contextmanager
     def running(self, made: sx.Job) -> Iterator[sx.Job]:
@@ -119,7 +84,6 @@ class Trial:
             made.stop()
 
     def checkpoint(self, running: sx.Job) -> int:
-        """Take one after a random time."""
         time.sleep(self.chance.uniform(0.0, 1.0))
         number = running.checkpoint(TIMEOUT)
         self.taken.append(number)
@@ -135,16 +99,16 @@ class Trial:
         metadata = CheckpointMetadata.from_json(_json(newest["metadata"]))
         offset = metadata.queries["rows"].sources["generated"].offset
         positions = {} if offset is None else {name: int(one.at) for name, one in offset.running.items()}
-        read = self.input.upto(positions)
+        read = self._input(positions)
         return [f"checkpoint {number}: {problem}" for problem in problems(outputs, read, ended=False)]
 
-    def compare_end(self, made: sx.Job) -> list[str]:
+    def compare_end(self) -> list[str]:
         """What differs between the tables and the input of a job that was drained."""
         spark = sx.session("chaos")
         copy, diamond = (
             spark.read.format("delta").load(str(self.folder / name)).toPandas() for name in ("copy", "diamond")
         )
-        whole = self.input.upto(dict.fromkeys(("0", "1", "2"), 1 + len(copy)))
+        whole = self._input(dict.fromkeys("012", 1 + len(copy)))
         read = whole[whole["id"].isin(copy["number"])]
         return [f"the end: {problem}" for problem in problems(Outputs(copy, diamond), read, ended=True)]
 
@@ -155,11 +119,7 @@ def _json(text: Any) -> Mapping[str, Any]:
 
 
 def run(folder: Path, count: int, restores: int, seed: int) -> list[str]:
-    """Take checkpoints, compare each with the input, and restore some of them.
-
-    Returns:
-        What was wrong; empty: nothing.
-    """
+    """Take checkpoints, compare each with the input, and restore some of them; returns what was wrong."""
     chance = random.Random(seed)
     trial = Trial(folder, chance)
     with trial.running(trial.job()) as made:
@@ -179,7 +139,7 @@ def run(folder: Path, count: int, restores: int, seed: int) -> list[str]:
         wrong += found
     with trial.running(trial.job()) as made:
         made.drain(TIMEOUT)
-    wrong += trial.compare_end(made)
+    wrong += trial.compare_end()
     return wrong
 
 
@@ -190,12 +150,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="work in this directory, and keep everything")
     given = parser.parse_args()
-    folder = given.keep or Path(mkdtemp(prefix="spark-ext-checkpoints-"))
-    try:
+    with workplace("checkpoints", given.keep) as folder:
         wrong = run(folder, given.count, given.restores, given.seed)
-    finally:
-        if given.keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
     for problem in wrong:
         print(problem)
     verdict = f"{len(wrong)} problems" if wrong else "all outputs reflect the same input rows, and the end is exact"

@@ -18,17 +18,15 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext.sources.datagen import DataGen
+from tests.chaos.commands import ended, generated, killed_job
 
-ROWS = 24_000
-"""Number of generated rows, over three channels."""
+ROWS = 24_000  # number of generated rows, over three channels
 FILES, FILE_ROWS = 4, 3_000
 EPOCHS = int(os.environ.get("CHAOS_EPOCHS", "12"))
 GENERATED = {"rows": ROWS, "channels": 3, "keys": 5, "step_ms": 200}
 
 
 def prepare(data: Path) -> None:
-    """Write the files to copy, with the same content each time."""
     data.mkdir(parents=True, exist_ok=True)
     for number in range(FILES):
         file = data / f"{number}.parquet"
@@ -43,10 +41,7 @@ def _rows(start: int, end: int) -> pa.Table:
 
 
 def expected() -> dict[str, pa.Table]:
-    """Both output tables, without Spark."""
-    whole = DataGen({"uid": "expected", **{name: str(value) for name, value in GENERATED.items()}})
-    batches = [batch for channel in whole.discover() for batch in whole.read(channel, 0, ROWS // 3)]
-    rows = pa.Table.from_batches(batches).to_pandas()
+    rows = generated(GENERATED, dict.fromkeys("012", ROWS // 3)).to_pandas()
     windows = rows.groupby([rows["ts"].dt.floor("min").rename("minute"), "key"])
     table = windows.agg(rows=("id", "size"), ids=("id", "sum"), greatest=("value", "max")).reset_index()
     schema = pa.schema(
@@ -65,13 +60,13 @@ def job(out: Path) -> sx.Job:
     prepare(out / "data")
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
     spark = sx.session("chaos", conf=conf)
-    generated = (
+    rows = (
         spark.readStream.format("datagen")
         .options(uid="generated", max_rows_per_epoch=ROWS // EPOCHS, readers=3, **GENERATED)
         .load()
     )
     windows = (
-        sx.with_watermark(generated, "ts", "10 minutes")
+        sx.with_watermark(rows, "ts", "10 minutes")
         .groupBy(F.window("ts", "1 minute"), "key")
         .agg(F.count("*").alias("rows"), F.sum("id").alias("ids"), F.max("value").alias("greatest"))
         .select(F.col("window.start").alias("minute"), "key", "rows", "ids", "greatest")
@@ -81,9 +76,7 @@ def job(out: Path) -> sx.Job:
         .options(uid="files", path=str(out / "data"), max_rows_per_epoch=FILES * FILE_ROWS // EPOCHS, readers=2)
         .load()
     )
-    made = sx.Job(
-        spark, "chaos", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
-    )
+    made = killed_job(spark, "chaos", out / "state")
     made.add("windows", windows.writeStream.format("delta_2pc").options(uid="windows-table", path=str(out / "windows")))
     copy = files.writeStream.format("delta_2pc").options(
         uid="copy-table", path=str(out / "copy"), partition_by="bucket"
@@ -94,11 +87,7 @@ def job(out: Path) -> sx.Job:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    result = job(parser.parse_args().out.resolve()).run(progress=False)
-    print(result)
-    if result.finished and all(query.finished_before for query in result.queries):
-        print(f"finished: the job had ended before, {result.rows} rows read")
-    return 0 if result.finished else 3
+    return ended(job(parser.parse_args().out.resolve()).run(progress=False))
 
 
 if __name__ == "__main__":

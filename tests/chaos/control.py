@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import signal
 import socket
 import sys
@@ -21,28 +20,28 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from spark_ext.control.client import LocalClient
+from spark_ext.control.requests import Request
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.server import tokens
 from spark_ext.spark.logs.spark_log import SparkLog
+from tests.chaos.commands import tail, workplace
 from tests.chaos.control_clients import Client, Sent
 from tests.chaos.control_job import EMITS
 from tests.chaos.scenario import ROOT
 from tests.chaos.verify import ledger_problems
 from tests.support import cheap_jvm
 from tests.support.cluster import Cluster
-from tests.support.controlled import Told
+from tests.support.controlled import FINAL, Told
 from tests.support.processes import Member, Tree
 from tests.support.waiting import until
 
 QUERIES = ("a", "b")
 CLIENTS = 4
-LIMIT = 600.0
-"""Longest time that anything may take, s."""
+LIMIT = 600.0  # longest time that anything may take, s
 MAX_FAILED_STARTS = 3
 
 
@@ -84,23 +83,12 @@ class Recorder:
             self._seen = {key: text for key, text in self._seen.items() if key[1] <= cut[key[0]]}
 
     def close(self) -> None:
-        """Stop, after a last look at everything that is there."""
         self._stopped.set()
         self._thread.join()
         self.look()
 
 
 class Trial:
-    """One job from its first start to its end.
-
-    Args:
-        folder: for everything.
-        chance: decides all moments.
-        env: of all processes.
-        stack: holds the processes.
-        cluster: on which the job runs; None: locally.
-    """
-
     def __init__(
         self, folder: Path, chance: random.Random, env: dict[str, str], stack: ExitStack, cluster: Cluster | None
     ) -> None:
@@ -128,7 +116,6 @@ class Trial:
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def start(self, *more: str) -> Tree:
-        """Start the driver."""
         self.starts += 1
         self._began = time.monotonic()
         command = [sys.executable, "-m", "tests.chaos.control_job", "--out", str(self.folder), *more]
@@ -136,12 +123,11 @@ class Trial:
 
     def _serve(self) -> Tree:
         self._servers += 1
-        command = [sys.executable, "-m", "tests.chaos.control_server", str(self.told.state), str(self.port)]
-        command.append(str(self.folder / "tokens"))
+        command = [sys.executable, "-m", "spark_ext", "serve", str(self.told.state), "--port", str(self.port)]
+        command += ["--tokens", str(self.folder / "tokens")]
         return self._stack.enter_context(Tree(command, self.folder / f"server-{self._servers}.log", self._env))
 
     def running(self) -> None:
-        """Make sure that there is a driver, and wait until it has committed an epoch."""
         failed = 0
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
@@ -157,14 +143,12 @@ class Trial:
         raise AssertionError(f"no epoch in {LIMIT} s: {_tail(self.driver)}")
 
     def committed(self) -> int:
-        """Epochs that were committed since the driver was started."""
         began = time.time() - (time.monotonic() - self._began)
         folders = (Path(self.told.checkpoint(query)) / "commits" for query in QUERIES)
         files = [file for folder in folders if folder.exists() for file in folder.glob("[0-9]*")]
         return sum(1 for file in files if _modified(file) >= began)
 
     def kill(self, target: str) -> None:
-        """`kill -9` a part at a random moment, and start it again."""
         early = target == "driver" and self.chance.random() < 0.2
         if early:
             time.sleep(self.chance.uniform(0, 5))
@@ -184,8 +168,10 @@ class Trial:
             old = self.driver
             self.driver = self.start()
             until(lambda: not old.members(), "the killed driver's processes have ended", LIMIT)
-        elif not self._kill_one(self._victims(target)):
-            return self.kill(target)
+        else:
+            victims = sorted(self._victims(target), key=lambda one: one.pid)
+            if not victims or not self.chance.choice(victims).kill():
+                return self.kill(target)
         self.kills[target] += 1
         print(f"  kill -9 {target}, {at}; {len(self.told.events())} events", flush=True)
         return None
@@ -196,11 +182,6 @@ class Trial:
             return self.cluster.executors()
         found = [member for member in self.driver.members() if member.is_python_worker]
         return found + (self.cluster.python_workers() if self.cluster is not None else [])
-
-    def _kill_one(self, victims: Sequence[Member]) -> bool:
-        return bool(victims) and self.chance.choice(sorted(victims, key=lambda one: one.pid)).kill()
-
-    # -- the course ---------------------------------------------------------------------------------------------------
 
     def run(self, targets: Sequence[str]) -> None:
         """Kill all of these; compare; restore an older checkpoint, kill the driver once more, compare, and drain."""
@@ -251,7 +232,9 @@ class Trial:
             self.problems.append(f"{len(left)} events without a final status: {left[:10]}")
 
     def _open(self) -> list[str]:
-        done = {row.event_id for rows in self.told.steps().values() for row in rows if not row.query and _is_final(row)}
+        done = {
+            row.event_id for rows in self.told.steps().values() for row in rows if not row.query and row.status in FINAL
+        }
         rows = (row for row in self.told.events() if row.event_id not in done)
         return [f"{row.sequence} {row.kind} for {row.target}, {row.delivery}" for row in rows]
 
@@ -292,7 +275,6 @@ class Trial:
         self.running()
 
     def _cut(self) -> tuple[int, dict[str, int]]:
-        """A retained checkpoint, and the epochs of its cut."""
         rows = self.told.ledger.table(CheckpointRow).rows([("query", "=", ""), ("kind", "=", "periodic")])
         gone = {row.checkpoint_id for row in rows if row.status == "RELEASED"}
         kept = sorted(
@@ -312,7 +294,6 @@ class Trial:
         self.problems += [f"{when}: {problem}" for problem in found]
 
     def _wrong_configurations(self) -> Iterator[str]:
-        """Rows whose epoch has another configuration by the service."""
         with LocalClient(str(self.told.state)) as client:
             for query in QUERIES:
                 seen = {(row["epoch"], row["config"]) for row in self.told.table(query)}
@@ -368,14 +349,8 @@ def _wrong_refusal(one: Sent, row: Any) -> Iterator[str]:
         yield f"{one.request} was refused as {one.refusal}, and is in the ledger as event {row.sequence}"
 
 
-def _request(kind: str) -> Any:
-    from spark_ext.control.requests import Request
-
+def _request(kind: str) -> Request:
     return Request(kind, idempotency_key=f"{kind}-{time.time_ns()}")
-
-
-def _is_final(row: Any) -> bool:
-    return row.status in ("acknowledged", "rejected", "failed", "expired")
 
 
 def _epochs(row: CheckpointRow) -> dict[str, int]:
@@ -396,15 +371,11 @@ def _modified(file: Path) -> float:
 
 
 def _tail(run: Tree) -> str:
-    return f"exit code {run.poll()}\n" + "\n".join(run.text().splitlines()[-25:])
+    return f"exit code {run.poll()}\n{tail(run)}"
 
 
 def run(folder: Path, count: int, per_round: int, seed: int, cluster: bool) -> tuple[list[str], Counter[str], int]:
-    """Kill so many times, over as many rounds as that takes.
-
-    Returns:
-        What was wrong; what was killed; and the number of events.
-    """
+    """Kill so many times, over as many rounds as needed; returns what was wrong, what was killed, and events."""
     chance = random.Random(seed)
     cheap_jvm.prepare()
     kinds = ("driver", "worker", "server", "worker", "driver", *(("executor", "executor") if cluster else ()))
@@ -418,7 +389,9 @@ def run(folder: Path, count: int, per_round: int, seed: int, cluster: bool) -> t
         number += 1
         began = time.monotonic()
         with ExitStack() as stack:
-            machines = stack.enter_context(Cluster(_made(folder / f"cluster-{number}"))) if cluster else None
+            place = folder / f"cluster-{number}"
+            place.mkdir()
+            machines = stack.enter_context(Cluster(place)) if cluster else None
             env = machines.environment if machines is not None else {"SPARK_MASTER": "local[2]"}
             trial = Trial(folder / f"round-{number}", chance, env, stack, machines)
             try:
@@ -437,11 +410,6 @@ def run(folder: Path, count: int, per_round: int, seed: int, cluster: bool) -> t
     return problems, kills, events
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.control")
     parser.add_argument("--count", type=int, default=100, help="kills")
@@ -450,13 +418,9 @@ def main() -> int:
     parser.add_argument("--cluster", action="store_true", help="on a cluster of two workers; kills executors, too")
     parser.add_argument("--keep", type=Path, help="work in this directory, and keep everything")
     given = parser.parse_args()
-    folder = (given.keep or Path(mkdtemp(prefix="spark-ext-control-"))).resolve()
     began = time.monotonic()
-    try:
+    with workplace("control", given.keep) as folder:
         problems, kills, events = run(folder, given.count, given.per_round, given.seed, given.cluster)
-    finally:
-        if given.keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
     for problem in problems:
         print(problem)
     verdict = f"{len(problems)} problems" if problems else "each event once, at one epoch; all rows exact"

@@ -21,14 +21,26 @@ from spark_ext.control.http_client import ControlClient
 from spark_ext.control.requests import ControlRefused, Refusal, Request
 from spark_ext.errors import TransientError
 
-PAUSE = 0.4
-"""Seconds between two requests of a client, on average."""
-
+PAUSE = 0.4  # seconds between two requests of a client, on average
 CHANNELS = ("a-in/0", "a-in/1", "a-in/2", "b-in/0", "b-in/1")
 SOURCES = ("a-in", "b-in", *CHANNELS)
-PAUSED = ("query:a", "query:b", "source:a-in", *(f"source:{name}" for name in CHANNELS))
-"""What is paused at times."""
+PAUSED = ("query:a", "query:b", "source:a-in", *(f"source:{name}" for name in CHANNELS))  # what is paused at times
 EVERYWHERE = ("job", "query:a", "query:b")
+
+WEIGHTS = {
+    "config": 16, "aligned": 1, "expiring": 4, "rate_limit": 4, "sample": 2, "pause": 2, "resume": 8, "seek": 4,
+    "trigger_interval": 2, "broadcast": 8, "driver": 4,
+}  # fmt: skip
+"""How often a client sends what."""
+_SOURCES = tuple(f"source:{name}" for name in SOURCES)
+CHOICES: dict[str, tuple[Sequence[str], Sequence[Any]]] = {
+    "rate_limit": (_SOURCES, ({"rows_per_epoch": 7}, {"rows_per_epoch": 40}, {"rows_per_second": 60}, None, None)),
+    "sample": (_SOURCES, ({"fraction": 0.5}, {"fraction": 0.1}, None, None)),
+    "pause": (PAUSED, (None,)),
+    "resume": (PAUSED, (None,)),
+    "trigger_interval": (EVERYWHERE, ({"interval": 0}, {"interval": "200 ms"}, None)),
+}
+"""Targets and values of some kinds."""
 
 BAD: tuple[tuple[Request, Refusal], ...] = (
     (Request("dance"), Refusal.UNKNOWN_KIND),
@@ -44,29 +56,14 @@ BAD: tuple[tuple[Request, Refusal], ...] = (
 
 @dataclass
 class Sent:
-    """A request, and its answer."""
-
     request: Request
     state: EventState | None = None
     refusal: Refusal | None = None
-    wanted: Refusal | None = None
-    """Why it has to be refused; None: it need not be."""
-    by: list[str] = field(default_factory=list)
-    """Through what it was sent, once per attempt."""
+    wanted: Refusal | None = None  # why it has to be refused; None: it need not be
+    by: list[str] = field(default_factory=list)  # through what it was sent, once per attempt
 
 
 class Client:
-    """One client on a thread of its own.
-
-    Args:
-        name: its own; keys begin with it.
-        state: the job's state directory.
-        url: of the server.
-        token: for the server.
-        seed: decides what is sent.
-        folder: for savepoints.
-    """
-
     def __init__(self, name: str, state: Path, url: str, token: str, seed: str, folder: Path) -> None:
         self.name, self._folder = name, folder
         self.sent: list[Sent] = []
@@ -78,13 +75,11 @@ class Client:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Send until `stop`."""
         self._stopped.clear()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, once the last request has its answer."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -98,10 +93,7 @@ class Client:
         except BaseException as problem:
             self.failure = problem
 
-    # -- sending ------------------------------------------------------------------------------------------------------
-
     def send(self, request: Request, wanted: Refusal | None = None) -> Sent:
-        """Send a request until there is an answer."""
         one = Sent(request, wanted=wanted)
         self.sent.append(one)
         ways: Sequence[Callable[[Sent], EventState]] = (self._by_server, self._by_ledger)
@@ -129,27 +121,16 @@ class Client:
         one.by.append("ledger")
         return self._local.send(one.request)
 
-    # -- what is sent -------------------------------------------------------------------------------------------------
-
     def _next(self) -> tuple[Request, Refusal | None]:
         chance = self._chance
         if chance.random() < 0.06:
             return self._bad()
-        makers: dict[Callable[[], Request], int] = {
-            self._config: 16,
-            self._aligned: 1,
-            self._expiring: 4,
-            self._rate: 4,
-            self._sample: 2,
-            self._pause: 2,
-            self._resume: 8,
-            self._seek: 4,
-            self._interval: 2,
-            self._broadcast: 8,
-            self._driver: 4,
-        }
-        (make,) = chance.choices(list(makers), list(makers.values()))
-        return make(), None
+        (kind,) = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        if kind not in CHOICES:
+            make: Callable[[], Request] = getattr(self, f"_{kind}")
+            return make(), None
+        targets, values = CHOICES[kind]
+        return self._keyed(kind, chance.choice(targets), chance.choice(values)), None
 
     def _keyed(self, kind: str, target: str = "job", value: Any = None, **more: Any) -> Request:
         return Request(kind, target, value, idempotency_key=f"{self.name}-{len(self.sent)}", **more)
@@ -179,28 +160,9 @@ class Client:
         value = {"key": "expiring", "value": self._value()}
         return self._keyed("set_config", self._chance.choice(EVERYWHERE), value, expires_at=at)
 
-    def _rate(self) -> Request:
-        target = f"source:{self._chance.choice(SOURCES)}"
-        limits = ({"rows_per_epoch": 7}, {"rows_per_epoch": 40}, {"rows_per_second": 60}, None, None)
-        return self._keyed("rate_limit", target, self._chance.choice(limits))
-
-    def _sample(self) -> Request:
-        value = self._chance.choice(({"fraction": 0.5}, {"fraction": 0.1}, None, None))
-        return self._keyed("sample", f"source:{self._chance.choice(SOURCES)}", value)
-
-    def _pause(self) -> Request:
-        return self._keyed("pause", self._chance.choice(PAUSED))
-
-    def _resume(self) -> Request:
-        return self._keyed("resume", self._chance.choice(PAUSED))
-
     def _seek(self) -> Request:
         value = {"position": self._chance.randrange(2_000), "yes": True}
         return self._keyed("seek", f"source:{self._chance.choice((*CHANNELS, 'a-in/9'))}", value)
-
-    def _interval(self) -> Request:
-        value = self._chance.choice(({"interval": 0}, {"interval": "200 ms"}, None))
-        return self._keyed("trigger_interval", self._chance.choice(EVERYWHERE), value)
 
     def _broadcast(self) -> Request:
         value = {"type": "note", "value": self._value()}

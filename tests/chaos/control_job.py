@@ -14,16 +14,12 @@ from pathlib import Path
 import spark_ext as sx
 from tests.support.controlled import generated, pickled_by_value, told
 
-RATE = 150
-"""Rows per second of each source that does not end."""
-ENDS = 400
-"""Rows of the one that does."""
-EMITS = 4
-"""Each task emits in every epoch that is a multiple of this."""
+RATE = 150  # rows per second of each source that does not end
+ENDS = 400  # rows of the one that does
+EMITS = 4  # each task emits in every epoch that is a multiple of this
 
 
 def job(out: Path) -> sx.Job:
-    """The job, as it is before each start."""
     pickled_by_value()
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
     spark = sx.session("steered", conf=conf)
@@ -33,15 +29,9 @@ def job(out: Path) -> sx.Job:
         generated(spark, "b-ends", channels=2, rows=ENDS, max_rows_per_epoch=20)
     )
     made = sx.Job(
-        spark,
-        "steered",
-        state=out / "state",
-        interval="50 ms",
-        checkpoint_interval="1 s",
-        retained_checkpoints=5,
-        restart_attempts=50,
-        restart_backoff=20,
-    )
+        spark, "steered", state=out / "state", interval="50 ms", checkpoint_interval="1 s", retained_checkpoints=5,
+        restart_attempts=50, restart_backoff=20,
+    )  # fmt: skip
     for query, frame in (("a", a), ("b", b)):
         rows = told(frame, query, emits=EMITS)
         made.add(query, rows.writeStream.format("delta_2pc").options(uid=f"{query}-table", path=str(out / query)))

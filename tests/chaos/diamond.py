@@ -23,19 +23,15 @@ from pyspark.sql import functions as F
 import spark_ext as sx
 from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.errors import SparkExtError
-from spark_ext.sources.datagen import DataGen
+from tests.chaos.commands import ended, generated, killed_job
 
-ROWS = 24_000
-"""Number of generated rows, over three channels."""
+ROWS = 24_000  # number of generated rows, over three channels
 GENERATED = {"rows": ROWS, "channels": 3, "keys": 5, "step_ms": 200}
 SCHEMA = pa.schema([("kind", pa.string()), ("key", pa.int64()), ("number", pa.int64())])
 
 
 def expected(rows: int = ROWS) -> dict[str, pa.Table]:
-    """Both output tables, without Spark."""
-    whole = DataGen({"uid": "expected", **{name: str(value) for name, value in {**GENERATED, "rows": rows}.items()}})
-    batches = [batch for channel in whole.discover() for batch in whole.read(channel, 0, rows // 3)]
-    read = pa.Table.from_batches(batches).to_pandas()
+    read = generated({**GENERATED, "rows": rows}, dict.fromkeys("012", rows // 3)).to_pandas()
     single = pd.DataFrame({"kind": "row", "key": read["key"], "number": read["id"]})
     windows = read.groupby([read["ts"].dt.floor("min").rename("minute"), "key"])["id"].sum().reset_index()
     summed = pd.DataFrame({"kind": "minute", "key": windows["key"], "number": windows["id"]})
@@ -49,12 +45,10 @@ def job(out: Path, rows: int = ROWS, **settings: Any) -> sx.Job:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "768m", "spark.executor.memory": "512m"}
     spark = sx.session("chaos", conf=conf)
     reader = spark.readStream.format("datagen").options(uid="generated", max_rows_per_epoch=1_800, readers=3)
-    generated = reader.options(**{**GENERATED, "rows": rows}).load()
-    common = {"restart_attempts": 20, "restart_backoff": 20, "checkpoint_interval": "1 s"}
-    made = sx.Job(spark, "chaos", state=out / "state", **{**common, **settings})
+    made = killed_job(spark, "chaos", out / "state", **settings)
     x = made.exchange("x", partitions=4, key="key", max_in_flight=8_000)
     y = made.exchange("y", partitions=2)
-    made.add("rows", x.write(generated.select("id", "key", "ts")))
+    made.add("rows", x.write(reader.options(**{**GENERATED, "rows": rows}).load().select("id", "key", "ts")))
     windows = (
         sx.with_watermark(x.read("x-minutes", max_rows_per_epoch=2_500), "ts", "10 minutes")
         .groupBy(F.window("ts", "1 minute"), "key")
@@ -69,9 +63,9 @@ def job(out: Path, rows: int = ROWS, **settings: Any) -> sx.Job:
     return made.add("copy", copy.writeStream.format("delta_2pc").options(uid="copy-table", path=str(out / "copy")))
 
 
-def take_checkpoints(made: sx.Job, ended: threading.Event) -> None:
+def take_checkpoints(made: sx.Job, over: threading.Event) -> None:
     """At random moments, until the job has ended; one that is refused or aborted is no failure."""
-    while not ended.wait(random.uniform(0.1, 1.5)):
+    while not over.wait(random.uniform(0.1, 1.5)):
         try:
             print("checkpoint", made.checkpoint(60))
         except (SparkExtError, TimeoutError) as problem:
@@ -108,18 +102,15 @@ def main() -> int:
         made.rescale("minutes", given.rescale)
         return 0
     made.start()
-    ended = threading.Event()
+    over = threading.Event()
     if given.savepoint is None:
-        taking = threading.Thread(target=take_checkpoints, args=(made, ended), daemon=True)
+        taking = threading.Thread(target=take_checkpoints, args=(made, over), daemon=True)
     else:
         taking = threading.Thread(target=take_savepoint, args=(made, given.savepoint, given.aligned, given.after))
     taking.start()
     result = made.await_termination()
-    ended.set()
-    print(result)
-    if result.finished and all(query.finished_before for query in result.queries):
-        print(f"finished: the job had ended before, {result.rows} rows read")
-    return 0 if result.finished else 3
+    over.set()
+    return ended(result)
 
 
 if __name__ == "__main__":

@@ -36,12 +36,10 @@ half a second, and an epoch may be late on a busy machine."""
 class Injected:
     """A disturbance: from its injection until the job has committed again."""
 
-    kinds: tuple[str, ...]
-    """The type of each incident that it has to lead to, by label, in order."""
+    kinds: tuple[str, ...]  # the type of each incident that it has to lead to, by label, in order
     since: float
     until: float
-    least: float
-    """At least so many seconds of it must be downtime."""
+    least: float  # at least so many seconds of it must be downtime
 
 
 class Driven:
@@ -54,11 +52,8 @@ class Driven:
         self._tree: Tree | None = None
 
     def start(self) -> None:
-        """Start a driver, and wait until the job commits."""
         self._tree = Tree(
-            [sys.executable, "-m", "tests.chaos.downtime", "--driver", str(self.folder)],
-            self.folder / "log",
-            forking(),
+            [sys.executable, "-m", "tests.chaos.downtime", "--driver", str(self.folder)], self.folder / "log", forking()
         )
         self.moves()
 
@@ -67,12 +62,10 @@ class Driven:
         return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1)
 
     def moves(self, epochs: int = 2) -> None:
-        """Wait for further epochs."""
         before = self.epochs()
         until(lambda: self.epochs() >= before + epochs, "epochs are committed", 180)
 
     def set(self, how: str | None) -> None:
-        """Make the function fail or stop; None: neither."""
         if how is None:
             self.flag.unlink(missing_ok=True)
             return
@@ -81,78 +74,44 @@ class Driven:
         draft.rename(self.flag)
 
     def kill(self) -> None:
-        """Kill the driver with all its processes."""
         assert self._tree is not None
         self._tree.kill_all()
 
     def wait(self) -> None:
-        """Wait for the driver's own end."""
         assert self._tree is not None
         until(lambda: self._tree is not None and self._tree.poll() is not None, "the driver has ended", 120)
         self._tree.kill_all()
 
 
-def _fails(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
-    job.set("network")
-    hold = dice.uniform(1, 4)
-    time.sleep(hold)
-    job.set(None)
-    return ("NETWORK",), hold / 2
-
-
-def _fails_again(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
-    job.set("network")
-    time.sleep(dice.uniform(2, 4))
-    job.set("memory")
-    time.sleep(dice.uniform(3, 5))
-    job.set(None)
-    return ("NETWORK", "RESOURCE"), 2
-
-
-def _killed(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
-    job.kill()
-    away = dice.uniform(0, 6)
-    time.sleep(away)
-    job.start()
-    return ("driver_lost",), away
-
-
-def _killed_in_recovery(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
-    job.set("network")
-    time.sleep(dice.uniform(2, 4))
-    job.kill()
-    time.sleep(dice.uniform(0, 3))
-    job.set(None)
-    job.start()
-    return ("NETWORK", "driver_lost"), 2
-
-
-def _ends(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
-    job.set("bug")
-    job.wait()
-    job.set(None)
-    away = dice.uniform(0, 4)
-    time.sleep(away)
-    job.start()
-    return ("USER_CODE",), away
-
-
-def _stalls(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
-    job.set("lock")
-    hold = dice.uniform(12, 16)
-    time.sleep(hold)
-    job.set(None)
-    return ("USER_CODE",), hold - 4
-
-
-KINDS: tuple[Callable[[Driven, random.Random], tuple[tuple[str, ...], float]], ...] = (
-    _fails,
-    _fails_again,
-    _killed,
-    _killed_in_recovery,
-    _ends,
-    _stalls,
+PLANS: tuple[tuple[tuple[tuple[str, float, float], ...], tuple[str, ...], Callable[[list[float]], float]], ...] = (
+    ((("network", 1, 4),), ("NETWORK",), lambda held: held[0] / 2),
+    ((("network", 2, 4), ("memory", 3, 5)), ("NETWORK", "RESOURCE"), lambda _: 2),
+    ((("kill", 0, 6),), ("driver_lost",), lambda held: held[0]),
+    ((("network", 2, 4), ("kill", 0, 3)), ("NETWORK", "driver_lost"), lambda _: 2),
+    ((("bug", 0, 4),), ("USER_CODE",), lambda held: held[0]),
+    ((("lock", 12, 16),), ("USER_CODE",), lambda held: held[0] - 4),
 )
+"""What is done to the job, each for a time between two, s; the incidents that it leads to; the least downtime, s."""
+
+
+def disturb(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
+    """Carry out a plan; returns its incidents and the least downtime."""
+    steps, kinds, least = dice.choice(PLANS)
+    held = []
+    for what, low, high in steps:
+        if what == "kill":
+            job.kill()
+        else:
+            job.set(what)
+        if what == "bug":
+            job.wait()
+            job.set(None)
+        held.append(dice.uniform(low, high))
+        time.sleep(held[-1])
+    job.set(None)
+    if steps[-1][0] in ("kill", "bug"):
+        job.start()
+    return kinds, least(held)
 
 
 def run(folder: Path, count: int, dice: random.Random) -> tuple[float, list[str]]:
@@ -164,7 +123,7 @@ def run(folder: Path, count: int, dice: random.Random) -> tuple[float, list[str]
     for _ in range(count):
         job.moves()
         since = time.time()
-        kinds, least = dice.choice(KINDS)(job, dice)
+        kinds, least = disturb(job, dice)
         job.moves(3)
         injected.append(Injected(kinds, since, time.time(), least))
     (folder / "stop").touch()
@@ -174,7 +133,6 @@ def run(folder: Path, count: int, dice: random.Random) -> tuple[float, list[str]
 
 
 def divided(state: Path) -> tuple[Downtime, dict[str, str]]:
-    """Where the job's time went, and the type of each incident."""
     ledger = Ledger(str(state))
     jobs, incidents = rows_of(ledger, JobRow), rows_of(ledger, IncidentRow)
     for row in incidents:
@@ -190,7 +148,6 @@ def divided(state: Path) -> tuple[Downtime, dict[str, str]]:
 
 
 def problems(found: Downtime, types: dict[str, str], injected: list[Injected]) -> list[str]:
-    """What is wrong with how a job's time was divided. Pure."""
     out = []
     whole = (found.pieces[-1].until - found.pieces[0].since).total_seconds()
     if abs(sum(found.by_state().values()) - whole) > 0.01 * whole:
@@ -271,7 +228,6 @@ def drive(folder: Path) -> None:
 
 
 def main() -> None:
-    """Disturb jobs, and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=50, help="injections")
     parser.add_argument("--per-job", type=int, default=10, help="injections into one job")

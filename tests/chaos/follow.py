@@ -24,24 +24,12 @@ from tests.support.killable import followed, running
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
-KEYS: Final = 200
-"""Keys of the table."""
-
-PAUSE_S: Final = 0.7
-"""Between two commits, s."""
-
-COLUMNS: Final = ("id", "v")
-"""Of the table; all are in its rows' key."""
+KEYS: Final = 200  # keys of the table
+PAUSE_S: Final = 0.7  # between two commits, s
+COLUMNS: Final = ("id", "v")  # of the table; all are in its rows' key
 
 
 class Writer:
-    """Changes the table in a thread: appends, updates, deletes, merges, overwrites and compacts.
-
-    Args:
-        table: path.
-        seed: of what it does.
-    """
-
     def __init__(self, table: Path, seed: int) -> None:
         self._table, self._rng = table, random.Random(seed)
         self._stopped = threading.Event()
@@ -95,7 +83,6 @@ def _files(folder: Path) -> list[Path]:
 
 
 def arrived(folder: Path) -> list[dict[str, Any]]:
-    """The changes that the job has written, in the order of its epochs."""
     return [row for file in _files(folder) for row in json.loads(file.read_text())["rows"]]
 
 
@@ -123,7 +110,6 @@ def chaos(folder: Path, *, kills: int, seed: int = 1, say: Say = print) -> Repor
 
 
 def _arrives(version: int, driver: Tree, folder: Path) -> bool:
-    """Whether the rows of a version arrive before the driver ends."""
     until(lambda: _newest(folder) >= version or driver.poll() is not None, f"version {version} has arrived", 900)
     return _newest(folder) >= version
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from spark_ext.failpoints import ONCE_DIR, VARIABLE
+from tests.chaos.commands import tail
 from tests.chaos.scenario import ROOT, Scenario
 from tests.chaos.verify import Content, differences, ledger_problems
 from tests.support import cheap_jvm
@@ -27,8 +28,7 @@ Target = Literal["driver", "worker", "executor", "jvm", "server", "all"]
 """What is killed: the driver's Python; one Python process of its workers; an executor of the cluster; the driver's JVM;
 the server that the sink writes to; or driver, JVM and workers at once, as when a machine dies."""
 
-RUN_LIMIT = 900.0
-"""Maximum duration of one start, s."""
+RUN_LIMIT = 900.0  # maximum duration of one start, s
 MAX_FAILED_STARTS = 4
 """Number of consecutive starts that fail by themselves, without a kill, after which the harness gives up."""
 
@@ -37,70 +37,47 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill, for the table."""
-
     number: int
-    target: str
-    """What was killed, or the named step at which it happened."""
-    at: str
-    """Progress of the job: committed epochs, and seconds since the start."""
-    then: str
-    """What happened to the run afterwards."""
+    target: str  # what was killed, or the named step at which it happened
+    at: str  # progress of the job: committed epochs, and seconds since the start
+    then: str  # what happened to the run afterwards
 
 
 @dataclass
 class Report:
-    """Result of a series of kills."""
-
     name: str
     kills: list[Kill] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     starts: int = 0
     rounds: int = 0
-    tables: dict[str, int] = field(default_factory=dict)
-    """Rows per output table, the same in every round."""
+    tables: dict[str, int] = field(default_factory=dict)  # rows per output table, the same in every round
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
 class Reference:
-    """An undisturbed run: all others must have the same result."""
+    """The result that each round must have: known in advance, or that of an undisturbed run."""
 
-    def __init__(self, scenario: Scenario, folder: Path, env: Mapping[str, str]) -> None:
-        self.scenario = scenario
-        out = folder / "undisturbed"
-        began = time.monotonic()
-        with Tree(scenario.command(out), folder / "undisturbed.log", env) as run:
-            code = run.wait(RUN_LIMIT)
-            if code != 0:
-                raise AssertionError(f"the undisturbed run exited with {code}:\n{tail(run)}")
-        self.seconds = time.monotonic() - began
-        self.content: Mapping[str, Content] = scenario.content(out)
-        self.problems = ledger_problems(scenario.state(out), scenario.queries, 1)
-        for name, rows in self.content.items():
-            if not rows.total:
-                self.problems.append(f"{name}: the undisturbed run wrote no rows")
+    scenario: Scenario
+    content: Mapping[str, Content]
 
 
-class Known(Reference):
-    """An expected result that needs no run, because the rows are known in advance."""
-
-    def __init__(self, scenario: Scenario, content: Mapping[str, Content]) -> None:
-        self.scenario, self.content = scenario, content
-        self.seconds = 0.0
-        self.problems = []
+def undisturbed(scenario: Scenario, folder: Path, env: Mapping[str, str]) -> tuple[Reference, Report]:
+    report, out = Report("undisturbed", starts=1, rounds=1), folder / "undisturbed"
+    with timed(report), Tree(scenario.command(out), folder / "undisturbed.log", env) as run:
+        code = run.wait(RUN_LIMIT)
+        if code != 0:
+            raise AssertionError(f"the undisturbed run exited with {code}:\n{tail(run)}")
+    content = scenario.content(out)
+    report.problems += ledger_problems(scenario.state(out), scenario.queries, 1)
+    report.problems += [
+        f"{name}: the undisturbed run wrote no rows" for name, rows in content.items() if not rows.total
+    ]
+    return Reference(scenario, content), report
 
 
 class Round:
-    """One job from its first start to its end, through any number of kills.
-
-    Args:
-        reference: the undisturbed run.
-        out: new output directory of this round.
-        env: environment of all starts.
-        report: receives the kills and problems.
-        cluster: the cluster to run on; None: local mode.
-        say: called with each event.
-    """
+    """One job from its first start to its end, through any number of kills."""
 
     def __init__(
         self,
@@ -141,11 +118,9 @@ class Round:
         return run
 
     def committed(self) -> int:
-        """Epochs that Spark has committed so far, over all queries."""
         return self.scenario.committed(self.out)
 
     def where(self) -> str:
-        """Progress of the job, for the table."""
         return f"{self.committed()} epochs, {time.monotonic() - self._began:.1f} s"
 
     def finish(self) -> None:
@@ -183,7 +158,6 @@ class Round:
         self.report.problems += [f"{self.out.name}: {problem}" for problem in problems]
 
     def _expect_nothing_left_running(self, problems: list[str]) -> None:
-        """The JVM of a killed driver must exit by itself."""
         for run in self._runs:
             try:
                 until(lambda run=run: not run.members(), "the killed driver's processes have ended")  # type: ignore[misc]
@@ -224,7 +198,6 @@ class Round:
 
 @contextmanager
 def timed(report: Report) -> Iterator[None]:
-    """Add the duration of a block to a report."""
     began = time.monotonic()
     try:
         yield
@@ -312,9 +285,9 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float, latest: floa
     """Wait for some more epochs, and a delay, or until a moment has come; returns False if the job ended before."""
     wanted = round_.committed() + epochs
     limit = time.monotonic() + RUN_LIMIT
-    # Check for workers first, and only once: listing all processes is expensive.
+    # Workers show that queries run. Check for them first, and only once: listing all processes is expensive.
     for done, pause in (
-        (lambda: _children(run), 0.2),
+        (lambda: any(member.is_python_worker for member in run.members()), 0.2),
         (lambda: round_.committed() >= wanted, round_.scenario.look_every),
     ):
         while time.monotonic() < latest and not done():
@@ -325,13 +298,7 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float, latest: floa
     return _wait(run, moment)
 
 
-def _children(run: Tree) -> bool:
-    """Whether there are Python workers, that is, whether the job's queries have started."""
-    return any(member.is_python_worker for member in run.members())
-
-
 def _wait(run: Tree, seconds: float) -> bool:
-    """Let the job run for this long; returns False if it ended before."""
     return run.wait(seconds) is None
 
 
@@ -344,16 +311,7 @@ def kills_at_steps(
     cluster: Cluster | None = None,
     say: Say = lambda _: None,
 ) -> Report:
-    """Kill once at each named step of one job, which is started again after each kill until it has finished.
-
-    Args:
-        reference: the undisturbed run.
-        folder: directory for this job.
-        steps: action for each fail point, such as `kill` or `kill-driver`.
-        env: environment of all starts.
-        cluster: the cluster to run on.
-        say: called with each event.
-    """
+    """Kill once at each named step of one job, which is started again after each kill until it has finished."""
     report = Report(f"{len(steps)} named steps")
     once = folder / "acted"
     once.mkdir(parents=True)
@@ -379,8 +337,3 @@ def kills_at_steps(
         round_.verify()
     report.problems += [f"the step {point} was never reached" for point in steps if point not in known]
     return report
-
-
-def tail(run: Tree, lines: int = 30) -> str:
-    """The last lines of a run's output."""
-    return "\n".join(run.text().splitlines()[-lines:])

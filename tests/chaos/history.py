@@ -7,39 +7,31 @@ killed. The job does not read messages with the end time or a later one. Every r
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, Message, Producer
 
-from tests.chaos.harness import Known, Report, Say, Target, random_kills
+from tests.chaos.harness import Reference, Report, Say, Target, random_kills
 from tests.chaos.outlets import KafkaOutlet, PostgresOutlet
-from tests.chaos.scenario import ROOT, Scenario
+from tests.chaos.scenario import Scenario
 from tests.chaos.sinks import LOCAL
 from tests.chaos.verify import Content
+from tests.servers import postgres
 from tests.servers.kafka import Broker
 from tests.servers.postgres import PostgresServer
 
-EVENTS = (2_400, 1_500, 300)
-"""Number of events in each partition before the end."""
-IN_THE_TABLE = (900, 600, 0)
-"""Number of those that are history, in the table."""
+EVENTS = (2_400, 1_500, 300)  # number of events in each partition before the end
+IN_THE_TABLE = (900, 600, 0)  # number of those that are history, in the table
 SENT_BEFORE = (1_200, 600, 10)
 """Number of those that are in the topic at the job's first start; the others are sent while it runs."""
-LATER = 20
-"""Number of messages in each partition at the end time and after it."""
-PER_SECOND = 40
-"""Rate of the feeder, over all partitions; sending takes about a minute."""
-SECONDS = 45.0
-"""Time from a round's first start to the end time of the job."""
-
+LATER = 20  # number of messages in each partition at the end time and after it
+PER_SECOND = 40  # rate of the feeder, over all partitions; sending takes about a minute
+SECONDS = 45.0  # time from a round's first start to the end time of the job
 SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
 
 
@@ -48,7 +40,6 @@ def value(partition: int, offset: int) -> str:
 
 
 def expected() -> pa.Table:
-    """All events before the end."""
     rows = [
         {"partition": partition, "offset": offset, "value": value(partition, offset)}
         for partition, count in enumerate(EVENTS)
@@ -66,13 +57,10 @@ class Feeder:
         self._stopped = threading.Event()
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "delivery.timeout.ms": 900_000,
-                "retry.backoff.max.ms": 200,
-                "log_level": 0,
+                "bootstrap.servers": bootstrap, "enable.idempotence": True, "delivery.timeout.ms": 900_000,
+                "retry.backoff.max.ms": 200, "log_level": 0,
             }
-        )
+        )  # fmt: skip
         for partition, count in enumerate(SENT_BEFORE):
             for offset in range(count):
                 self._send(partition, offset)
@@ -81,7 +69,6 @@ class Feeder:
         self._thread = threading.Thread(target=self._feed, daemon=True)
 
     def start(self) -> None:
-        """Send the remaining messages in a thread."""
         self._thread.start()
 
     def stop(self) -> list[str]:
@@ -111,12 +98,9 @@ class Feeder:
         before = offset < EVENTS[partition]
         now = int(time.time() * 1000)
         self._producer.produce(
-            self._topic,
-            value(partition, offset).encode(),
-            partition=partition,
-            timestamp=min(now, self._end - 1) if before else max(now, self._end),
-            on_delivery=self._delivered,
-        )
+            self._topic, value(partition, offset).encode(), partition=partition,
+            timestamp=min(now, self._end - 1) if before else max(now, self._end), on_delivery=self._delivered,
+        )  # fmt: skip
         self._producer.poll(0)
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
@@ -125,16 +109,12 @@ class Feeder:
 
 
 class World:
-    """Both servers, and for each round a table, a topic, its feeder and the job's two targets."""
-
     def __init__(self, postgres: PostgresServer, kafka: Broker, pace: float) -> None:
         self.postgres, self.kafka, self._pace = postgres, kafka, pace
         self.table, self.topic = PostgresOutlet(postgres), KafkaOutlet(kafka)
         self.killed: Counter[str] = Counter()
         self._feeders: dict[Path, Feeder] = {}
         self._given: dict[Path, str] = {}
-
-    # -- the servers, killed in turn ----------------------------------------------------------------------------------
 
     def kill(self) -> None:
         """`kill -9` the server that was not killed last time, with all its processes."""
@@ -146,13 +126,10 @@ class World:
             self.postgres.kill()
 
     def start(self) -> None:
-        """Start it again."""
         if self.killed["PostgreSQL"] > self.killed["Kafka"]:
             self.postgres.start()
         else:
             self.kafka.start()
-
-    # -- a round ------------------------------------------------------------------------------------------------------
 
     def given(self, out: Path) -> str:
         """The job's argument; the first call creates the round's table and topic, and starts the feeder."""
@@ -168,23 +145,16 @@ class World:
         self._feeders[out].start()
         return {
             "history": {
-                **self.table.database.options,
-                "format": "postgres",
-                "table": history,
-                "rows_per_channel": "400",
+                **self.table.database.options, "format": "postgres", "table": history, "rows_per_channel": "400",
                 "select": "part as partition, offset, value",
             },
             "live": {
-                "format": "kafka_range",
-                "bootstrap_servers": self.kafka.bootstrap,
-                "topics": log,
-                "ending_time": str(end),
-                "ending_grace": "1 h",
-                "select": "partition, offset, value",
+                "format": "kafka_range", "bootstrap_servers": self.kafka.bootstrap, "topics": log,
+                "ending_time": str(end), "ending_grace": "1 h", "select": "partition, offset, value",
             },
             "table": target,
             "topic": self.topic.options(out),
-        }
+        }  # fmt: skip
 
     def _fill(self, name: str) -> str:
         self.table.database.run(
@@ -199,7 +169,6 @@ class World:
         return name
 
     def content(self, out: Path) -> dict[str, Content]:
-        """The rows that readers of both targets see."""
         messages = []
         for message in self.kafka.messages(self.topic.topics[out.name]):
             partition, _, offset = (message.key() or b"").decode().partition(":")
@@ -216,58 +185,27 @@ class World:
         return [*failed, *self.table.left(out), *self.topic.left(out)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HistoryScenario(Scenario):
-    """The job in its world."""
-
-    world: World | None = None
-
-    @classmethod
-    def of(cls, world: World) -> HistoryScenario:
-        """The scenario in this world."""
-        script, tables = ROOT / "tests" / "chaos" / "history_job.py", {"table": "copied", "topic": "copied-topic"}
-        return cls("history", script, None, tables, ("table", "topic"), server=world, world=world)
-
-    def _world(self) -> World:
-        assert self.world is not None
-        return self.world
+    world: World
 
     def command(self, out: Path) -> list[str]:
-        return [sys.executable, str(self.script), "--out", str(out), "--given", self._world().given(out)]
+        return [*super().command(out), "--given", self.world.given(out)]
 
     def content(self, out: Path) -> dict[str, Content]:
-        return self._world().content(out)
+        return self.world.content(out)
 
     def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
-        return self._world().left(out)
-
-
-@contextmanager
-def opened(folder: Path, pace: float = 1) -> Iterator[World]:
-    """Both servers, which are removed at the end."""
-    place = folder / "broker"
-    place.mkdir(parents=True)
-    server = PostgresServer()
-    try:
-        with Broker(place) as broker:
-            yield World(server.create(), broker, pace)
-    finally:
-        server.close()
+        return self.world.left(out)
 
 
 def chaos(folder: Path, *, kills: int, seed: int = 1, pace: float = 1, say: Say = print) -> Report:
-    """Run the job under kills of driver, workers and both servers, over as many rounds as that takes.
-
-    Args:
-        folder: for everything.
-        kills: how many.
-        seed: of what is random.
-        pace: how many times as fast the topic is filled, and the end comes.
-        say: shows progress.
-    """
-    with opened(folder, pace) as world:
-        rows = Content(expected())
-        reference = Known(HistoryScenario.of(world), {"table": rows, "topic": rows})
+    """Run the job under kills of driver, workers and both servers; `pace` speeds up feeder and end of input."""
+    with postgres.running() as server, Broker(folder / "broker") as broker:
+        world, rows = World(server, broker, pace), Content(expected())
+        tables = {"table": "copied", "topic": "copied-topic"}
+        scenario = HistoryScenario("tests.chaos.history_job", tables, ("table", "topic"), server=world, world=world)
+        reference = Reference(scenario, {"table": rows, "topic": rows})
         targets: list[Target] = ["worker", "server", "driver", "server"]
         report = random_kills(reference, folder, kills=kills, targets=targets, seed=seed, env=LOCAL, say=say)
         say(f"of the servers {', '.join(f'{name} {count}' for name, count in world.killed.items())}")

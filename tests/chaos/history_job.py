@@ -13,20 +13,17 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tests.chaos.commands import ended, killed_job
 
 EPOCH_ROWS = 150
 
 
 def events(spark: SparkSession, uid: str, given: dict[str, dict[str, str]]) -> DataFrame:
-    """History and the events after it, as one stream; each query has its own."""
     stages = {f"{stage}.{name}": value for stage in ("history", "live") for name, value in given[stage].items()}
     return (
         spark.readStream.format("hybrid")
@@ -39,9 +36,7 @@ def events(spark: SparkSession, uid: str, given: dict[str, dict[str, str]]) -> D
 def job(out: Path, given: dict[str, dict[str, str]]) -> sx.Job:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
     spark = sx.session("chaos-history", conf=conf)
-    made = sx.Job(
-        spark, "history", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
-    )
+    made = killed_job(spark, "history", out / "state")
     text = F.col("value").cast("string").alias("value")
     rows = events(spark, "events-for-table", given).select("partition", "offset", text)
     made.add("table", rows.writeStream.format("postgres_2pc").options(uid="copied", **given["table"]))
@@ -57,11 +52,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--given", type=json.loads, required=True)
     asked = parser.parse_args()
-    result = job(asked.out.resolve(), asked.given).run(progress=False)
-    print(result)
-    if result.finished and all(query.finished_before for query in result.queries):
-        print(f"finished: the job had ended before, {result.rows} rows read")
-    return 0 if result.finished else 3
+    return ended(job(asked.out.resolve(), asked.given).run(progress=False))
 
 
 if __name__ == "__main__":

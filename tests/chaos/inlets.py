@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -14,27 +14,23 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from tests.servers import postgres
 from tests.servers.kafka import Broker
-from tests.servers.postgres import Database, PostgresServer
+from tests.servers.postgres import Database
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
-
 Row = dict[str, Any]
 
 
 def row(number: int) -> Row:
-    """The row with this number; one each ten seconds."""
     return {"id": number, "at": START + timedelta(seconds=10 * number)}
 
 
 def plain(rows: Sequence[Row]) -> list[str]:
-    """As JSON."""
     return [json.dumps({**one, "at": one["at"].strftime("%Y-%m-%dT%H:%M:%SZ")}) for one in rows]
 
 
 class Inlet(ABC):
-    """One growing input."""
-
     options: Mapping[str, Any]
 
     @abstractmethod
@@ -107,34 +103,23 @@ class Relation(Inlet):
 
 
 @contextmanager
-def _folder(folder: Path) -> Iterator[Inlet]:
-    yield Folder(folder / "in")
-
-
-@contextmanager
-def _table(folder: Path) -> Iterator[Inlet]:
-    yield Table(folder / "in")
-
-
-@contextmanager
 def _topic(folder: Path, kind: type[Topic] = Topic) -> Iterator[Inlet]:
-    place = folder / "broker"
-    place.mkdir()
-    with Broker(place) as broker:
+    with Broker(folder / "broker") as broker:
         yield kind(broker)
 
 
 @contextmanager
 def _relation(folder: Path, incremental: str) -> Iterator[Inlet]:
-    server = PostgresServer()
-    try:
-        yield Relation(server.create().database(), incremental)
-    finally:
-        server.close()
+    with postgres.running() as server:
+        yield Relation(server.database(), incremental)
+
+
+def _folder(folder: Path) -> AbstractContextManager[Inlet]:
+    return nullcontext(Folder(folder / "in"))
 
 
 INLETS: Mapping[str, tuple[str, int, Callable[[Path], AbstractContextManager[Inlet]]]] = {
-    "delta": ("delta", 1, _table),
+    "delta": ("delta", 1, lambda folder: nullcontext(Table(folder / "in"))),
     "files": ("files", 0, _folder),
     "hybrid": ("hybrid", 2, partial(_topic, kind=Stages)),
     "kafka": ("kafka", 0, _topic),

@@ -15,10 +15,10 @@ import pyarrow as pa
 import spark_ext as sx
 from examples import flights
 from spark_ext.storage import StoreOptions, filesystem_of
+from tests.chaos.commands import ended
 
 
 def expected() -> dict[str, pa.Table]:
-    """The output tables, by pandas."""
     outcome = flights.Outcome.by_pandas()
     day = pa.table({"day": pa.array(outcome.daily["day"], pa.date32())})
     daily = pa.Table.from_pandas(outcome.daily.drop(columns="day"), preserve_index=False)
@@ -31,13 +31,11 @@ def expected() -> dict[str, pa.Table]:
 
 
 def in_microseconds(table: pa.Table) -> pa.Table:
-    """As Spark has times."""
     types = [pa.timestamp("us", "UTC") if pa.types.is_timestamp(field.type) else field.type for field in table.schema]
     return table.cast(pa.schema([pa.field(name, kind) for name, kind in zip(table.column_names, types, strict=True)]))
 
 
 def put_input(data: Path, out: str) -> None:
-    """Copy the prepared files, unless all of them are there."""
     system, place = filesystem_of(f"{out}/data")
     for file in sorted(data.rglob("*.parquet")):
         target = f"{place}/{file.relative_to(data)}"
@@ -67,11 +65,7 @@ def main() -> int:
         uid = query.__name__
         frame = query(spark, _At(f"{given.out}/data"))  # type: ignore[arg-type]
         job.add(uid, frame.writeStream.format("delta_2pc").options(uid=f"{uid}-table", path=f"{given.out}/{uid}"))
-    result = job.run(progress=False)
-    print(result)
-    if result.finished and all(query.finished_before for query in result.queries):
-        print(f"finished: the job had ended before, {result.rows} rows read")
-    return 0 if result.finished else 3
+    return ended(job.run(progress=False))
 
 
 if __name__ == "__main__":

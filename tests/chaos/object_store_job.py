@@ -21,16 +21,14 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 from spark_ext.storage import StoreOptions, filesystem_of
+from tests.chaos.commands import ended, killed_job
 
-FILES, FILE_ROWS = 3, 1_000
-"""Input files, and rows in each."""
+FILES, FILE_ROWS = 3, 1_000  # input files, and rows in each
 QUERIES = ("rows", "minutes", "copy")
-UIDS = {"minutes": "minutes-table", "copy": "copy-table"}
-"""Output tables, and their sinks."""
+UIDS = {"minutes": "minutes-table", "copy": "copy-table"}  # output tables, and their sinks
 
 
 def rows(number: int) -> pa.Table:
-    """An input file."""
     ids = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
     start = pd.Timestamp("2024-05-01", tz="UTC")
     times = pa.array([start + pd.Timedelta(seconds=n) for n in ids], pa.timestamp("us", "UTC"))
@@ -38,7 +36,6 @@ def rows(number: int) -> pa.Table:
 
 
 def put_input(out: str) -> None:
-    """Write those files of the input that are not there."""
     system, place = filesystem_of(f"{out}/input")
     there = {info.base_name for info in system.get_file_info(fs.FileSelector(place, allow_not_found=True))}
     for number in range(FILES):
@@ -49,7 +46,6 @@ def put_input(out: str) -> None:
 
 
 def expected() -> dict[str, pa.Table]:
-    """Both output tables, without Spark."""
     whole = pa.concat_tables([rows(number) for number in range(FILES)])
     read = whole.to_pandas()
     counts = read.groupby([read["ts"].dt.floor("min").rename("minute"), "bucket"])["id"].agg(rows="size", ids="sum")
@@ -67,8 +63,8 @@ def job(out: str, *, per_epoch: int = 500, **settings: Any) -> sx.Job:
     conf = {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "768m"}
     spark = sx.session("object-store", conf=conf, storage_options=options)
     reader = spark.readStream.format("files").options(uid="input", path=f"{out}/input", max_rows_per_epoch=per_epoch)
-    common = {"restart_attempts": 20, "restart_backoff": 20, "checkpoint_interval": "2 s", "retained_checkpoints": 1}
-    made = sx.Job(spark, "store", state=f"{out}/state", **{**common, **settings})
+    common = {"checkpoint_interval": "2 s", "retained_checkpoints": 1}
+    made = killed_job(spark, "store", f"{out}/state", **{**common, **settings})
     x = made.exchange("x", partitions=2, kind="delta")
     made.add("rows", x.write(reader.load()))
     windows = (
@@ -89,11 +85,7 @@ def main() -> int:
     parser.add_argument("--per-epoch", type=int, default=500, help="rows")
     given = parser.parse_args()
     put_input(given.out)
-    result = job(given.out, per_epoch=given.per_epoch).run(progress=False)
-    print(result)
-    if result.finished and all(query.finished_before for query in result.queries):
-        print(f"finished: the job had ended before, {result.rows} rows read")
-    return 0 if result.finished else 3
+    return ended(job(given.out, per_epoch=given.per_epoch).run(progress=False))
 
 
 if __name__ == "__main__":

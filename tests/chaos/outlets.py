@@ -7,11 +7,10 @@ which it writes.
 from __future__ import annotations
 
 import json
-import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,10 +32,10 @@ from spark_ext.sinks.files_2pc.sink import committed_files
 from spark_ext.sources.contract import Limit
 from spark_ext.sources.exchange import ExchangeSource
 from spark_ext.storage import Location, writer_of
-from tests.chaos.scenario import ROOT, Scenario, Server
+from tests.chaos.scenario import Scenario, Server
 from tests.chaos.sink_job import BAD_EVERY, SCHEMA, expected, expected_upserts
 from tests.chaos.verify import Content, leftovers
-from tests.servers import receiver
+from tests.servers import postgres, receiver
 from tests.servers.kafka import Broker
 from tests.servers.postgres import PostgresServer
 from tests.sinks.postgres_2pc.postgres_kit import LEFT
@@ -46,14 +45,9 @@ UID = "copied"
 
 
 class Outlet(ABC):
-    """One sink and its server, for any number of rounds."""
-
-    name: ClassVar[str]
-    """The sink's format name."""
-    starts: ClassVar[tuple[str, ...]]
-    """Fail points of the claim, passed in the driver's own process."""
-    commits: ClassVar[tuple[str, ...]]
-    """The sink's own fail points of an epoch, passed in workers."""
+    name: ClassVar[str]  # the sink's format name
+    starts: ClassVar[tuple[str, ...]]  # fail points of the claim, passed in the driver's own process
+    commits: ClassVar[tuple[str, ...]]  # the sink's own fail points of an epoch, passed in workers
     ends: ClassVar[tuple[str, ...]] = ()
     """The sink's own fail points of the final checkpoint, passed in the driver's own process."""
     server: Server | None = None
@@ -75,7 +69,6 @@ class Outlet(ABC):
         return []
 
     def expected(self) -> pa.Table:
-        """The rows that a reader sees when the job has ended."""
         return expected()
 
 
@@ -91,7 +84,7 @@ class DeltaOutlet(Outlet):
         return DeltaTable(out / "table").to_pyarrow_table()
 
     def left(self, out: Path) -> list[str]:
-        return leftovers("table", out / "table", UID, late_tasks=False)
+        return leftovers("table", out / "table", UID)
 
     def disallowed(self, out: Path) -> list[str]:
         trace = traces.of_job(out / "state", out / "table", query="copy", source="generated", sink=UID)
@@ -156,15 +149,9 @@ class HttpOutlet(Outlet):
     name = "http_2pc"
     starts = (FailPoint.DELTA_BEFORE_FENCE, FailPoint.HTTP_FENCED)
     commits = (
-        FailPoint.DELTA_BEFORE_COMMIT,
-        FailPoint.HTTP_DECIDED,
-        FailPoint.HTTP_BEFORE_REQUEST,
-        FailPoint.HTTP_ANSWERED,
-        FailPoint.HTTP_ACKNOWLEDGED,
-        FailPoint.HTTP_BEFORE_SETTLE,
-        FailPoint.HTTP_RECORDED,
-        FailPoint.HTTP_SETTLED,
-    )
+        FailPoint.DELTA_BEFORE_COMMIT, FailPoint.HTTP_DECIDED, FailPoint.HTTP_BEFORE_REQUEST, FailPoint.HTTP_ANSWERED,
+        FailPoint.HTTP_ACKNOWLEDGED, FailPoint.HTTP_BEFORE_SETTLE, FailPoint.HTTP_RECORDED, FailPoint.HTTP_SETTLED,
+    )  # fmt: skip
 
     def __init__(self, there: receiver.Receiver) -> None:
         self.server = self._receiver = there
@@ -180,9 +167,7 @@ class HttpOutlet(Outlet):
         # An acknowledged epoch is removed from the outbox; a repeated task may leave a file of the last start.
         place = out / "outbox" / UID
         live = DeltaTable(place).file_uris()
-        return [f"the outbox still holds {Path(uri).name}" for uri in live] + leftovers(
-            "outbox", place, UID, late_tasks=False
-        )
+        return [f"the outbox still holds {Path(uri).name}" for uri in live] + leftovers("outbox", place, UID)
 
 
 class FilesOutlet(Outlet):
@@ -241,11 +226,9 @@ class PostgresOutlet(Outlet):
     name = "postgres_2pc"
     starts = (FailPoint.POSTGRES_FENCED, FailPoint.POSTGRES_CLEANED)
     commits: ClassVar[tuple[str, ...]] = (
-        FailPoint.POSTGRES_STAGED,
-        FailPoint.POSTGRES_BEFORE_COMMIT,
-        FailPoint.POSTGRES_RECORDED,
+        FailPoint.POSTGRES_STAGED, FailPoint.POSTGRES_BEFORE_COMMIT, FailPoint.POSTGRES_RECORDED,
         FailPoint.POSTGRES_COMMITTED,
-    )
+    )  # fmt: skip
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
@@ -269,8 +252,6 @@ class PostgresOutlet(Outlet):
 
 
 class PreparedOutlet(PostgresOutlet):
-    """The same with prepared transactions."""
-
     name = "postgres_2pc"
     starts = PostgresOutlet.starts
     commits = (FailPoint.POSTGRES_PREPARED, *PostgresOutlet.commits[1:], FailPoint.POSTGRES_PART_COMMITTED)
@@ -280,25 +261,20 @@ class PreparedOutlet(PostgresOutlet):
 
 
 class KafkaOutlet(Outlet):
-    """A topic for each round."""
-
     name = "kafka_2pc"
     starts = (FailPoint.KAFKA_BEFORE_FENCE, FailPoint.KAFKA_FENCED, FailPoint.KAFKA_CLEANED)
     commits = (FailPoint.KAFKA_BEFORE_COMMIT, FailPoint.KAFKA_COMMITTED)
 
     def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.server = _Crashing(broker)
+        self.server = self.broker = broker
         self.topics: dict[str, str] = {}
 
     def options(self, out: Path) -> dict[str, str]:
         if out.name not in self.topics:
             self.topics[out.name] = self.broker.topic(out.name, partitions=2)
         return {
-            "bootstrap_servers": self.broker.bootstrap,
-            "topic": self.topics[out.name],
-            "staging": str(out / "staging"),
-        }
+            "bootstrap_servers": self.broker.bootstrap, "topic": self.topics[out.name], "staging": str(out / "staging"),
+        }  # fmt: skip
 
     def rows(self, out: Path) -> pa.Table:
         found = [json.loads(message.value() or b"") for message in self.broker.messages(self.topics[out.name])]
@@ -310,21 +286,7 @@ class KafkaOutlet(Outlet):
         return [f"{name} was left" for name in files if int(name[1:].partition("-")[0]) < newest]
 
 
-class _Crashing:
-    """A broker as a server that can be killed."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def kill(self) -> None:
-        self._broker.crash()
-
-    def start(self) -> None:
-        self._broker.start()
-
-
 ASIDE: Mapping[str, str] = {"on_bad_row": "quarantine"}
-
 KEPT = (FailPoint.BAD_ROWS_BEFORE_KEPT, FailPoint.BAD_ROWS_KEPT, FailPoint.BAD_ROWS_DECIDED)
 """Fail points of a commit with bad rows."""
 
@@ -405,85 +367,53 @@ def _plain(name: str) -> str:
 
 
 @contextmanager
-def _delta(folder: Path, kind: type[DeltaOutlet] = DeltaOutlet) -> Iterator[Outlet]:
-    yield kind()
-
-
-@contextmanager
 def _http(folder: Path) -> Iterator[Outlet]:
     with receiver.Receiver(folder / "receiver", memory="newest") as there:
         yield HttpOutlet(there)
 
 
 @contextmanager
-def _files(folder: Path) -> Iterator[Outlet]:
-    yield FilesOutlet()
-
-
-@contextmanager
-def _exchange_outlet(folder: Path) -> Iterator[Outlet]:
-    yield ExchangeOutlet()
-
-
-@contextmanager
 def _postgres(folder: Path, kind: type[PostgresOutlet] = PostgresOutlet) -> Iterator[Outlet]:
-    server = PostgresServer()
-    try:
-        yield kind(server.create())
-    finally:
-        server.close()
+    with postgres.running() as server:
+        yield kind(server)
 
 
 @contextmanager
 def _kafka(folder: Path) -> Iterator[Outlet]:
-    place = folder / "broker"
-    place.mkdir()
-    with Broker(place) as broker:
+    with Broker(folder / "broker") as broker:
         yield KafkaOutlet(broker)
 
 
 OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
-    "delta_2pc": _delta,
-    "delta_2pc-optimize": partial(_delta, kind=OptimizedOutlet),
-    "delta_2pc-upsert": partial(_delta, kind=UpsertOutlet),
-    "delta_2pc-delete": partial(_delta, kind=DeleteOutlet),
-    "files_2pc": _files,
-    "http_2pc": _http,
-    "exchange_2pc": _exchange_outlet,
-    "postgres_2pc": _postgres,
-    "postgres_2pc-prepared": partial(_postgres, kind=PreparedOutlet),
-    "kafka_2pc": _kafka,
-    "delta_2pc-bad-rows": partial(_delta, kind=DeltaBadRowsOutlet),
+    "delta_2pc": lambda _: nullcontext(DeltaOutlet()), "delta_2pc-optimize": lambda _: nullcontext(OptimizedOutlet()),
+    "delta_2pc-upsert": lambda _: nullcontext(UpsertOutlet()),
+    "delta_2pc-delete": lambda _: nullcontext(DeleteOutlet()), "files_2pc": lambda _: nullcontext(FilesOutlet()),
+    "http_2pc": _http, "exchange_2pc": lambda _: nullcontext(ExchangeOutlet()), "postgres_2pc": _postgres,
+    "postgres_2pc-prepared": partial(_postgres, kind=PreparedOutlet), "kafka_2pc": _kafka,
+    "delta_2pc-bad-rows": lambda _: nullcontext(DeltaBadRowsOutlet()),
     "postgres_2pc-bad-rows": partial(_postgres, kind=PostgresBadRowsOutlet),
-}
+}  # fmt: skip
 """For each sink, a function that opens its outlet and server in a directory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SinkScenario(Scenario):
     """The job of `sink_job`, which writes to one outlet."""
 
-    outlet: Outlet | None = None
+    outlet: Outlet
 
     @classmethod
     def of(cls, outlet: Outlet) -> SinkScenario:
-        """The scenario with this outlet."""
-        script = ROOT / "tests" / "chaos" / "sink_job.py"
-        return cls(outlet.name, script, None, {"copy": UID}, ("copy",), outlet.server, outlet=outlet)
-
-    def _outlet(self) -> Outlet:
-        assert self.outlet is not None
-        return self.outlet
+        return cls("tests.chaos.sink_job", {"copy": UID}, ("copy",), server=outlet.server, outlet=outlet)
 
     def command(self, out: Path) -> list[str]:
-        given = json.dumps(self._outlet().options(out))
-        return [sys.executable, str(self.script), "--out", str(out), "--sink", self.name, "--options", given]
+        return [*super().command(out), "--sink", self.outlet.name, "--options", json.dumps(self.outlet.options(out))]
 
     def content(self, out: Path) -> dict[str, Content]:
-        return {"copy": Content(self._outlet().rows(out).select(SCHEMA.names).cast(SCHEMA))}
+        return {"copy": Content(self.outlet.rows(out).select(SCHEMA.names).cast(SCHEMA))}
 
     def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
-        return self._outlet().left(out)
+        return self.outlet.left(out)
 
     def disallowed(self, out: Path) -> list[str]:
-        return self._outlet().disallowed(out)
+        return self.outlet.disallowed(out)

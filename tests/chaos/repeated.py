@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -25,17 +23,15 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from tests.chaos import turns
+from tests.chaos.commands import workplace
 from tests.chaos.inlets import INLETS, START, Inlet, row
 from tests.chaos.scenario import ROOT
 from tests.support import cheap_jvm
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
-WITHIN = 600.0
-"""A run takes less, s."""
-
-ENDS_WITHIN = 120.0
-"""So does the end of the driver behind its last run, s."""
+WITHIN = 600.0  # a run takes less, s
+ENDS_WITHIN = 120.0  # so does the end of the driver behind its last run, s
 
 
 @dataclass
@@ -45,19 +41,13 @@ class Outcome:
     runs: int = 0
     kills: int = 0
     rows: int = 0
-    seconds: list[float] = field(default_factory=list)
-    """Of runs that were not killed."""
-    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By run: files and bytes of the state directory."""
+    seconds: list[float] = field(default_factory=list)  # of runs that were not killed
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)  # by run: files and bytes of the state directory
     problems: list[str] = field(default_factory=list)
 
 
 class Drivers:
-    """One driver for all series, as its start takes longer than a run; another one when it was killed.
-
-    Args:
-        folder: of its log.
-    """
+    """One driver for all series, as its start takes longer than a run; another one when it was killed."""
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "driver.log"
@@ -70,7 +60,6 @@ class Drivers:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the driver with all its processes."""
         if self._driver is not None:
             self._driver.kill_all()
 
@@ -96,15 +85,6 @@ class Drivers:
 
 
 class Series:
-    """The runs of one shape in a folder.
-
-    Args:
-        name: of the input, one of `INLETS`.
-        folder: empty.
-        seed: of what is random.
-        drivers: make the runs.
-    """
-
     def __init__(self, name: str, folder: Path, seed: int, drivers: Drivers) -> None:
         self._shape, self._next, self._open = INLETS[name]
         self._folder, self._drivers = folder, drivers
@@ -114,13 +94,7 @@ class Series:
         self.outcome = Outcome()
 
     def run(self, runs: int, kills: int, say: Callable[[str], None] = lambda what: None) -> Outcome:
-        """Make the runs.
-
-        Args:
-            runs: how many.
-            kills: in so many of them the driver is killed at a random moment.
-            say: shows progress.
-        """
+        """Make the runs; in `kills` of them the driver is killed at a random moment."""
         killed = set(self._random.sample(range(1, runs), min(kills, runs - 1)))
         with self._open(self._folder) as inlet:
             driver = self._drivers.run(self._shape, self._folder, inlet.options)
@@ -208,10 +182,6 @@ def _size(place: Path) -> tuple[int, int]:
     return len(files), sum(path.stat().st_size for path in files if path.exists())
 
 
-def _say(console: Console, name: str, what: str) -> None:
-    console.print(f"{name}: {what}", markup=False)
-
-
 def main(
     source: Annotated[str, typer.Option(help=f"comma-separated, or 'all': {', '.join(INLETS)}")] = "all",
     runs: Annotated[int, typer.Option(min=2)] = 100,
@@ -221,15 +191,14 @@ def main(
 ) -> None:
     """Run a job on growing input again and again, kill it, and compare its output."""
     console = Console()
-    folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-repeated-"))).resolve()
     names = list(INLETS) if source == "all" else [name.strip() for name in source.split(",")]
     failed = False
     cheap_jvm.prepare()
-    try:
+    with workplace("repeated", keep) as folder:
         for name in names:
             place = folder / name
             place.mkdir(parents=True)
-            say = partial(_say, console, name)
+            say = partial(console.print, f"{name}:", markup=False)
             with Drivers(place) as drivers:
                 found = Series(name, place, seed, drivers).run(runs, kills, say)
                 found.problems += drivers.end()
@@ -243,9 +212,6 @@ def main(
             for problem in found.problems:
                 console.print(f"  {problem}", markup=False)
             failed = failed or bool(found.problems)
-    finally:
-        if keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
     if failed:
         raise typer.Exit(1)
 

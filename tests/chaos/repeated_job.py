@@ -12,18 +12,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
 from tests.chaos import turns
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 COLUMNS = "id bigint, at timestamp"
-
 LOOK_EVERY = 0.02
 
 
@@ -59,17 +56,11 @@ def parsed(frame: DataFrame) -> DataFrame:
 
 
 READS: dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]] = {
-    "delta": follow,
-    "files": files,
-    "hybrid": hybrid,
-    "kafka": kafka,
-    "native": native,
-    "postgres": postgres,
-}
+    "delta": follow, "files": files, "hybrid": hybrid, "kafka": kafka, "native": native, "postgres": postgres,
+}  # fmt: skip
 
 
 def frame_of(spark: SparkSession, shape: str, options: dict[str, Any]) -> DataFrame:
-    """What the first query of a job reads."""
     if shape == "windows":
         spark.conf.set("spark.sql.shuffle.partitions", "2")
         minutes = sx.with_watermark(files(spark, options), "at", "1 minute").groupBy(F.window("at", "1 minute"))

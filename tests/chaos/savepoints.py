@@ -14,9 +14,10 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Final
 
 from deltalake import DeltaTable
@@ -25,6 +26,7 @@ from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.failpoints import VARIABLE, FailPoint
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.chaos import diamond
+from tests.chaos.commands import tail, workplace
 from tests.chaos.scenario import ROOT, Scenario
 from tests.chaos.scenario import diamond as scenario
 from tests.chaos.verify import Content, differences
@@ -32,10 +34,8 @@ from tests.support import cheap_jvm
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
-ROWS: Final = 90_000
-"""Of the input: the cycles together do not read all of it."""
-LIMIT_S: Final = 900.0
-"""Maximum duration of one command."""
+ROWS: Final = 90_000  # of the input: the cycles together do not read all of it
+LIMIT_S: Final = 900.0  # maximum duration of one command
 
 RESTORE_STEPS: Final = (
     *(point for point in FailPoint if point.startswith("restore.")),
@@ -52,18 +52,11 @@ SAVEPOINT_STEPS: Final = (
     FailPoint.CHECKPOINT_TRIGGERED,
     FailPoint.CHECKPOINT_CUT,
 )
-HALF_WAY: Final = "is not complete"
-"""What a start says of a restore that was interrupted."""
+HALF_WAY: Final = "is not complete"  # what a start says of a restore that was interrupted
+say = partial(print, flush=True)
 
 
 class Trial:
-    """The diamond in one folder, and what was wrong with it.
-
-    Args:
-        folder: for the job, its savepoints and its logs.
-        chance: decides all moments and steps.
-    """
-
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self.folder, self.chance = folder, chance
         self.scenario: Scenario = scenario()
@@ -74,16 +67,12 @@ class Trial:
         self._logs = 0
 
     def command(self, *more: str, out: Path | None = None, step: FailPoint | None = None) -> Tree:
-        """Begin one."""
         self._logs += 1
         env = {"SPARK_MASTER": "local[2]", **cheap_jvm.forking(ROOT)}
         if step is not None:
             env[VARIABLE] = f"{step}=kill"
         command = [*self.scenario.command(out or self.out), "--rows", str(ROWS), *more]
         return Tree(command, self.folder / "logs" / f"{self._logs:03}.log", env)
-
-    def say(self, what: str) -> None:
-        print(what, flush=True)
 
     def next_step(self, steps: tuple[FailPoint, ...]) -> FailPoint:
         """Each of them once, in random order, before any comes again."""
@@ -94,13 +83,11 @@ class Trial:
             yield from self.chance.sample(steps, len(steps))
 
     def killed(self, run: Tree) -> None:
-        """`kill -9` a driver, and wait for its JVM to end."""
         run.kill()
         self.kills += 1
         until(lambda: not run.members(), "the killed driver's processes have ended", seconds=120)
 
     def run_for_a_while(self) -> None:
-        """Start the job, let it commit some epochs, and kill it."""
         wanted = self.committed() + self.chance.choice([1, 4, 8])
         with self.command() as run:
             self.starts += 1
@@ -109,7 +96,7 @@ class Trial:
             if run.poll() is None:
                 self.killed(run)
             elif run.poll() != 0:
-                self.wrong.append(f"a run ended with {run.poll()}: {_tail(run)}")
+                self.wrong.append(f"a run ended with {run.poll()}: {tail(run)}")
 
     def committed(self) -> int:
         """The sum of the newest committed epochs: a query's old files are removed."""
@@ -135,11 +122,11 @@ class Trial:
                     self.kills += 1
                     until(lambda: not run.members(), "the killed driver's JVM has ended", seconds=120)
                 elif run.poll() != 0:
-                    self.wrong.append(f"a run with a savepoint ended with {run.poll()}: {_tail(run)}")
+                    self.wrong.append(f"a run with a savepoint ended with {run.poll()}: {tail(run)}")
             if (folder / MANIFEST).exists():
                 return
             shutil.rmtree(folder, ignore_errors=True)
-            self.say(f"  killed at {step}: no savepoint")
+            say(f"  killed at {step}: no savepoint")
 
     def change(self, name: str, steps: tuple[FailPoint, ...], *more: str, out: Path | None = None) -> bool:
         """Carry a command out, killed once at a named step before."""
@@ -149,7 +136,7 @@ class Trial:
             until(lambda: not run.members(), "the killed driver's JVM has ended", seconds=120)
         reached = code == -signal.SIGKILL
         self.kills += reached
-        self.say(f"  {name} killed at {step}" if reached else f"  {name} did not reach {step}")
+        say(f"  {name} killed at {step}" if reached else f"  {name} did not reach {step}")
         if not reached:
             return self._outcome(name, code, run)
         if step is FailPoint.RESTORE_COMPLETE and out is not None:
@@ -158,7 +145,7 @@ class Trial:
             with self.command(out=out) as run:
                 code = run.wait(LIMIT_S)
             if code == 0 or HALF_WAY not in run.text():
-                self.wrong.append(f"a start after {step} was not refused, but ended with {code}: {_tail(run)}")
+                self.wrong.append(f"a start after {step} was not refused, but ended with {code}: {tail(run)}")
         elif name == "rescale" and self.chance.random() < 0.5:
             self.run_for_a_while()
         with self.command(*more, out=out) as run:
@@ -170,7 +157,7 @@ class Trial:
             return True
         if name == "rescale" and any(reason in run.text() for reason in ("planned and not committed", "has finished")):
             return False
-        self.wrong.append(f"{name} ended with {code}: {_tail(run)}")
+        self.wrong.append(f"{name} ended with {code}: {tail(run)}")
         return False
 
     def restored(self, number: int) -> None:
@@ -183,7 +170,7 @@ class Trial:
         if self.chance.random() < 0.5:
             self.run_for_a_while()
         self.change("restore", RESTORE_STEPS, "--restore", str(folder))
-        self.say(f"restore {number}: done, {self.rows()} rows")
+        say(f"restore {number}: done, {self.rows()} rows")
         if number % 3 == 0:
             self.forked(folder, number)
         shutil.rmtree(folder)
@@ -196,17 +183,16 @@ class Trial:
         with self.command(out=other) as run:
             self.starts += 1
             if (code := run.wait(LIMIT_S)) != 0:
-                self.wrong.append(f"the forked job ended with {code}: {_tail(run)}")
+                self.wrong.append(f"the forked job ended with {code}: {tail(run)}")
                 return
         expected = {name: Content(table) for name, table in diamond.expected(ROWS).items()}
         for name, content in expected.items():
-            rest = Content.delta(other / name).rows if DeltaTable.is_deltatable(str(other / name)) else {}
-            done = before[name].rows if name in before else {}
-            if content.rows != _sum(rest, done):
-                self.wrong.append(
-                    f"fork {number}: {name} has {sum(rest.values())} rows, and {sum(done.values())} were there"
-                )
-        self.say(f"fork {number}: finished, its rows and those before make up the whole")
+            there = DeltaTable.is_deltatable(str(other / name))
+            rest = Content.delta(other / name).rows if there else Counter[int]()
+            done = before[name].rows if name in before else Counter[int]()
+            if content.rows != rest + done:
+                self.wrong.append(f"fork {number}: {name} has {rest.total()} rows, and {done.total()} were there")
+        say(f"fork {number}: finished, its rows and those before make up the whole")
         shutil.rmtree(other)
 
     def rescaled(self, number: int) -> None:
@@ -215,7 +201,7 @@ class Trial:
         for _ in range(10):
             self.run_for_a_while()
             if self.change("rescale", RESCALE_STEPS, "--rescale", str(partitions)):
-                self.say(f"rescale {number}: {partitions} partitions, {self.rows()} rows")
+                say(f"rescale {number}: {partitions} partitions, {self.rows()} rows")
                 return
         self.wrong.append(f"rescale {number}: an epoch was in doubt ten times, or the query had finished")
 
@@ -227,16 +213,15 @@ class Trial:
         return {name: content.total for name, content in self.content().items()}
 
     def finish(self) -> None:
-        """Run the job to its end, and compare everything."""
         with self.command() as run:
             self.starts += 1
             if (code := run.wait(LIMIT_S)) != 0:
-                self.wrong.append(f"the last run ended with {code}: {_tail(run)}")
+                self.wrong.append(f"the last run ended with {code}: {tail(run)}")
                 return
         with self.command() as run:
             code = run.wait(LIMIT_S)
             if code != 0 or "0 rows read" not in run.text():
-                self.wrong.append(f"another start ended with {code}, or has read rows: {_tail(run)}")
+                self.wrong.append(f"another start ended with {code}, or has read rows: {tail(run)}")
         expected = {name: Content(table) for name, table in diamond.expected(ROWS).items()}
         for name, found in self.content().items():
             self.wrong += differences(name, found, expected[name])
@@ -246,20 +231,7 @@ class Trial:
         self.wrong += [f"left in the state directory: {name}" for name in stray]
 
 
-def _sum(*counts: dict[int, int]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for one in counts:
-        for row, count in one.items():
-            found[row] = found.get(row, 0) + count
-    return found
-
-
-def _tail(run: Tree) -> str:
-    return "\n".join(run.text().splitlines()[-25:])
-
-
 def play(folder: Path, restores: int, rescales: int, seed: int) -> Trial:
-    """All cycles, in random order, on one job."""
     chance = random.Random(seed)
     trial = Trial(folder, chance)
     cycles = [*(trial.restored for _ in range(restores)), *(trial.rescaled for _ in range(rescales))]
@@ -279,14 +251,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="work in this directory, and keep everything")
     given = parser.parse_args()
-    folder = given.keep or Path(mkdtemp(prefix="spark-ext-savepoints-"))
     began = time.monotonic()
-    try:
+    with workplace("savepoints", given.keep) as folder:
         trial = play(folder, given.restores, given.rescales, given.seed)
         rows = trial.rows()
-    finally:
-        if given.keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
     for problem in trial.wrong:
         print(f"PROBLEM {problem}")
     verdict = f"{len(trial.wrong)} problems" if trial.wrong else "both tables equal by content, nothing left behind"

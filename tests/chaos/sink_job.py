@@ -18,17 +18,11 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext.sources.datagen import DataGen
+from tests.chaos.commands import ended, generated, killed_job
 
-ROWS_OF = (2_000, 3_000, 4_000)
-"""Rows of each channel; the channels end one after the other."""
-
-EPOCH_ROWS = int(os.environ.get("CHAOS_EPOCH_ROWS", "100"))
-"""Rows per epoch; 100 give about ninety epochs."""
-
-BAD_EVERY = 10
-"""Of so many ids one is refused, where the sink puts bad rows aside."""
-
+ROWS_OF = (2_000, 3_000, 4_000)  # rows of each channel; the channels end one after the other
+EPOCH_ROWS = int(os.environ.get("CHAOS_EPOCH_ROWS", "100"))  # rows per epoch; 100 give about ninety epochs
+BAD_EVERY = 10  # of so many ids one is refused, where the sink puts bad rows aside
 SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.int32()), ("value", pa.float64()), ("tag", pa.string())])
 """The rows."""
 
@@ -36,19 +30,11 @@ SOURCE: dict[str, Any] = {"rows_of": ",".join(map(str, ROWS_OF)), "keys": 5}
 
 
 def expected() -> pa.Table:
-    """All rows, without Spark."""
-    whole = DataGen({"uid": "expected", **{name: str(value) for name, value in SOURCE.items()}})
-    batches = [
-        batch.select(SCHEMA.names)
-        for channel, count in zip(whole.discover(), ROWS_OF, strict=True)
-        for batch in whole.read(channel, 0, count)
-    ]
-    return pa.Table.from_batches(batches).cast(SCHEMA)
+    ends = {str(channel): count for channel, count in enumerate(ROWS_OF)}
+    return generated(SOURCE, ends).select(SCHEMA.names).cast(SCHEMA)
 
 
-KEYS = 701
-"""Keys of each channel when rows replace each other."""
-
+KEYS = 701  # keys of each channel when rows replace each other
 UPSERTS = ("id % 701 AS id", "channel", "value", "tag", "{at} AS at", "value < 0.2 AS gone")
 """The rows as upserts; `{at}` is the time by which the newest row of a key wins."""
 
@@ -82,9 +68,7 @@ def job(out: Path, sink: str, options: dict[str, str]) -> sx.Job:
     if options.get("mode") == "upsert":
         at = SHUFFLED if options["tombstones"] == "keep" else IN_ORDER
         rows = rows.selectExpr(*(column.format(at=at) for column in UPSERTS))
-    made = sx.Job(
-        spark, "chaos", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
-    )
+    made = killed_job(spark, "chaos", out / "state")
     if sink == "exchange_2pc":
         return made.add("copy", made.exchange("copied", partitions=4, key=options["key"]).write(rows))
     return made.add("copy", rows.writeStream.format(sink).option("uid", "copied").options(**options))
@@ -96,11 +80,7 @@ def main() -> int:
     parser.add_argument("--sink", required=True)
     parser.add_argument("--options", type=json.loads, required=True)
     given = parser.parse_args()
-    result = job(given.out.resolve(), given.sink, given.options).run(progress=False)
-    print(result)
-    if result.finished and all(query.finished_before for query in result.queries):
-        print(f"finished: the job had ended before, {result.rows} rows read")
-    return 0 if result.finished else 3
+    return ended(job(given.out.resolve(), given.sink, given.options).run(progress=False))
 
 
 if __name__ == "__main__":

@@ -6,33 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from spark_ext.failpoints import ONCE_DIR, VARIABLE, FailPoint
-from tests.chaos.harness import (
-    MAX_FAILED_STARTS,
-    Kill,
-    Known,
-    Reference,
-    Report,
-    Round,
-    Say,
-    Target,
-    kills_at_steps,
-    random_kills,
-    tail,
-    timed,
-)
+from tests.chaos import harness
+from tests.chaos.commands import tail
+from tests.chaos.harness import Kill, Reference, Report, Round, Say, Target
 from tests.chaos.outlets import OUTLETS, Outlet, SinkScenario
 from tests.chaos.verify import Content
 
 LOCAL = {"SPARK_MASTER": "local[2]"}
-
 EVERY_START = (FailPoint.INCARNATION_TAKEN, FailPoint.SINK_CLAIMED)
 EVERY_COMMIT = (
-    FailPoint.SOURCE_PLANNED,
-    FailPoint.SOURCE_READ,
-    FailPoint.SINK_WRITTEN,
-    FailPoint.SINK_BEFORE_COMMIT,
+    FailPoint.SOURCE_PLANNED, FailPoint.SOURCE_READ, FailPoint.SINK_WRITTEN, FailPoint.SINK_BEFORE_COMMIT,
     FailPoint.SINK_COMMITTED,
-)
+)  # fmt: skip
 """Fail points that an epoch passes with any sink."""
 
 
@@ -58,7 +43,7 @@ def chaos(
         if left > 0 and not any(report.problems for report in reports):
             targets = _targets(outlet)
             reports.append(
-                random_kills(
+                harness.random_kills(
                     reference, folder, kills=left, targets=targets, seed=seed, env=LOCAL, per_round=per_round, say=say
                 )
             )
@@ -66,8 +51,7 @@ def chaos(
 
 
 def known(outlet: Outlet) -> Reference:
-    """The expected result: each generated row once, or the newest one of each key."""
-    return Known(SinkScenario.of(outlet), {"copy": Content(outlet.expected())})
+    return Reference(SinkScenario.of(outlet), {"copy": Content(outlet.expected())})
 
 
 def _targets(outlet: Outlet) -> list[Target]:
@@ -82,7 +66,7 @@ def processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: 
     steps = dict.fromkeys((*EVERY_START, *outlet.starts, *outlet.ends), "kill")
     steps |= dict.fromkeys((*EVERY_COMMIT, *outlet.commits), "kill")
     steps[outlet.commits[0]] = steps[outlet.commits[-1]] = "kill-driver"
-    report = kills_at_steps(reference, folder, steps=steps, env=LOCAL, say=say)
+    report = harness.kills_at_steps(reference, folder, steps=steps, env=LOCAL, say=say)
     return report
 
 
@@ -99,7 +83,7 @@ def server_at_steps(
     points = {VARIABLE: ";".join(f"{step}=wait:{gate}" for step, gate in gates.items()), ONCE_DIR: str(once)}
     waiting: Mapping[str, Path] = {step: gate.with_name(gate.name + ".waiting") for step, gate in gates.items()}
     left = list(steps)
-    with timed(report), Round(reference, folder / "server-steps", env, report, say=say) as round_:
+    with harness.timed(report), Round(reference, folder / "server-steps", env, report, say=say) as round_:
         failed_starts = 0
         while True:
             run = round_.start(**points)
@@ -116,7 +100,7 @@ def server_at_steps(
             if code == 0:
                 break
             failed_starts += 1
-            if failed_starts >= MAX_FAILED_STARTS:
+            if failed_starts >= harness.MAX_FAILED_STARTS:
                 report.problems.append(f"not finished ({code}): {tail(run)}")
                 return report
         round_.verify()
@@ -141,7 +125,6 @@ def summary(sink: str, reports: list[Report]) -> str:
 
 
 def _kind(sink: str, kill: Kill) -> str:
-    """What was killed."""
     step, at_a_step, action = kill.target.partition(" (")
     if not at_a_step:
         return "server" if step.startswith("server") else step

@@ -8,21 +8,19 @@ import pytest
 
 from spark_ext.failpoints import FailPoint
 from tests.chaos import compact, follow, history, scenario
-from tests.chaos.harness import Known, Reference, Target, kills_at_steps, random_kills
+from tests.chaos.harness import Reference, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.sinks import known, server_at_steps
 from tests.chaos.verify import Content
 from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
-
 LOCAL = {"SPARK_MASTER": "local[2]"}
 
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    """The expected output of the compact job, computed without Spark."""
-    return Known(scenario.compact(), {name: Content(table) for name, table in compact.expected().items()})
+    return Reference(scenario.compact(), {name: Content(table) for name, table in compact.expected().items()})
 
 
 @pytest.mark.slow(60, "starts the job three times")
@@ -51,15 +49,9 @@ def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) ->
 def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference: Reference, tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2) as cluster:
         report = random_kills(
-            reference,
-            tmp_path,
-            kills=2,
-            targets=["executor", "worker"],
-            seed=3,
-            env=cluster.environment,
-            cluster=cluster,
-            say=print,
-        )
+            reference, tmp_path, kills=2, targets=["executor", "worker"], seed=3, env=cluster.environment,
+            cluster=cluster, say=print,
+        )  # fmt: skip
     assert report.problems == []
     assert len(report.kills) == 2
 

@@ -11,8 +11,6 @@ from tests.chaos.inlets import INLETS
 from tests.chaos.repeated import Drivers, Series
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
-
-
 NAMES = [name for name in INLETS if name not in ("linked", "postgres-xmin")]
 """All but those that find their end as another one does; `python -m tests.chaos.repeated` runs them all."""
 

@@ -8,13 +8,6 @@ from typing import Any
 
 
 def give(folder: Path, number: int, *, last: bool) -> None:
-    """A run may begin.
-
-    Args:
-        folder: of the files.
-        number: of the run, from 0.
-        last: whether no other follows.
-    """
     draft = folder / ".go"
     draft.write_text("last" if last else "")
     draft.rename(_go(folder, number))
@@ -29,24 +22,17 @@ def given(folder: Path, number: int) -> bool | None:
 
 
 def take(folder: Path, number: int, result: dict[str, Any]) -> None:
-    """A run has ended."""
     draft = folder / ".done"
     draft.write_text(json.dumps(result))
     draft.replace(done(folder, number))
 
 
 def done(folder: Path, number: int) -> Path:
-    """The file that a run has when it has ended: its result."""
     return folder / f"done-{number}.json"
 
 
 def next_turn(folder: Path, number: int = 0) -> int | None:
-    """The first run that has not ended; None: the last one has.
-
-    Args:
-        folder: of the files.
-        number: a run before which all have ended.
-    """
+    """The first run that has not ended; None: the last one has."""
     while done(folder, number).exists():
         if given(folder, number):
             return None  # a driver that was killed behind its last run, and started again, has nothing to wait for

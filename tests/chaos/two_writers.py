@@ -24,14 +24,11 @@ from tests.servers.object_store import Bucket, running
 from tests.sinks.store_targets import DeltaInStore
 from tests.support.processes import Tree
 
-ROWS = 3
-"""In each commit."""
-LIMIT = 3_600.0
-"""How long both may take, s."""
+ROWS = 3  # in each commit
+LIMIT = 3_600.0  # how long both may take, s
 
 
 def write(bucket: Bucket, uid: str, first: int, commits: int) -> None:
-    """Commit so many epochs as one sink."""
     driver = Driver(DeltaInStore(bucket), uid=uid)
     driver.claim()
     for epoch in range(commits):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -34,23 +35,19 @@ class Content:
         self.rows: Counter[int] = Counter(self._hashes.tolist())
 
     @classmethod
-    def delta(cls, path: Path) -> Content:
-        """The content of a Delta table."""
+    def delta(cls, path: Path | str) -> Content:
         return cls(DeltaTable(path).to_pyarrow_table())
 
     @property
     def total(self) -> int:
-        """Number of rows."""
         return self._table.num_rows
 
     def row(self, wanted: int) -> str:
-        """A row by its hash, for a message."""
         place = int((self._hashes == wanted).argmax())
         return str(self._table.slice(place, 1).to_pylist()[0])
 
 
 def differences(name: str, found: Content, expected: Content) -> list[str]:
-    """Differences between a table and that of an undisturbed run."""
     missing, extra = expected.rows - found.rows, found.rows - expected.rows
     out = []
     if missing:
@@ -63,33 +60,31 @@ def differences(name: str, found: Content, expected: Content) -> list[str]:
     return out
 
 
-def leftovers(name: str, path: Path, uid: str, *, late_tasks: bool) -> list[str]:
-    """Data files of dead incarnations that no commit refers to.
-
-    A file of the incarnation that wrote last is allowed: a repeated task leaves one, and the next claim removes it.
-
-    Args:
-        name: name of the table, for the message.
-        path: its directory.
-        uid: uid of the sink.
-        late_tasks: whether tasks of a dead driver could continue to write for a moment, as on a cluster.
-    """
+def leftovers(name: str, path: Path, uid: str) -> list[str]:
+    """Data files of dead incarnations in a local table."""
     table = DeltaTable(path)
     # What a commit has added is not left over, even if it was removed since: older versions consist of it.
     commits = [path / "_delta_log" / f"{version:020}.json" for version in range(table.version() + 1)]
-    lines = (json.loads(line) for commit in commits if commit.exists() for line in commit.read_text().splitlines())
-    referred = {unquote(line["add"]["path"]).rpartition("/")[2] for line in lines if "add" in line}
-    referred |= {unquote(uri).rpartition("/")[2] for uri in table.file_uris()}
+    log = [commit.read_text() for commit in commits if commit.exists()]
+    files = [file.name for file in path.rglob("*.parquet") if "_delta_log" not in file.parts]
+    return [f"{name}: {problem}" for problem in dead_files(table, uid, log, files)]
+
+
+def dead_files(table: DeltaTable, uid: str, log: Iterable[str], files: Iterable[str]) -> list[str]:
+    """Data files of dead incarnations that neither the table nor its log refers to.
+
+    A file of the incarnation that wrote last is allowed: a repeated task leaves one, and the next claim removes it.
+    """
+    lines = (json.loads(line) for commit in log for line in commit.splitlines())
+    paths = [*(line["add"]["path"] for line in lines if "add" in line), *table.file_uris()]
+    referred = {unquote(path).rpartition("/")[2] for path in paths}
     holder = table.transaction_version(f"fence:{uid}") or 0
     out = []
-    for file in path.rglob("*.parquet"):
-        owner = owner_of(file.name)
-        if file.name in referred or "_delta_log" in file.parts or owner is None:
-            continue
-        if owner[1] < holder and not late_tasks:
-            out.append(
-                f"{name}: {file.name} of dead incarnation {owner[1]} was left; the table is incarnation {holder}'s"
-            )
+    for file in files:
+        name = file.rpartition("/")[2]
+        owner = owner_of(name)
+        if owner is not None and name not in referred and owner[1] < holder:
+            out.append(f"{file} of dead incarnation {owner[1]} was left; the table is incarnation {holder}'s")
     return out
 
 

@@ -19,7 +19,6 @@ REACH = ("--json", "--token-file", "--ca", "--storage")
 
 
 def first_cells(section: str) -> list[list[str]]:
-    """The first column of each table of a section."""
     text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
     tables = re.findall(r"^\|[^\n]*\|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     return [[re.split(r"(?<!\\)\|", row)[1].strip(" `") for row in table.splitlines()] for table in tables]

@@ -23,24 +23,14 @@ SHIPPED: dict[str, type[Options]] = {
     if issubclass(one, (ChannelSource, TwoPhaseCommitSink)) and one.name() not in ("control_stamp", "end_of_input")
 }
 SHARED = set(SourceOptions.model_fields)
-PAGES = {"control": "control_source"}
-"""Pages that have not the name of their connector."""
+PAGES = {"control": "control_source"}  # pages that have not the name of their connector
 NEEDED: Mapping[str, Mapping[str, str]] = {
-    "files": {"path": "p"},
-    "delta_snapshot": {"path": "p"},
-    "control": {},
-    "datagen": {},
-    "exchange": {"path": "p"},
-    "hybrid": {"stages": "a", "a.format": "datagen"},
-    "kafka_range": {"bootstrap_servers": "b:1", "topics": "t"},
-    "postgres": {"table": "t"},
-    "delta_2pc": {"path": "p"},
-    "files_2pc": {"path": "p"},
-    "exchange_2pc": {"path": "p"},
-    "kafka_2pc": {"bootstrap_servers": "b:1"},
-    "http_2pc": {"url": "http://b/c", "outbox": "d"},
+    "files": {"path": "p"}, "delta_snapshot": {"path": "p"}, "control": {}, "datagen": {}, "exchange": {"path": "p"},
+    "hybrid": {"stages": "a", "a.format": "datagen"}, "kafka_range": {"bootstrap_servers": "b:1", "topics": "t"},
+    "postgres": {"table": "t"}, "delta_2pc": {"path": "p"}, "files_2pc": {"path": "p"}, "exchange_2pc": {"path": "p"},
+    "kafka_2pc": {"bootstrap_servers": "b:1"}, "http_2pc": {"url": "http://b/c", "outbox": "d"},
     "postgres_2pc": {"table": "t"},
-}
+}  # fmt: skip
 """Options without which a connector is refused, besides the uid."""
 WRITTEN_OTHERWISE = {"transactional_id", "headers", "starting", "ending"}
 """Their defaults are named by a pattern, are never shown, or are what nothing stands for."""

@@ -26,7 +26,6 @@ PAGE = pages.read("control")
 
 
 def table(text: str) -> list[list[str]]:
-    """The rows of the first table in a text."""
     rows = [line for line in text.partition("|---")[2].split("\n\n")[0].splitlines()[1:] if line.startswith("|")]
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in rows]
 

@@ -22,24 +22,9 @@ from tests.support.pages import Ran, Runner
 
 ROOT = Path(__file__).parents[2]
 ALONE = (
-    "index",
-    "end-of-input",
-    "linked-queries",
-    "savepoints",
-    "files",
-    "delta_snapshot",
-    "datagen",
-    "exchange",
-    "delta_2pc",
-    "files_2pc",
-    "exchange_2pc",
-    "control",
-    "control_source",
-    "metrics",
-    "observer",
-    "bad-rows",
-    "hourly",
-)
+    "index", "end-of-input", "linked-queries", "savepoints", "files", "delta_snapshot", "datagen", "exchange",
+    "delta_2pc", "files_2pc", "exchange_2pc", "control", "control_source", "metrics", "observer", "bad-rows", "hourly",
+)  # fmt: skip
 """Pages all of whose blocks run one after the other, from an empty folder."""
 GALLERY = tuple(sorted(path.stem for path in pages.GALLERY.glob("*.py") if path.stem not in pages.GALLERY_OF_SERVERS))
 README = pages.python_of((ROOT / "README.md").read_text(encoding="utf-8"))
@@ -48,7 +33,6 @@ AGAIN = "-- again --"
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """One process for all of them."""
     with Runner(tmp_path_factory.mktemp("examples")) as runner:
         yield runner
 
@@ -109,7 +93,6 @@ def test_the_readmes_example_runs_and_runs_again_to_nothing(runner: Runner, tmp_
 
 
 def rows(ran: Ran, path: str) -> list[dict[str, object]]:
-    """The rows of a Delta table that a program has left."""
     found: list[dict[str, object]] = DeltaTable(ran.folder / "out" / "gallery" / path).to_pyarrow_table().to_pylist()
     return found
 

@@ -19,7 +19,6 @@ ERRORS = pages.read("errors")
 
 
 def links(page: Path) -> set[Path]:
-    """The files that a page links to."""
     found = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     return {(page.parent / link).resolve() for link in found}
 

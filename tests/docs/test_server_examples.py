@@ -28,7 +28,6 @@ TOKEN = "not-for-tables"
 
 @pytest.fixture(scope="module")
 def shop(postgres: PostgresServer) -> Iterator[Database]:
-    """A database for all of them. One of their tables holds the beginning of each partition of a topic."""
     made = postgres.database()
     made.run("CREATE TABLE events (part int, off bigint, body text, PRIMARY KEY (part, off))")
     for partition, rows in enumerate((60, 30)):
@@ -63,16 +62,11 @@ def ran(
     registry: SchemaRegistry,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[..., Ran]]:
-    """Runs the code of an example; further environment variables may be given."""
     with Runner(tmp_path_factory.mktemp("examples")) as runner:
         yield partial(
-            runner.run,
-            KAFKA=kafka_of_process.bootstrap,
-            POSTGRES_DSN=shop.dsn,
-            RECEIVER_URL=receiver.url,
-            RECEIVER_TOKEN=TOKEN,
-            SCHEMA_REGISTRY=registry.url,
-        )
+            runner.run, KAFKA=kafka_of_process.bootstrap, POSTGRES_DSN=shop.dsn, RECEIVER_URL=receiver.url,
+            RECEIVER_TOKEN=TOKEN, SCHEMA_REGISTRY=registry.url,
+        )  # fmt: skip
 
 
 def made(kafka: Broker, topic: str, text: str, count: int) -> None:
@@ -97,7 +91,6 @@ def test_the_table_of_object_stores_has_every_option() -> None:
 
 @pytest.mark.slow(20, "starts four jobs in a store")
 def test_object_store_keeps_everything_in_the_store(ran: Callable[..., Ran], bucket: Bucket) -> None:
-    """A program of the gallery."""
     code = (pages.GALLERY / "object_store.py").read_text(encoding="utf-8")
     done = ran("object_store", code, **{**bucket.environment, "BUCKET": f"{bucket.uri}/gallery"}).well()
     assert "Monday 2 rows, Tuesday 2; the trial read 2" in done.said
@@ -150,7 +143,6 @@ def test_a_table_and_then_its_topic_as_printed(ran: Callable[..., Ran], kafka_of
 def test_kafka_to_postgres_keeps_the_newest(
     ran: Callable[..., Ran], kafka_of_process: Broker, postgres: PostgresServer
 ) -> None:
-    """A program of the gallery."""
     kafka, database = kafka_of_process, postgres.database()
     kafka.make("order-changes", 2)
     change = '{{"id": {}, "item": "tea", "price": {}.5, "version": {}}}'

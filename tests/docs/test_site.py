@@ -28,7 +28,6 @@ Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix,
 
 
 def pages_of(nav: Any) -> Iterator[str]:
-    """The pages of a part of the navigation."""
     if isinstance(nav, str):
         yield nav
     else:
@@ -94,13 +93,9 @@ def test_what_a_page_would_load_from_elsewhere_is_a_warning(
 def site(hooks: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)], cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 

@@ -49,13 +49,9 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
         def run(text: str) -> tuple[str, set[Path]]:
             before = set((tmp_path / "cluster").glob("work-*/app-*"))
             done = subprocess.run(
-                ["sh", "-c", command(text, tmp_path, cluster.master)],
-                capture_output=True,
-                text=True,
-                check=False,
-                env=env,
-                cwd=tmp_path,
-            )
+                ["sh", "-c", command(text, tmp_path, cluster.master)], capture_output=True, text=True, check=False,
+                env=env, cwd=tmp_path,
+            )  # fmt: skip
             assert done.returncode == 0, done.stderr[-3000:]
             return done.stdout, set((tmp_path / "cluster").glob("work-*/app-*")) - before
 

@@ -16,7 +16,6 @@ SAID = rf"job 'first' {READ}, [\d.]+ s, incarnation 1\n  count: {READ}\n"
 
 
 def outputs(found: Any, source: str) -> list[dict[str, Any]]:
-    """The outputs of the one cell that contains this."""
     (cell,) = [cell for cell in found.cells if cell.cell_type == "code" and source in cell.source]
     return [one for one in cell.outputs if one.get("name") != "stderr"]
 

@@ -19,13 +19,11 @@ from tests.support.scripts import scripts_undone
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "flights.py"
 pytestmark = pytest.mark.slow(0.5, "reads all flights of a year")
-
 FLIGHTS, WITHOUT_WEATHER = 336_776, 1_556
 
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[ModuleType]:
-    """The script, which reads each table of the package once."""
     with scripts_undone(), pytest.MonkeyPatch.context() as patch:
         found = sys.modules[load_function(SCRIPT, "job").__module__]
         for name in ("package_flights", "package_weather"):
@@ -133,13 +131,10 @@ def test_the_whole_year_and_then_nothing(
     assert said.count("equal to pandas, row by row") == 3 and "NOT equal" not in said
     outcome = example.Outcome.read(out)
     assert outcome.counts() == {
-        "flights in daily windows": FLIGHTS,
-        "flights in hourly windows": FLIGHTS,
-        "flights with weather or nulls": FLIGHTS,
-        "daily windows": 5_442,
-        "hourly windows": 60_142,
+        "flights in daily windows": FLIGHTS, "flights in hourly windows": FLIGHTS,
+        "flights with weather or nulls": FLIGHTS, "daily windows": 5_442, "hourly windows": 60_142,
         "flights that found weather": FLIGHTS - WITHOUT_WEATHER,
-    }
+    }  # fmt: skip
     assert list(outcome.daily.columns) == ["day", "carrier", "flights", "mean_dep_delay"]
     assert list(outcome.hourly.columns) == ["hour", "carrier", "flights", "mean_dep_delay"]
     assert (out / "delays.png").read_bytes().startswith(b"\x89PNG")

@@ -28,7 +28,6 @@ PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def parts() -> dict[str, dict[str, Any]]:
-    """The manifests, by kind."""
     return {part["kind"]: part for part in yaml.safe_load_all((FOLDER / "job.yaml").read_text(encoding="utf-8"))}
 
 
@@ -80,12 +79,9 @@ def test_the_command_of_the_manifest_runs_with_its_state_in_a_store(
     places = {"INPUT": str(tmp_path / "input"), "OUTPUT": f"{bucket.uri}/per_day", "STATE": f"{bucket.uri}/state"}
     done = subprocess.run(
         [sys.executable, "-m", "spark_ext", *command[1:]],
-        env={**cheap_jvm.environment(), **bucket.environment, **places, "SPARK_MASTER": "local[1]"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        env={**cheap_jvm.environment(), **bucket.environment, **places, "SPARK_MASTER": "local[1]"}, cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "FINISHED" in done.stdout and bucket.keys("per_day/_delta_log/") and bucket.keys("state/ledger/")
 

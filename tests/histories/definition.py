@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 FILES = 5
-ROWS = 40
-"""Rows per file."""
-
+ROWS = 40  # rows per file
 FORMATS = ("delta_2pc", "files_2pc")
-
 KINDS = ("copy", "copy", "total", "process")
 """What the first query does: copies rows, picks one of each key and window, or numbers them by transformWithState."""
 
@@ -22,26 +20,20 @@ class Definition:
     kind: str = "copy"
     aggregate: str = "max"
     keys: int = 2
-    window: int = 8
-    """s; a row's event time is its id, s."""
+    window: int = 8  # s; a row's event time is its id, s
     format: str = "delta_2pc"
     query: str = "copy"
     source: str = "in"
     sink: str = "out"
     folder: str = "a"
     target: str = "out"
-    rows: int = 20
-    """Most rows per epoch: bears no identity."""
-    more: bool = False
-    """Whether the job has its second query."""
-    more_first: bool = False
-    """Whether the second query is added before the first."""
-    removed: bool = False
-    """Whether the second query is abandoned on purpose."""
+    rows: int = 20  # most rows per epoch: bears no identity
+    more: bool = False  # whether the job has its second query
+    more_first: bool = False  # whether the second query is added before the first
+    removed: bool = False  # whether the second query is abandoned on purpose
     renamed_from: str | None = None
 
     def expected(self, ids: set[int]) -> set[int]:
-        """What the first query has written when it has finished, of the ids of its folder."""
         if self.kind != "total":
             return ids
         groups: dict[tuple[int, int], list[int]] = {}
@@ -52,13 +44,7 @@ class Definition:
 
 
 def windows_closed(left: set[int], right: set[int], last: bool) -> set[int]:
-    """What the hourly job has written of its windows of 8 s: the newest id of each that both sources have passed.
-
-    Args:
-        left: ids of one source. An event time is the id modulo 10,000, s; a watermark is 1 s behind.
-        right: of the other one.
-        last: whether open windows are emitted as well.
-    """
+    """What the hourly job has written of its windows of 8 s: the newest id of each that both sources have passed."""
     passed = min(max(number % 10_000 for number in ids) for ids in (left, right)) - 1
     newest = {number % 10_000 // 8: number for number in sorted(left | right)}
     return {number for window, number in newest.items() if last or 8 * (window + 1) <= passed}
@@ -66,51 +52,29 @@ def windows_closed(left: set[int], right: set[int], last: bool) -> set[int]:
 
 @dataclass(frozen=True)
 class Run:
-    """A start of the job, and what happens during it."""
-
     how: str
     """`end`: until it ends; `stop` or `kill`: after some epochs; `checkpoint`: a stop behind a checkpoint; `clean`:
     temporary files are deleted after some epochs; `takeover`: a second driver takes over after some epochs; `copies`:
     at the same time from a copy of the state."""
-    after: int = 0
-    """Epochs of this run after which it happens."""
+    after: int = 0  # epochs of this run after which it happens
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a user does while nothing runs."""
-
-    what: str
-    """The name of a change of the definition, or of the files."""
+    what: str  # the name of a change of the definition, or of the files
 
 
 Step = Run | Change
-
 RUNS = ("end", "stop", "stop", "kill", "kill", "kill", "checkpoint", "clean", "takeover", "copies")
 
 CHANGES = (
-    "rename",
-    "rename and say so",
-    "another folder",
-    "another source uid",
-    "another sink uid",
-    "another target",
-    "another limit",
-    "add a query",
-    "remove a query",
-    "another order",
-    "another file",
-    "back up the state",
-    "restore the state",
-    "restore the state",
-    "delete the checkpoint",
-    "move the state",
-    "take a savepoint",
+    "rename", "rename and say so", "another folder", "another source uid", "another sink uid", "another target",
+    "another limit", "add a query", "remove a query", "another order", "another file", "back up the state",
+    "restore the state", "restore the state", "delete the checkpoint", "move the state", "take a savepoint",
     "restore the savepoint",
-)
+)  # fmt: skip
 
 STATEFUL = ("another aggregate", "another key", "another window")
-
 READS = ("read the checkpoint", "read it from another table")
 
 PLOTS: tuple[tuple[str, ...], ...] = (
@@ -153,37 +117,21 @@ def history(seed: int) -> tuple[Definition, list[Step]]:
 
 
 def changed(now: Definition, what: str, number: int) -> Definition:
-    """The definition after a change of it; the same for a change of files.
-
-    Args:
-        now: the definition.
-        what: one of `CHANGES`.
-        number: makes new names unique within the history.
-    """
-    if what == "rename":
-        return replace(now, query=f"copy-{number}", renamed_from=None)
-    if what == "rename and say so":
-        return replace(now, query=f"copy-{number}", renamed_from=now.query)
-    if what == "another folder":
-        return replace(now, folder="b" if now.folder == "a" else "a")
-    if what == "another source uid":
-        return replace(now, source=f"in-{number}")
-    if what == "another sink uid":
-        return replace(now, sink=f"out-{number}")
-    if what == "another target":
-        return replace(now, target=f"out-{number}")
-    if what == "another limit":
-        return replace(now, rows=10 if now.rows == 20 else 20)
-    if what == "another aggregate":
-        return replace(now, aggregate="min" if now.aggregate == "max" else "max")
-    if what == "another key":
-        return replace(now, keys=5 - now.keys)
-    if what == "another window":
-        return replace(now, window=24 - now.window)
-    if what == "add a query":
-        return replace(now, more=True, removed=False)
-    if what.startswith("remove a query"):
-        return replace(now, more=False, removed=what.endswith("say so"))
-    if what == "another order":
-        return replace(now, more_first=not now.more_first)
-    return now
+    """The definition after one of `CHANGES`; the same for a change of files. `number` keeps new names unique."""
+    changes: dict[str, dict[str, Any]] = {
+        "rename": {"query": f"copy-{number}", "renamed_from": None},
+        "rename and say so": {"query": f"copy-{number}", "renamed_from": now.query},
+        "another folder": {"folder": "b" if now.folder == "a" else "a"},
+        "another source uid": {"source": f"in-{number}"},
+        "another sink uid": {"sink": f"out-{number}"},
+        "another target": {"target": f"out-{number}"},
+        "another limit": {"rows": 10 if now.rows == 20 else 20},
+        "another aggregate": {"aggregate": "min" if now.aggregate == "max" else "max"},
+        "another key": {"keys": 5 - now.keys},
+        "another window": {"window": 24 - now.window},
+        "add a query": {"more": True, "removed": False},
+        "remove a query": {"more": False, "removed": False},
+        "remove a query and say so": {"more": False, "removed": True},
+        "another order": {"more_first": not now.more_first},
+    }
+    return replace(now, **changes.get(what, {}))

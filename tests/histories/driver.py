@@ -16,18 +16,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
 from tests.histories.definition import Definition
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 class Numbered(StatefulProcessor):
@@ -52,7 +50,6 @@ class Numbered(StatefulProcessor):
 
 
 def computed(rows: DataFrame, now: Definition) -> DataFrame:
-    """What the first query does with its rows."""
     key = F.col("id") % now.keys
     if now.kind == "total":
         timed = rows.withColumn("ts", F.timestamp_seconds(F.col("id") + 86400))
@@ -66,7 +63,6 @@ def computed(rows: DataFrame, now: Definition) -> DataFrame:
 
 
 def follower(spark: Any, now: Definition, root: Path) -> sx.Job:
-    """A job of its own that copies the target."""
     rows = spark.readStream.format("delta_snapshot").options(
         uid="in", path=str(root / "output" / now.target), follow="true"
     )
@@ -96,11 +92,6 @@ def hourly(spark: Any, root: Path) -> sx.Job:
 
 
 def built(spark: Any, now: Definition, root: Path, state: Path, takeover: bool) -> sx.Job:
-    """The job of a definition.
-
-    Raises:
-        SparkExtError: a query was refused.
-    """
     job = sx.Job(spark, "history", state=state, takeover=takeover, restart_backoff=20, restart_attempts=5)
 
     def add(
@@ -116,11 +107,7 @@ def built(spark: Any, now: Definition, root: Path, state: Path, takeover: bool) 
             spark.readStream.format("files")
             .schema("id bigint, word string")
             .options(
-                uid=source,
-                path=str(root / "input" / folder),
-                format="csv",
-                max_rows_per_epoch=now.rows,
-                readers=1,
+                uid=source, path=str(root / "input" / folder), format="csv", max_rows_per_epoch=now.rows, readers=1
             )
         )
         frame = rows.load() if kind is None else computed(rows.load(), kind)
@@ -144,8 +131,6 @@ def built(spark: Any, now: Definition, root: Path, state: Path, takeover: bool) 
 
 
 class Drive:
-    """Takes the commands."""
-
     def __init__(self) -> None:
         conf = {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "512m", "spark.ui.enabled": "false"}
         self._spark = sx.session("histories", master="local[2]", conf=conf)
@@ -154,7 +139,6 @@ class Drive:
         self._taken: list[int] = []
 
     def run(self, given: dict[str, Any]) -> None:
-        """Run one job, and report how it ended."""
         self._stop.clear()
         self._taken.clear()
         root = Path(given["root"])
@@ -212,11 +196,9 @@ class Drive:
 
     @staticmethod
     def as_of(job: sx.Job, checkpoint: int, sink: str) -> list[int]:
-        """The ids in a target at a checkpoint."""
         return [row["id"] for row in job.as_of(checkpoint).read(sink).collect()]
 
     def checkpoint(self) -> None:
-        """Take a checkpoint, unless the job ends before, and stop."""
         job = self._job
         if job is None:
             return self.stop()
@@ -225,7 +207,6 @@ class Drive:
         job.stop()
 
     def stop(self) -> None:
-        """Stop the job that runs, now or as soon as it has started."""
         self._stop.set()
         job = self._job
         if job is not None:
@@ -233,7 +214,6 @@ class Drive:
 
     @staticmethod
     def say(**what: Any) -> None:
-        """One line to the parent."""
         os.write(SAY, (json.dumps(what) + "\n").encode())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,62 +14,33 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.sinks.files_2pc import committed_files
-from tests.histories.definition import (
-    ARRIVALS,
-    FILES,
-    HOURLY,
-    READS,
-    ROWS,
-    Change,
-    Definition,
-    Run,
-    Step,
-    changed,
-    windows_closed,
-)
+from tests.histories import definition as script
+from tests.histories.definition import Change, Definition, Run, Step, changed, windows_closed
 from tests.support import cheap_jvm
+from tests.support.processes import Tree
 from tests.support.waiting import until
 
 ACTIONS = {"take a savepoint": "savepoint", "restore the savepoint": "restore", "follow the target": "follow"}
-
-LIMIT = 180.0
-"""Time within which each run has to end, s."""
-
-FOLLOWED = "../followed"
-"""The target of the follower, beside the others."""
-
+LIMIT = 180.0  # time within which each run has to end, s
+FOLLOWED = "../followed"  # the target of the follower, beside the others
 FIRST_ID = {"a": 0, "b": 10_000, "c": 20_000}
 
 
 class Driver:
-    """One driver process, kept for any number of runs; it and all that descends from it die at the end of the `with`.
-
-    Args:
-        temporary: the folder for its temporary files.
-        log: file for its standard error.
-    """
+    """One driver process, kept for any number of runs; its whole tree dies at the end of the `with`."""
 
     def __init__(self, temporary: Path, log: Path) -> None:
         temporary.mkdir(parents=True, exist_ok=True)
         self.temporary = temporary
-        with log.open("ab") as err:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.histories.driver"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=err,
-                env={**os.environ, **cheap_jvm.forking(), "TMPDIR": str(temporary)},
-                start_new_session=True,
-                text=True,
-                bufsize=1,
-            )
+        command, env = [sys.executable, "-m", "tests.histories.driver"], cheap_jvm.forking()
+        env["TMPDIR"] = str(temporary)
+        self._tree = Tree(command, log, env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._said: list[dict[str, Any]] = []
         threading.Thread(target=self._listen, daemon=True).start()
         self._taken = 0
@@ -78,11 +48,10 @@ class Driver:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self._tree.poll() is None
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._tree.said():
             self._said.append(json.loads(line))
 
     def _next(self, what: str) -> dict[str, Any]:
@@ -93,48 +62,27 @@ class Driver:
         return self._said[self._taken - 1]
 
     def start(self, definition: Definition, root: Path, state: Path, do: str = "run", **how: Any) -> None:
-        """Begin a run, or something else that the driver does."""
         self._send(do=do, definition=asdict(definition), root=str(root), state=str(state), **how)
 
     def outcome(self) -> dict[str, Any]:
-        """How the run ended, once it has."""
         return self._next("the end of a run")
 
     @property
     def ended(self) -> bool:
-        """Whether the run has ended."""
         return len(self._said) > self._taken or not self.alive
 
     def stop(self, do: str = "stop") -> None:
-        """Ask for a stop, or for a checkpoint and a stop."""
         self._send(do=do)
 
     def clean(self) -> None:
-        """Delete the project's temporary files, as a cleaner of temporary folders would."""
         for found in self.temporary.glob("spark-ext-*"):
             shutil.rmtree(found, ignore_errors=True)
 
     def kill(self) -> None:
-        """SIGKILL to the driver; its JVM and workers die with it or after it, and are waited for."""
-        family = [self._process.pid]
-        for process in psutil.process_iter():
-            try:
-                if os.getsid(process.pid) == self._process.pid:
-                    family.append(process.pid)
-            except (ProcessLookupError, psutil.NoSuchProcess):
-                continue
-        self._process.kill()
-        self._process.wait()
-        for pid in family[1:]:
-            try:
-                psutil.Process(pid).kill()
-            except psutil.NoSuchProcess:
-                continue
+        self._tree.kill_all()
 
     def _send(self, **what: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
+        self._tree.tell(json.dumps(what))
 
 
 class Garage:
@@ -147,7 +95,6 @@ class Garage:
 
     @contextmanager
     def driver(self) -> Iterator[Driver]:
-        """A driver; it goes back if it is still alive and idle."""
         driver = self._idle.pop() if self._idle else self._new()
         try:
             yield driver
@@ -162,15 +109,12 @@ class Garage:
         return Driver(self._root / f"tmp-{self._made}", self._root / f"driver-{self._made}.log")
 
     def close(self) -> None:
-        """Kill all that are left."""
         for driver in self._idle:
             driver.kill()
 
 
 @dataclass
 class World:
-    """The files of one history, and what is known of them."""
-
     root: Path
     definition: Definition
     garage: Garage
@@ -179,31 +123,25 @@ class World:
     refused: int = 0
     number: int = 0
     moves: int = 0
-    lost: str = ""
-    """Why the history ended early: the newest state was lost, and the start was refused for it."""
+    lost: str = ""  # why the history ended early: the newest state was lost, and the start was refused for it
 
     def __post_init__(self) -> None:
         for folder, first in FIRST_ID.items():
             place = self.root / "input" / folder
             place.mkdir(parents=True)
-            for index in range(FILES):
-                self._write(place / f"part-{index}.csv", first + index * ROWS)
-        self.good = self.definition
-        """The definition of the last start that was not refused."""
+            for index in range(script.FILES):
+                self._write(place / f"part-{index}.csv", first + index * script.ROWS)
+        self.good = self.definition  # the definition of the last start that was not refused
         self.finished: dict[str, Counter[int]] = {}
         """What the target of a finished query held when it finished, per target."""
-        self.names: set[str] = set()
-        """Uids with which the first query has been started."""
-        self.writers: dict[str, int] = {}
-        """How many queries have written into a target, one after the other."""
+        self.names: set[str] = set()  # uids with which the first query has been started
+        self.writers: dict[str, int] = {}  # how many queries have written into a target, one after the other
         self.copied = False
         """Whether a copy of the state was ever started: the state that is left may not be the newest."""
         self.untried = False
         """Whether it is unknown if the definition and state of the last start would have been refused."""
-        self.saved: dict[str, Counter[int]] = {}
-        """What the targets held when the savepoint was taken."""
-        self.saved_more = False
-        """Whether the job had its second query then."""
+        self.saved: dict[str, Counter[int]] = {}  # what the targets held when the savepoint was taken
+        self.saved_more = False  # whether the job had its second query then
         self.checkpoint: dict[str, Any] = {}
         """The newest checkpoint: its number, the uid of the sink, its target, and what this held then."""
         self.before_restore: Path | None = None
@@ -211,7 +149,7 @@ class World:
 
     @staticmethod
     def _write(path: Path, first: int) -> None:
-        path.write_text("".join(f"{first + n},w{n}\n" for n in range(ROWS)))
+        path.write_text("".join(f"{first + n},w{n}\n" for n in range(script.ROWS)))
 
     @property
     def state(self) -> Path:
@@ -220,7 +158,6 @@ class World:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def content(self, target: str) -> Counter[int]:
-        """The ids in a target, with how often each is there."""
         path = self.root / "output" / target
         if not path.exists():
             return Counter()
@@ -237,12 +174,10 @@ class World:
         return Counter(ds.dataset([str(file) for file in files]).to_table(columns=["id"])["id"].to_pylist())
 
     def there(self, folder: str) -> set[int]:
-        """The ids in an input folder."""
         files = (self.root / "input" / folder).glob("*.csv")
         return {int(line.split(",")[0]) for file in files for line in file.read_text().splitlines()}
 
     def epochs(self, state: Path | None = None) -> int:
-        """Epochs that Spark has committed in a state, over all queries."""
         return sum(
             max((int(item.name) for item in folder.iterdir() if item.name.isdigit()), default=-1) + 1
             for folder in (state or self.state).glob("queries/*/checkpoint/commits")
@@ -288,11 +223,10 @@ class World:
     # -- what happens -------------------------------------------------------------------------------------------------
 
     def play(self, step: Step) -> None:
-        """One step."""
         self.number += 1
         if isinstance(step, Change):
             self.log.append(step.what)
-            kinds = ((ACTIONS, self.act), (READS, self.read), (HOURLY, self.hourly))
+            kinds = ((ACTIONS, self.act), (script.READS, self.read), (script.HOURLY, self.hourly))
             next((play for names, play in kinds if step.what in names), self.change)(step.what)
             return
         self.log.append(f"{step.how} after {step.after}" if step.how != "end" else "run")
@@ -315,7 +249,6 @@ class World:
         self.undo(outcome)
 
     def run(self, step: Run) -> dict[str, Any]:
-        """One start."""
         before = self.epochs()
         with self.garage.driver() as driver:
             driver.start(self.definition, self.root, self.state)
@@ -361,7 +294,6 @@ class World:
         return mine
 
     def act(self, what: str) -> None:
-        """What a user does with the job while it does not run: a savepoint, a restore in place, a follower's run."""
         do, now, place = ACTIONS[what], self.definition, self.root / "savepoint"
         as_it_is = self.before_restore is None and self.checkpoint_aside is None
         ready = {"savepoint": self.state.exists(), "restore": place.exists(), "follow": now.format == "delta_2pc"}
@@ -384,7 +316,6 @@ class World:
                     self.problems.append(f"{target}: not what it held at the savepoint, {lost} rows are missing")
 
     def done(self, what: str, do: str, *, refusable: bool = True, **how: Any) -> dict[str, Any]:
-        """The outcome of something else than a run."""
         with self.garage.driver() as driver:
             driver.start(self.definition, self.root, self.state, do, **how)
             outcome = driver.outcome()
@@ -428,14 +359,13 @@ class World:
                 self.problems.append(f"{what}: {target}: {missing.total()} rows missing, {more.total()} too many")
 
     def change(self, what: str) -> None:
-        """What a user does between runs."""
         self.definition = changed(self.definition, what, self.number)
         state, backup = self.state, self.root / "backup"
-        if what == "another file" or what in ARRIVALS:
-            folder = ARRIVALS.get(what, self.definition.folder)
+        if what == "another file" or what in script.ARRIVALS:
+            folder = script.ARRIVALS.get(what, self.definition.folder)
             place = self.root / "input" / folder
             count = len(list(place.glob("*.csv")))
-            self._write(place / f"part-{count}.csv", FIRST_ID[folder] + count * ROWS)
+            self._write(place / f"part-{count}.csv", FIRST_ID[folder] + count * script.ROWS)
         elif what == "back up the state" and state.exists():
             shutil.rmtree(backup, ignore_errors=True)
             shutil.copytree(state, backup)

@@ -8,21 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.histories.definition import (
-    ARRIVALS,
-    CHANGES,
-    HOURLY,
-    PLOTS,
-    RUNS,
-    STATEFUL,
-    Change,
-    Definition,
-    Run,
-    Step,
-    changed,
-    history,
-    windows_closed,
-)
+from tests.histories import definition
+from tests.histories.definition import Change, Definition, Run, Step, changed, history, windows_closed
 from tests.histories.play import ACTIONS, Garage, World
 
 FINISHED = {"outcome": "FINISHED", "finished_before": {}}
@@ -31,23 +18,28 @@ FINISHED = {"outcome": "FINISHED", "finished_before": {}}
 def test_histories_are_as_random_as_their_seed() -> None:
     assert history(3) == history(3)
     steps = [step for seed in range(200) for step in history(seed)[1]]
-    moves = {*CHANGES, *STATEFUL, *ARRIVALS, *HOURLY, *(what for plot in PLOTS for what in plot)}
+    moves = {
+        *definition.CHANGES,
+        *definition.STATEFUL,
+        *definition.ARRIVALS,
+        *definition.HOURLY,
+        *(what for plot in definition.PLOTS for what in plot),
+    }
     assert {step.what for step in steps if isinstance(step, Change)} == moves
-    assert {step.how for step in steps if isinstance(step, Run)} == set(RUNS)
+    assert {step.how for step in steps if isinstance(step, Run)} == set(definition.RUNS)
     assert all(history(seed)[1][-1] == Run("end") for seed in range(200))
 
 
 def test_each_change_of_the_definition_is_one() -> None:
-    files = {what for what in (*CHANGES, *STATEFUL) if changed(Definition(more=True), what, 7) == Definition(more=True)}
+    files = {
+        what
+        for what in (*definition.CHANGES, *definition.STATEFUL)
+        if changed(Definition(more=True), what, 7) == Definition(more=True)
+    }
     assert files == {
-        "add a query",
-        "another file",
-        "back up the state",
-        "restore the state",
-        "delete the checkpoint",
-        "move the state",
-        *ACTIONS,
-    } - {"follow the target"}
+        "add a query", "another file", "back up the state", "restore the state", "delete the checkpoint",
+        "move the state", *ACTIONS,
+    } - {"follow the target"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -93,7 +85,7 @@ def test_the_judge_knows_which_windows_both_sources_have_passed() -> None:
 @pytest.mark.slow(30, "eleven starts of jobs in real drivers, one of which is killed")
 def test_two_histories(tmp_path: Path) -> None:
     """A random one, and one with a run of the hourly job of each kind, and with a checkpoint."""
-    steps: list[Step] = [Change(what) for what in ("hourly run", "a left file", *HOURLY[1:])]
+    steps: list[Step] = [Change(what) for what in ("hourly run", "a left file", *definition.HOURLY[1:])]
     steps += [Run("checkpoint", 1), Change("read it from another table"), Change("another key"), Run("stop", 1)]
     played = [history(42), (Definition("total"), [*steps, Run("end")])]
     garage = Garage(tmp_path)

@@ -330,7 +330,7 @@ def test_everything_is_reached_and_done_with_the_keyboard(page: Any, server: Con
 
 
 def test_a_table_of_many_rows_has_only_those_that_can_be_seen(page: Any, tmp_path: Path) -> None:
-    from benchmarks._page_state import made
+    from benchmarks.page import made
 
     with ControlServer(made(tmp_path / "state", queries=500, epochs=2_000)) as server:
         enter(page, server)

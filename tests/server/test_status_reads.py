@@ -13,7 +13,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from benchmarks._page_state import made
+from benchmarks.page import made
 from spark_ext.delta.tail import Tail
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow

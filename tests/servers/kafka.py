@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import psutil
@@ -41,15 +40,9 @@ from tests.servers.watchdog import Watched
 from tests.support.waiting import until
 
 T = TypeVar("T")
-
 PACKAGES: Final = "org.apache.kafka:kafka_2.13:4.3.1,org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
-
-USER, PASSWORD = "tester", "s3cret-Passw0rd"
-"""Who may come in by `Broker.login`, the listener that asks."""
-
-_DECIDED_S: Final = 10.0
-"""How long `crash` waits for transactions that are decided."""
-
+USER, PASSWORD = "tester", "s3cret-Passw0rd"  # who may come in by `Broker.login`, the listener that asks
+_DECIDED_S: Final = 10.0  # how long `crash` waits for transactions that are decided
 _CLUSTER: Final = "5L6g3nShT-eMCtK--X86sw"
 
 _SETTINGS: Final = """
@@ -109,6 +102,7 @@ class Broker:
     """A broker with an empty folder of its own. Use it in a `with`: at its end nothing of it is left."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._watched = Watched(folder)
         self._numbers = itertools.count()
@@ -138,9 +132,7 @@ class Broker:
         self.send_in_transaction(self.topic("first"), ["-"])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end()
         self._watched.close()
 
@@ -158,12 +150,10 @@ class Broker:
 
     @property
     def data(self) -> Path:
-        """Its `log.dirs`."""
         return self._folder / "data"
 
     @property
     def pid(self) -> int:
-        """The process id of its JVM."""
         assert self._server is not None
         return self._server.pid
 
@@ -171,15 +161,7 @@ class Broker:
         """Start it, and wait until it answers. A running one is left alone."""
         if self._server is not None and self._server.poll() is None:
             return
-        with (self._folder / "server.log").open("ab") as log:
-            self._server = subprocess.Popen(
-                [*self._java, "kafka.Kafka", str(self._settings)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._watched.add(self._server.pid)
+        self._server = self._watched.start([*self._java, "kafka.Kafka", str(self._settings)])
         until(self._answers, f"an answer from the broker at {self.bootstrap}")
 
     def crash(self) -> None:
@@ -201,8 +183,9 @@ class Broker:
             time.sleep(0.005)  # awaited is what only a broker that stands still tells
         self._end()
 
+    kill = crash  # as of other servers
+
     def transactions(self) -> dict[str, int]:
-        """The state of each transactional id, as its disk has it."""
         return states(self.data)
 
     def _end(self) -> None:
@@ -217,7 +200,6 @@ class Broker:
             return True
 
     def restart(self) -> None:
-        """`kill -9`, and start it again."""
         self.crash()
         self.start()
 
@@ -226,7 +208,6 @@ class Broker:
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen one continue."""
         assert self._server is not None
         self._server.send_signal(signal.SIGCONT)
 
@@ -261,11 +242,6 @@ class Broker:
         return unique
 
     def make(self, name: str, partitions: int = 1, **config: Any) -> None:
-        """A new topic of exactly this name.
-
-        Raises:
-            AssertionError: there is one already, with another number of partitions.
-        """
         wanted = {key.replace("_", "."): str(value) for key, value in config.items()}
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=wanted)
         until(lambda: self._made(new), f"the broker to take the topic {name}")
@@ -301,8 +277,6 @@ class Broker:
         return True
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions."""
-
         def request(client: AdminClient) -> None:
             if self.partitions(topic) != partitions:  # as it is after a request whose answer was lost
                 client.create_partitions([NewPartitions(topic, partitions)])[topic].result(ANSWER_S)
@@ -311,8 +285,6 @@ class Broker:
         until(lambda: self.partitions(topic) == partitions, f"{partitions} partitions of {topic}")
 
     def delete(self, topic: str) -> None:
-        """Delete a topic."""
-
         def request(client: AdminClient) -> None:
             if self.partitions(topic):  # not after a request whose answer was lost
                 client.delete_topics([topic])[topic].result(ANSWER_S)

@@ -8,29 +8,22 @@ from pathlib import Path
 from typing import Final
 
 ONGOING: Final = 1
-DECIDED: Final = frozenset({2, 3})
-"""To be committed or aborted, and the end is not in all partitions yet."""
+DECIDED: Final = frozenset({2, 3})  # to be committed or aborted, and the end is not in all partitions yet
 COMMITTED: Final = 4
 ABORTED: Final = 5
-
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
-_UNCOUNTED: Final = 12
-"""Bytes before those that a batch's length counts."""
+_UNCOUNTED: Final = 12  # bytes before those that a batch's length counts
 _STATE: Final = struct.Struct(">hqhib")
 """Version, producer id, its epoch, time-out, state: what a value of `__transaction_state` begins with."""
 
 
 def states(data: Path) -> dict[str, int]:
-    """The last state of each transactional id.
-
-    Args:
-        data: the broker's `log.dirs`.
-    """
+    """The last state of each transactional id in a broker's `log.dirs`."""
     found: dict[str, int] = {}
     for log in sorted(data.glob("__transaction_state-*/*.log")):
         for key, value in _records(log.read_bytes()):
             if value is not None:
-                found[_id(key)] = _STATE.unpack_from(value)[-1]
+                found[key[4:].decode()] = _STATE.unpack_from(value)[-1]
     return found
 
 
@@ -40,11 +33,6 @@ def settled(data: Path) -> bool:
     Kafka answers a commit when it is decided, which is before that.
     """
     return DECIDED.isdisjoint(states(data).values())
-
-
-def _id(key: bytes) -> str:
-    """Behind a version and a length."""
-    return key[4:].decode()
 
 
 def _records(raw: bytes) -> Iterator[tuple[bytes, bytes | None]]:
@@ -73,7 +61,6 @@ def _bytes(raw: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """A number in zigzag form, and what comes behind it."""
     found = shift = 0
     while True:
         byte = raw[at]

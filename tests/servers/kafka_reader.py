@@ -11,9 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from tests.servers.kafka_log import settled
 from tests.support.waiting import until
 
-ANSWER_S: Final = 10.0
-"""How long a request waits for its answer, before another client makes it."""
-
+ANSWER_S: Final = 10.0  # how long a request waits for its answer, before another client makes it
 QUICK: Final[dict[str, str | int | float]] = {"reconnect.backoff.ms": 20}
 """Of clients that live for a request or two: half of it passes before their second connection."""
 
@@ -22,14 +20,7 @@ NO_ANSWER: Final = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "
 
 
 def messages(bootstrap: str, data: Path, topic: str, isolation: str = "read_committed") -> list[Message]:
-    """All messages of a topic as a reader sees them, partition by partition; with all transactions decided by now.
-
-    Args:
-        bootstrap: the broker's address.
-        data: its `log.dirs`.
-        topic: the topic to read.
-        isolation: as Kafka's `isolation.level`.
-    """
+    """All messages of a topic as a reader sees them, partition by partition; with all transactions decided by now."""
     until(lambda: settled(data), "the ends of transactions to be written to their partitions")
     (found,) = until(lambda: _read(bootstrap, topic, isolation), f"the ends of all partitions of {topic}")
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
@@ -39,16 +30,11 @@ def _read(bootstrap: str, topic: str, isolation: str) -> tuple[list[Message]] | 
     """None: a partition's end was not reached in time. The next attempt has another client: see `Broker.admin`."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
-            "group.id": "test-reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-            "fetch.wait.max.ms": 10,
-            "log_level": 0,
+            "bootstrap.servers": bootstrap, "group.id": "test-reader", "enable.auto.commit": False,
+            "enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10, "log_level": 0,
             **QUICK,
         }
-    )
+    )  # fmt: skip
     found: list[Message] = []
     with consumer:
         try:

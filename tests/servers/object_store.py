@@ -29,9 +29,7 @@ from tests.servers.watchdog import Watched
 from tests.support.waiting import until
 
 KEY, SECRET, REGION = "test-key-id", "s3cret-Of-A-Bucket", "us-east-1"
-
-GATEWAY: Final = "VERSITYGW"
-"""The variable of the environment that names the other server's program."""
+GATEWAY: Final = "VERSITYGW"  # the variable of the environment that names the other server's program
 
 
 @dataclass(frozen=True)
@@ -43,41 +41,29 @@ class Bucket:
 
     @property
     def uri(self) -> str:
-        """Its root."""
         return f"s3://{self.name}"
 
     @property
     def options(self) -> dict[str, str]:
-        """Storage options, as delta-rs names them."""
         return {
-            "aws_access_key_id": KEY,
-            "aws_secret_access_key": SECRET,
-            "aws_endpoint_url": self.endpoint,
-            "aws_region": REGION,
-            "aws_allow_http": "true",
-        }
+            "aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "aws_endpoint_url": self.endpoint,
+            "aws_region": REGION, "aws_allow_http": "true",
+        }  # fmt: skip
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as variables of the environment."""
         return {name.upper(): value for name, value in self.options.items()}
 
     def use(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let this process and its children find the bucket by the environment, until the end of the test."""
         for name, value in self.environment.items():
             monkeypatch.setenv(name, value)
 
     @cached_property
     def client(self) -> Any:
-        """A client of the store."""
         import boto3
 
         return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=KEY,
-            aws_secret_access_key=SECRET,
-            region_name=REGION,
+            "s3", endpoint_url=self.endpoint, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name=REGION
         )
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -87,11 +73,9 @@ class Bucket:
         return [key for key in found if not key.endswith("/")]
 
     def get(self, key: str) -> bytes:
-        """An object's content."""
         return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
 
     def put(self, key: str, content: bytes) -> None:
-        """Write an object."""
         self.client.put_object(Bucket=self.name, Key=key, Body=content)
 
     def uploads(self) -> list[str]:
@@ -112,7 +96,6 @@ class ObjectStore:
 
     @property
     def endpoint(self) -> str:
-        """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def _command(self) -> tuple[list[str], Mapping[str, str]]:
@@ -127,19 +110,8 @@ class ObjectStore:
         return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)], {}
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         command, given = self._command()
-        with (self.folder / "server.log").open("ab") as out:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env={**os.environ, **given},
-                cwd=self.folder,
-                start_new_session=True,
-            )
-        self._watched.add(self._process.pid)
+        self._process = self._watched.start(command, env={**os.environ, **given}, cwd=self.folder)
         until(self._answers, "the object store answers")
 
     def _answers(self) -> bool:
@@ -153,23 +125,17 @@ class ObjectStore:
         return True
 
     def kill(self) -> None:
-        """`kill -9` it."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def bucket(self, endpoint: str | None = None) -> Bucket:
-        """A new bucket.
-
-        Args:
-            endpoint: where its users reach it; None: the server itself.
-        """
+        """A new bucket, whose users reach it at `endpoint`, by default the server itself."""
         name = f"bucket-{os.getpid()}-{next(self._numbers)}"
         Bucket(self.endpoint, name).client.create_bucket(Bucket=name)
         return Bucket(endpoint or self.endpoint, name)
 
     def close(self) -> None:
-        """End it, and forget all objects."""
         if self._process is not None:
             self.kill()
         self._watched.close()
@@ -177,7 +143,6 @@ class ObjectStore:
 
 @contextmanager
 def running() -> Iterator[ObjectStore]:
-    """A server in the block."""
     store = ObjectStore()
     try:
         store.start()
@@ -188,12 +153,10 @@ def running() -> Iterator[ObjectStore]:
 
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[ObjectStore]:
-    """The server of a test process."""
     with running() as store:
         yield store
 
 
 @pytest.fixture
 def bucket(object_store: ObjectStore) -> Bucket:
-    """A new bucket of the test process's server."""
     return object_store.bucket()

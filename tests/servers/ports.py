@@ -14,7 +14,6 @@ _ANY: Final = random.SystemRandom()  # as test processes that start at once must
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports of loopback that nobody listens on."""
     sockets: list[socket.socket] = []
     try:
         while len(sockets) < count:

@@ -36,13 +36,9 @@ ADMIN, USER, PASSWORD = "postgres", "tester", "s3cret-Passw0rd"
 
 
 GERMAN: Final = {
-    "TimeZone": "Europe/Berlin",
-    "DateStyle": "SQL, DMY",
-    "IntervalStyle": "sql_standard",
-    "extra_float_digits": "0",
-    "bytea_output": "escape",
-    "lc_monetary": "de_DE.utf8",
-}
+    "TimeZone": "Europe/Berlin", "DateStyle": "SQL, DMY", "IntervalStyle": "sql_standard", "extra_float_digits": "0",
+    "bytea_output": "escape", "lc_monetary": "de_DE.utf8",
+}  # fmt: skip
 """Settings of a German database: each changes how values are shown, or how texts are read."""
 
 
@@ -96,22 +92,15 @@ class Database:
 
     @property
     def options(self) -> dict[str, str]:
-        """Connector options."""
         return {
-            "host": "127.0.0.1",
-            "port": str(self.server.port),
-            "dbname": self.name,
-            "user": USER,
-            "password": PASSWORD,
-        }
+            "host": "127.0.0.1", "port": str(self.server.port), "dbname": self.name, "user": USER, "password": PASSWORD,
+        }  # fmt: skip
 
     @property
     def dsn(self) -> str:
-        """As one address."""
         return f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{self.server.port}/{self.name}"
 
     def environment(self) -> dict[str, str]:
-        """As libpq's environment variables."""
         names = {"host": "PGHOST", "port": "PGPORT", "dbname": "PGDATABASE", "user": "PGUSER", "password": "PGPASSWORD"}
         return {names[name]: value for name, value in self.options.items()}
 
@@ -120,18 +109,15 @@ class Database:
         return psycopg.connect(self.dsn, autocommit=True, **options)
 
     def run(self, *statements: str) -> None:
-        """Run statements, each on its own."""
         with self.connect() as connection:
             for statement in statements:
                 connection.execute(statement)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
         with self.connect() as connection:
             return connection.execute(query).fetchall()
 
     def column(self, query: str) -> list[Any]:
-        """The first column of a query."""
         return [row[0] for row in self.rows(query)]
 
     def table(self, name: str) -> list[dict[str, Any]]:
@@ -146,8 +132,7 @@ class Database:
 class PostgresServer:
     """A server of its own folder and port. `start` before use, `close` after."""
 
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Added to its configuration file."""
+    settings: Mapping[str, str] = field(default_factory=dict)  # added to its configuration file
 
     def __post_init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="spark-ext-pg-"))
@@ -162,16 +147,13 @@ class PostgresServer:
 
     @property
     def data(self) -> Path:
-        """The server's own folder."""
         return self.folder / "data"
 
     @property
     def log(self) -> str:
-        """What it has said."""
         return (self.folder / "server.log").read_text(errors="replace")
 
     def create(self) -> PostgresServer:
-        """Make the cluster, start it, and create the plain role."""
         self._bin = self._readable(binaries())
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
@@ -215,18 +197,9 @@ class PostgresServer:
         for _ in range(5):
             self.port = self.port or free_ports(1)[0]
             self._configure()
-            with (self.folder / "server.log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    [self._bin / "postgres", "-D", self.data],
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    env={**os.environ, "LOCPATH": str(self.folder / "locales")},
-                    **self._as,
-                )
-            self._watched.add(self._process.pid)
+            command: list[str | Path] = [self._bin / "postgres", "-D", self.data]
+            env = {**os.environ, "LOCPATH": str(self.folder / "locales")}
+            self._process = self._watched.start(command, cwd="/", env=env, **self._as)
             if until(self._settled, "the server takes connections or has ended") == "ready":
                 return
             if first:
@@ -271,7 +244,6 @@ class PostgresServer:
         )
 
     def stop(self) -> None:
-        """Stop it in order; connections are cut."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
@@ -291,20 +263,15 @@ class PostgresServer:
         assert not left, left
 
     def restart(self) -> None:
-        """Stop and start."""
         self.stop()
         self.start()
 
     def database(self, encoding: str = "UTF8") -> Database:
-        """A new database, whose texts are in this encoding."""
         name = f"test_{next(self._numbers)}"
         given = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {} ENCODING {} {}").format(
-            sql.Identifier(name),
-            sql.Identifier(USER),
-            sql.Identifier("template1" if encoding == "UTF8" else "template0"),
-            sql.Literal(encoding),
-            _COPIED,
-        )
+            sql.Identifier(name), sql.Identifier(USER),
+            sql.Identifier("template1" if encoding == "UTF8" else "template0"), sql.Literal(encoding), _COPIED,
+        )  # fmt: skip
         with self.admin() as connection:
             connection.execute(given)
         return Database(self, name)
@@ -333,7 +300,6 @@ class PostgresServer:
         return Database(self, name)
 
     def drop(self, database: Database) -> None:
-        """Drop a database with all that is in it."""
         with self.admin(database.name) as connection:
             self._roll_back(connection)
         with self.admin() as connection:
@@ -402,25 +368,29 @@ class PostgresServer:
                     admin.execute(f"DROP TABLESPACE {name}")
 
     def close(self) -> None:
-        """End it and remove its data."""
         self._watched.close()
         if self._process is not None:
             self._process.wait(300)
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """The test process's server; a test that stops it starts it again."""
-    server = PostgresServer()
+@contextmanager
+def running(settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
+    server = PostgresServer(settings or {})
     try:
         yield server.create()
     finally:
         server.close()
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The test process's server; a test that stops it starts it again."""
+    with running() as server:
+        yield server
+
+
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[Database]:
-    """A fresh database on it."""
     made = postgres.spare()
     yield made
     postgres.take_back(made)
@@ -428,7 +398,6 @@ def database(postgres: PostgresServer) -> Iterator[Database]:
 
 @pytest.fixture
 def german_database(postgres: PostgresServer) -> Iterator[Database]:
-    """A fresh database on it, with other settings and another order of texts."""
     made = postgres.german()
     yield made
     postgres.drop(made)

@@ -14,22 +14,23 @@ answering.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import json
-import os
 import sqlite3
 import sys
 import threading
 import time
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-REFUSED = "refused"
-"""A request with a row of this name is refused for good, without effect."""
+from tests.servers.handler import Handler, Server, end_with_parent
+from tests.servers.ports import free_ports
+from tests.support.processes import Tree
+from tests.support.waiting import until
+
+REFUSED = "refused"  # a request with a row of this name is refused for good, without effect
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS keys (
@@ -43,12 +44,7 @@ CREATE TABLE IF NOT EXISTS requests (
 """
 
 
-# -- the server's side ------------------------------------------------------------------------------------------------
-
-
 class Store:
-    """What it has taken, on disk."""
-
     def __init__(self, path: str, memory: str) -> None:
         self._lock = threading.Lock()
         self._memory = memory
@@ -57,7 +53,6 @@ class Store:
         self._database.executescript(TABLES)
 
     def take(self, headers: Any, path: str, body: bytes) -> tuple[int, str]:
-        """A request's whole effect, in one transaction; the answer."""
         stream = "/".join(headers.get(f"Spark-Ext-{part}", "") for part in ("Job", "Sink", "Lineage", "Query"))
         key, incarnation = headers["Idempotency-Key"], int(headers["Spark-Ext-Incarnation"])
         epoch, chunk = int(headers["Spark-Ext-Epoch"]), int(headers["Spark-Ext-Chunk"])
@@ -92,7 +87,6 @@ class Store:
                 run("COMMIT")
 
     def note(self, status: int, headers: Any, size: int) -> None:
-        """What was asked, for the tests to look at."""
         with self._lock:
             self._database.execute(
                 "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -108,37 +102,33 @@ class Store:
             )
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    # Answers are small and in two parts: with Nagle's algorithm each would wait for the other side's acknowledgement.
-    disable_nagle_algorithm = True
+class ReceiverHandler(Handler):
     store: Store
     todo: list[dict[str, Any]] = []
 
     def do_PUT(self) -> None:
-        """`/behaviour` is the tests'; everything else is a request."""
         if self.path != "/behaviour":
             self.do_POST()
             return
-        self.todo[:] = json.loads(self._body())
-        self._answer(200, "so be it")
+        self.todo[:] = json.loads(self.body())
+        self.answer(200, b"so be it")
 
     def do_POST(self) -> None:
-        body = self._body()
+        body = self.body()
         if self.headers["Content-Encoding"] == "gzip":
             body = gzip.decompress(body)
         do = self._next()
         time.sleep(do.get("delay", 0))
         if "status" in do:
             self.store.note(do["status"], self.headers, len(body))
-            self._answer(do["status"], do.get("text", ""), do.get("headers", {}))
+            self.answer(do["status"], do.get("text", "").encode(), do.get("headers"))
             return
         status, text = self.store.take(self.headers, self.path, body)
         self.store.note(status, self.headers, len(body))
         if do.get("cut"):
             self.close_connection = True
             return
-        self._answer(status, text)
+        self.answer(status, text.encode())
 
     do_PATCH = do_POST
 
@@ -147,63 +137,25 @@ class Handler(BaseHTTPRequestHandler):
             return {}
         return self.todo[0] if self.todo[0].get("always") else self.todo.pop(0)
 
-    def _body(self) -> bytes:
-        return self.rfile.read(int(self.headers["Content-Length"] or 0))
-
-    def _answer(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
-        body = text.encode()
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-    # Many connections at once, as a thousand channels would make them.
-    request_queue_size = 128
-
 
 def serve(folder: Path, port: int, memory: str) -> None:
-    parent = os.getppid()
-    Handler.store = Store(str(folder / "receiver.sqlite"), memory)
-    server = Server(("127.0.0.1", port), Handler)
+    ReceiverHandler.store = Store(str(folder / "receiver.sqlite"), memory)
+    server = Server(("127.0.0.1", port), ReceiverHandler)
     draft = folder / ".port"
     draft.write_text(str(server.server_port))
     draft.rename(folder / "port")
-
-    def end_with_parent() -> None:
-        """Nothing is left behind by a test process that was killed."""
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    end_with_parent()
     server.serve_forever()
-
-
-# -- the tests' side --------------------------------------------------------------------------------------------------
 
 
 class Receiver:
     """A receiver in a process of its own; at the end of the `with` it is gone, its folder stays.
 
-    Args:
-        folder: for what it has taken; a receiver that is started there again continues with it.
-        memory: `all` keys, or those of each sink's `newest` epoch.
+    It remembers `all` keys, or those of each sink's `newest` epoch.
     """
 
     def __init__(self, folder: Path, memory: str = "all") -> None:
-        from tests.support.processes import Tree
-
         self.folder, self._memory = folder, memory
-        self._tree_type = Tree
         self._tree: Tree | None = None
         self.port = 0
 
@@ -220,31 +172,17 @@ class Receiver:
         return f"http://127.0.0.1:{self.port}/rows"
 
     def start(self) -> None:
-        """Start it; again after a kill, on the same port."""
-        from tests.servers.ports import free_ports
-        from tests.support.waiting import until
-
         self.port = self.port or free_ports(1)[0]
         self.folder.mkdir(parents=True, exist_ok=True)
         said = self.folder / "port"
         said.unlink(missing_ok=True)
-        command: list[str | Path] = [
-            sys.executable,
-            __file__,
-            "--folder",
-            self.folder,
-            "--port",
-            str(self.port),
-            "--memory",
-            self._memory,
-        ]
-        tree = self._tree = self._tree_type(command, self.folder / "receiver.log")
+        given = [str(self.folder), str(self.port), self._memory]
+        tree = self._tree = Tree([sys.executable, "-m", "tests.servers.receiver", *given], self.folder / "receiver.log")
         until(lambda: said.exists() or tree.poll() is not None, "the receiver is up")
         assert tree.poll() is None, tree.text()
         self.port = int(said.read_text())
 
     def kill(self) -> None:
-        """`kill -9`."""
         assert self._tree is not None
         self._tree.kill_all()
 
@@ -264,15 +202,12 @@ class Receiver:
             database.close()
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows that it has taken, in the order of their arrival."""
         return rows(self.folder)
 
     def requests(self) -> list[dict[str, Any]]:
-        """All requests that it has answered, or cut."""
         return _select(self.folder, "SELECT * FROM requests ORDER BY rowid")
 
     def repeats(self) -> int:
-        """Requests that it knew by their keys."""
         return int(_select(self.folder, "SELECT coalesce(sum(repeats), 0) AS n FROM keys")[0]["n"])
 
 
@@ -299,9 +234,4 @@ def _select(folder: Path, query: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--memory", choices=["all", "newest"], default="all")
-    given = parser.parse_args()
-    serve(given.folder, given.port, given.memory)
+    serve(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

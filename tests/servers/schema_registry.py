@@ -18,33 +18,26 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.servers.handler import Handler, InThread
 from tests.servers.ports import free_ports
 from tests.support.waiting import until
 
-VERSION: Final = "3.0.9"
-"""Of Apicurio Registry: the newest that runs with Java 17."""
-
+VERSION: Final = "3.0.9"  # of Apicurio Registry: the newest that runs with Java 17
 USER, PASSWORD = "reader", "s3cret-of-the-registry"
-
 JSON = "application/vnd.schemaregistry.v1+json"
 
 
 class Client:
-    """What tests do with any registry."""
-
     url: str
-    prefix = ""
-    """Of the subjects that tests register: formats of one subject cannot change."""
+    prefix = ""  # of the subjects that tests register: formats of one subject cannot change
 
     def register(self, subject: str, schema: str, kind: str = "AVRO", references: Any = ()) -> int:
-        """Register a version of a subject; its id."""
         body = {"schema": schema, "schemaType": kind, "references": list(references)}
         path = f"{self.url}/subjects/{self.prefix}{subject}/versions"
         request = urllib.request.Request(path, json.dumps(body).encode(), {"Content-Type": JSON, **self.login()})
@@ -52,39 +45,20 @@ class Client:
             return int(json.load(answer)["id"])
 
     def login(self) -> dict[str, str]:
-        """Headers."""
         return {}
 
 
-class SchemaRegistry(Client):
-    """Our registry. Use it in a `with`."""
-
+class SchemaRegistry(Client, InThread):
     def __init__(self) -> None:
-        handler = type("Bound", (_Handler,), {"registry": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        # It looks that often whether it is to end.
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        super().__init__(_Handler, registry=self)
         self._lock = threading.Lock()
         self._schemas: list[dict[str, Any]] = []
         self._subjects: dict[str, list[int]] = {}
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self.asked: list[str] = []
-        """Paths of all requests but those that register."""
-        self.status = 200
-        """Another one is the answer to everything."""
-        self.fixed: set[str] = set()
-        """Subjects with which no other schema is compatible."""
-        self.closed = False
-        """Whether it asks for a password."""
-
-    def __enter__(self) -> SchemaRegistry:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.asked: list[str] = []  # paths of all requests but those that register
+        self.status = 200  # another one is the answer to everything
+        self.fixed: set[str] = set()  # subjects with which no other schema is compatible
+        self.closed = False  # whether it asks for a password
 
     def delete(self, subject: str) -> None:
         """Delete a subject permanently: its next version is its first."""
@@ -92,11 +66,9 @@ class SchemaRegistry(Client):
             del self._subjects[subject]
 
     def login(self) -> dict[str, str]:
-        """Headers."""
         return {"Authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}
 
     def answer(self, method: str, path: list[str], body: Any, headers: Any) -> tuple[int, Any]:
-        """Status and JSON."""
         with self._lock:
             if self.status != 200:
                 return self.status, {"error_code": self.status * 100 + 1, "message": "not now"}
@@ -156,13 +128,11 @@ def _parts(body: Any) -> dict[str, Any]:
     return {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(Handler):
     registry: SchemaRegistry
 
     def do_POST(self) -> None:
-        self._do(json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0))))
+        self._do(json.loads(self.body()))
 
     def do_GET(self) -> None:
         self._do(None)
@@ -170,25 +140,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _do(self, body: Any) -> None:
         path = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         status, answer = self.registry.answer(self.command, path, body, self.headers)
-        content = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", JSON)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
+        self.answer(status, json.dumps(answer).encode(), {"Content-Type": JSON})
 
 
 class Apicurio(Client):
-    """A running Apicurio Registry."""
-
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
 
     def answers(self) -> bool:
-        """Whether it is up."""
         try:
             with urllib.request.urlopen(f"{self.url}/subjects", timeout=2):
                 return True

@@ -16,11 +16,6 @@ OTHER_TOKENS: Final = f"{TOKENS}:4.0.0"
 
 
 def spark_kafka_jars() -> tuple[Path, ...]:
-    """The jars, for `spark.driver.extraClassPath`.
-
-    Raises:
-        EnvironmentProblem: they cannot be fetched.
-    """
     try:
         return session_jars(PACKAGE, {})
     except EnvironmentProblem as problem:

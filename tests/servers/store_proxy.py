@@ -6,10 +6,8 @@ with StoreProxy(store.port) as proxy:
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
-import os
 import re
 import sys
 import threading
@@ -17,46 +15,35 @@ import time
 import urllib.request
 from collections import Counter
 from dataclasses import asdict, dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+
+from tests.servers.handler import Handler, Server, end_with_parent
+from tests.servers.ports import free_ports
+from tests.support.processes import Tree
+from tests.support.waiting import until
 
 _OWN = frozenset({"connection", "keep-alive", "transfer-encoding", "expect", "content-length", "date", "server"})
 """Headers that each connection has for itself."""
 
-CONTROL = "/-/faults"
-"""The path under which the tests say what is done."""
+CONTROL = "/-/faults"  # the path under which the tests say what is done
 
 
 @dataclass(frozen=True)
 class Fault:
     """What is done with some of the requests."""
 
-    path: str = ""
-    """A pattern that is looked for in the path with its query."""
-    method: str = ""
-    """Only requests of this method; "": of all."""
-    status: int = 0
-    """Answered with this status, without effect; 0: passed on."""
-    delay: float = 0.0
-    """Waits so long before that, s."""
-    lost: bool = False
-    """Passed on, with its effect, and the connection is closed instead of answered."""
-    times: int | None = None
-    """For so many requests; None: for all."""
+    path: str = ""  # a pattern that is looked for in the path with its query
+    method: str = ""  # only requests of this method; "": of all
+    status: int = 0  # answered with this status, without effect; 0: passed on
+    delay: float = 0.0  # waits so long before that, s
+    lost: bool = False  # passed on, with its effect, and the connection is closed instead of answered
+    times: int | None = None  # for so many requests; None: for all
 
     def meets(self, method: str, path: str) -> bool:
-        """Whether a request is one of these."""
         return self.method in ("", method) and re.search(self.path, path) is not None
 
 
-# -- the server's side ------------------------------------------------------------------------------------------------
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class ProxyHandler(Handler):
     store = 0
     lock = threading.Lock()
     faults: list[Fault] = []
@@ -69,11 +56,8 @@ class Handler(BaseHTTPRequestHandler):
         except ConnectionError:
             self.close_connection = True
 
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
-
     def _pass(self) -> None:
-        body = self._body()
+        body = self.body()
         if self.path == CONTROL:
             self._control(body)
             return
@@ -105,9 +89,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
         connection.close()
 
-    def _body(self) -> bytes:
+    def body(self) -> bytes:
         if self.headers["Transfer-Encoding"] != "chunked":
-            return self.rfile.read(int(self.headers["Content-Length"] or 0))
+            return super().body()
         parts = []
         while size := int(self.rfile.readline().partition(b";")[0], 16):
             parts.append(self.rfile.read(size))
@@ -117,15 +101,12 @@ class Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _control(self, body: bytes) -> None:
-        with Handler.lock:
+        with ProxyHandler.lock:
             if self.command == "PUT":
-                Handler.faults = [Fault(**one) for one in json.loads(body)]
-                Handler.met.clear()
-            content = json.dumps(dict(Handler.seen)).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+                ProxyHandler.faults = [Fault(**one) for one in json.loads(body)]
+                ProxyHandler.met.clear()
+            content = json.dumps(dict(ProxyHandler.seen)).encode()
+        self.answer(200, content)
 
     def _refuse(self, status: int) -> None:
         code = {403: "AccessDenied", 503: "SlowDown"}.get(status, "InternalError")
@@ -138,71 +119,44 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def _fault(self) -> Fault | None:
-        with Handler.lock:
-            Handler.seen[self.command] += 1
-            for number, fault in enumerate(Handler.faults):
-                if fault.meets(self.command, self.path) and (fault.times is None or Handler.met[number] < fault.times):
-                    Handler.met[number] += 1
-                    Handler.seen["faulty"] += 1
+        with ProxyHandler.lock:
+            ProxyHandler.seen[self.command] += 1
+            for number, fault in enumerate(ProxyHandler.faults):
+                if fault.meets(self.command, self.path) and (
+                    fault.times is None or ProxyHandler.met[number] < fault.times
+                ):
+                    ProxyHandler.met[number] += 1
+                    ProxyHandler.seen["faulty"] += 1
                     return fault
         return None
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-
 def serve(store: int, port: int) -> None:
-    parent = os.getppid()
-    Handler.store = store
-
-    def end_with_parent() -> None:
-        """Nothing is left behind by a test process that was killed."""
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    Server(("127.0.0.1", port), Handler).serve_forever()
-
-
-# -- the tests' side --------------------------------------------------------------------------------------------------
+    ProxyHandler.store = store
+    end_with_parent()
+    Server(("127.0.0.1", port), ProxyHandler).serve_forever()
 
 
 class StoreProxy:
-    """The server; at the end of the `with` it is gone.
-
-    Args:
-        store: the port of the store.
-        folder: for its log.
-    """
+    """The server; at the end of the `with` it is gone."""
 
     def __init__(self, store: int, folder: Path) -> None:
-        from tests.servers.ports import free_ports
-
         self._store, self._folder = store, folder
         self.port = free_ports(1)[0]
 
     @property
     def endpoint(self) -> str:
-        """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> StoreProxy:
-        from tests.support.processes import Tree
-        from tests.support.waiting import until
-
-        given = ["--store", str(self._store), "--port", str(self.port)]
-        self._tree = Tree([sys.executable, __file__, *given], self._folder / "proxy.log")
+        given = [str(self._store), str(self.port)]
+        self._tree = Tree([sys.executable, "-m", "tests.servers.store_proxy", *given], self._folder / "proxy.log")
         until(self._answers, "the proxy answers")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._tree.kill_all()
 
     def _answers(self) -> bool:
@@ -228,8 +182,4 @@ class StoreProxy:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--store", type=int, required=True)
-    parser.add_argument("--port", type=int, required=True)
-    asked = parser.parse_args()
-    serve(asked.store, asked.port)
+    serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from confluent_kafka import Producer
@@ -23,12 +22,8 @@ def test_a_transactions_state_is_read_from_the_brokers_disk(kafka: Broker) -> No
         assert producer.flush(60) == 0
         until(lambda: kafka.transactions()[topic] == ONGOING, "the transaction is open")
         finish(60)
-        until(partial(_transaction_is, kafka, topic, state), "its end to be in all partitions")
+        until(lambda state=state: kafka.transactions()[topic] == state, "its end to be in all partitions")  # type: ignore[misc]
     producer.close()
-
-
-def _transaction_is(kafka: Broker, topic: str, state: int) -> bool:
-    return kafka.transactions()[topic] == state
 
 
 def test_a_commit_survives_a_crash_right_after_it(kafka: Broker) -> None:

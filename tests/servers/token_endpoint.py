@@ -12,87 +12,55 @@ import base64
 import json
 import ssl
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus
 
-CLIENT, SECRET = "shop sender", "s3cret/of:the client"
-"""With characters that have to be encoded."""
+from tests.servers.handler import Handler, InThread
+
+CLIENT, SECRET = "shop sender", "s3cret/of:the client"  # with characters that have to be encoded
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class TokenHandler(Handler):
     endpoint: TokenEndpoint
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        body = self.body()
         status, answer, headers = (
             self.endpoint.give(self.headers, dict(parse_qsl(body.decode())))
             if self.path == "/token"
             else self.endpoint.take(self.headers, self.path, body)
         )
-        content = json.dumps(answer).encode() if isinstance(answer, dict) else answer.encode()
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self.answer(status, json.dumps(answer).encode() if isinstance(answer, dict) else answer.encode(), headers)
 
     do_PUT = do_POST
 
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
 
-
-class TokenEndpoint:
-    """Gives tokens at `/token`, and takes rows with a valid one anywhere else.
-
-    Args:
-        tls: with which it serves; None: plain HTTP.
-    """
+class TokenEndpoint(InThread):
+    """Gives tokens at `/token`, by HTTP or with `tls`, and takes rows with a valid one anywhere else."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        handler = type("Bound", (Handler,), {"endpoint": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        super().__init__(TokenHandler, endpoint=self)
         if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
         self._scheme = "http" if tls is None else "https"
-        # It looks that often whether it is to end.
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._lock = threading.Lock()
         self._refusals: list[tuple[int, Any, dict[str, str]]] = []
         self._valid: set[str] = set()
         self.life: int | None = 3600
-        self.forms: list[dict[str, str]] = []
-        """The requests for tokens, as far as they were those of the client."""
-        self.given: list[str] = []
-        """All tokens."""
-        self.taken: list[tuple[str, str, bytes]] = []
-        """Path, token and body of what was taken."""
-        self.refused = 0
-        """Requests whose token was not valid."""
-
-    def __enter__(self) -> TokenEndpoint:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.forms: list[dict[str, str]] = []  # the requests for tokens, as far as they were those of the client
+        self.given: list[str] = []  # all tokens
+        self.taken: list[tuple[str, str, bytes]] = []  # path, token and body of what was taken
+        self.refused = 0  # requests whose token was not valid
 
     @property
     def base(self) -> str:
-        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self.server.server_port}"
 
     @property
     def url(self) -> str:
         return f"{self.base}/token"
 
     def refuse(self, status: int, answer: Any = "", **headers: str) -> None:
-        """Answer the next request for a token so."""
         self._refusals.append((status, answer, {name.replace("_", "-"): value for name, value in headers.items()}))
 
     def revoke(self) -> None:

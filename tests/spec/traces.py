@@ -23,11 +23,8 @@ from tests.support.history import History
 
 @dataclass(frozen=True)
 class Start:
-    """A start of the job, from the ledger."""
-
     number: int
-    start_id: int = 0
-    """0: from before starts had one."""
+    start_id: int = 0  # 0: from before starts had one
 
 
 @dataclass(frozen=True)
@@ -36,10 +33,8 @@ class Written:
 
     version: int
     kind: Literal["claim", "epoch", "other"]
-    start: int = 0
-    """Which of the job's starts wrote it, from 1; 0: none of them."""
-    epoch: int = 0
-    """From 1, as in the model."""
+    start: int = 0  # which of the job's starts wrote it, from 1; 0: none of them
+    epoch: int = 0  # from 1, as in the model
     rows: int = 0
 
 
@@ -47,20 +42,14 @@ class Written:
 class Committed:
     """An epoch that Spark has committed."""
 
-    epoch: int
-    """From 1, as in the model."""
-    total: int
-    """Rows of the source from its beginning to the end of this epoch."""
+    epoch: int  # from 1, as in the model
+    total: int  # rows of the source from its beginning to the end of this epoch
 
 
 @dataclass(frozen=True)
 class Final:
-    """A final checkpoint of the query."""
-
-    start: int
-    """Which of the job's starts recorded it, from 1."""
-    epoch: int
-    """The last epoch, from 1."""
+    start: int  # which of the job's starts recorded it, from 1
+    epoch: int  # the last epoch, from 1
 
 
 @dataclass(frozen=True)
@@ -73,24 +62,19 @@ class Trace:
     finals: tuple[Final, ...]
 
     def without(self, part: str, index: int) -> Trace:
-        """The trace with one of its events removed."""
         events: Sequence[Any] = getattr(self, part)
         return replace(self, **{part: (*events[:index], *events[index + 1 :])})
 
     def to_json(self) -> str:
-        """A text that `from_json` reads."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
-        """Read a recorded trace."""
         raw = json.loads(text)
         return cls(
-            tuple(Start(**it) for it in raw["jobs"]),
-            tuple(Written(**it) for it in raw["target"]),
-            tuple(Committed(**it) for it in raw["commits"]),
-            tuple(Final(**it) for it in raw["finals"]),
-        )
+            tuple(Start(**it) for it in raw["jobs"]), tuple(Written(**it) for it in raw["target"]),
+            tuple(Committed(**it) for it in raw["commits"]), tuple(Final(**it) for it in raw["finals"]),
+        )  # fmt: skip
 
     @property
     def totals(self) -> list[int]:
@@ -98,7 +82,6 @@ class Trace:
         return sorted({0, *(commit.total for commit in self.commits)})
 
     def record(self) -> str:
-        """The trace as a record of TLA+."""
         totals = self.totals
         logs = {
             "jobs": _sequence({"number": start.number} for start in self.jobs),
@@ -118,20 +101,12 @@ def _sequence(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def validate(trace: Trace, *, limit: float = 120) -> str:
-    """Ask TLC whether the model allows a trace.
-
-    Returns:
-        Why not; "" if it does.
-    """
+    """Ask TLC whether the model allows a trace; returns why not, "" if it does."""
     return validate_all([trace], limit=limit)[0]
 
 
 def validate_all(traces: Sequence[Trace], *, limit: float = 120) -> list[str]:
-    """Ask about several traces: TLC runs once for those with equally many positions.
-
-    Returns:
-        As `validate`, for each trace.
-    """
+    """Ask about several traces: TLC runs once for those with equally many positions."""
     alike: dict[int, list[Trace]] = {}
     for trace in traces:
         alike.setdefault(max(len(trace.totals) - 1, 1), []).append(trace)
@@ -146,26 +121,16 @@ def validate_all(traces: Sequence[Trace], *, limit: float = 120) -> list[str]:
 
 def _asked(traces: Sequence[Trace], positions: int, limit: float) -> Answer:
     constants: dict[str, Constant] = {
-        "Rows": positions,
-        "Batch": positions,
-        "MaxStarts": max(1, *(len(trace.jobs) for trace in traces)),
-        "Calm": False,
-        "Copies": 0,
-        "Queries": frozenset({"a"}),
-        "Places": frozenset({1}),
-        "MaxChanges": 0,
-        "MaxResets": 0,
-        "LeftOut": frozenset[str](),
-    }
+        "Rows": positions, "Batch": positions, "MaxStarts": max(1, *(len(trace.jobs) for trace in traces)),
+        "Calm": False, "Copies": 0, "Queries": frozenset({"a"}), "Places": frozenset({1}), "MaxChanges": 0,
+        "MaxResets": 0, "LeftOut": frozenset[str](),
+    }  # fmt: skip
     records = ",\n".join(trace.record() for trace in traces)
     module = f"---- MODULE TraceData ----\nEXTENDS Sequences\nTraces == <<\n{records}\n>>\n====\n"
     question = Question(
-        constants,
-        module="commit_trace",
-        specification="TraceSpec",
-        constraints=("Progress",),
+        constants, module="commit_trace", specification="TraceSpec", constraints=("Progress",),
         extra={"TraceData.tla": module},
-    )
+    )  # fmt: skip
     return ask(question, limit=limit, workers=1)
 
 
@@ -193,19 +158,8 @@ def _progress(number: int, output: str) -> list[tuple[int, int, int, int]]:
     return sorted(found, key=lambda it: (it[1], it[2], it[0], it[3]))
 
 
-# -- what a job has left ----------------------------------------------------------------------------------------------
-
-
 def of_job(state: Path, table: Path, *, query: str, source: str, sink: str) -> Trace:
-    """The trace of one query of a job that has finished: a channel source with row numbers, and a `delta_2pc` sink.
-
-    Args:
-        state: the job's state directory.
-        table: the sink's table.
-        query: uid of the query.
-        source: uid of its source.
-        sink: uid of its sink.
-    """
+    """The trace of one query of a job that has finished: a channel source with row numbers, and a `delta_2pc` sink."""
     history = History.read(state)
     jobs = starts(history.jobs)
     target = written(log_entries(table), sink, jobs)
@@ -252,13 +206,7 @@ def commits(
 
 
 def total(offsets: Any, source: str, ended: Mapping[int, int]) -> int | None:
-    """Rows of all channels up to an offset.
-
-    Args:
-        offsets: of all sources of the query; None: not known.
-        source: the source's uid.
-        ended: where channels ended whose flags the ledger has, by sequence.
-    """
+    """Rows of all channels up to an offset; `ended` has where flagged channels ended, by sequence."""
     for raw in offsets or ():
         if isinstance(raw, Mapping) and raw.get("uid") == source:
             offset = SourceOffset.from_json(raw)
@@ -269,7 +217,6 @@ def total(offsets: Any, source: str, ended: Mapping[int, int]) -> int | None:
 
 
 def log_entries(table: Path) -> list[tuple[int, list[dict[str, Any]]]]:
-    """The versions of a Delta table's log, each with its actions."""
     files = sorted((table / "_delta_log").glob("*.json"))
     return [
         (int(file.stem), [json.loads(line) for line in file.read_text().splitlines()])
@@ -281,7 +228,6 @@ def log_entries(table: Path) -> list[tuple[int, list[dict[str, Any]]]]:
 def written(
     entries: Iterable[tuple[int, Sequence[Mapping[str, Any]]]], sink: str, jobs: Sequence[Start]
 ) -> tuple[Written, ...]:
-    """The versions of a table's log as claims and epochs of one sink."""
     out: list[Written] = []
     holder: tuple[int, int | None] = (0, None)
     for version, actions in entries:

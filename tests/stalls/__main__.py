@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
@@ -26,15 +27,9 @@ from spark_ext.ledger.schema import IncidentRow
 from tests.stalls import healthy, operators, stuck
 from tests.support import operators as plain_operators
 from tests.support.cluster import Cluster
+from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
-
-WITHIN = 3.0
-"""Usual epochs in which a query that stands still should be found, if they are long enough."""
-
+WITHIN = 3.0  # usual epochs in which a query that stands still should be found, if they are long enough
 console = Console(width=160)
 
 
@@ -107,17 +102,15 @@ def _healthy(spark: SparkSession, folder: Path, name: str, seconds: float) -> li
         return reader.option("max_rows_per_epoch", str(limit)).load() if limit else reader.load()
 
     job = sx.Job(spark, folder.name, state=folder / "state", interval=healthy.INTERVALS.get(name, "300 ms"))
-    during = healthy.CASES[name](spark, job, source, folder)
+    job.add("q", healthy.CASES[name](source, folder))
+    during = healthy.DURING.get(name)
     job.start()
     try:
-        until_first: Callable[[], bool] = lambda: job.snapshot().query("q").epochs > 0  # noqa: E731
-        by = time.monotonic() + 120
-        while not until_first():
-            if time.monotonic() > by:
-                return [f"{name}: no epoch in 120 s"]
-            time.sleep(0.1)
-        with during or nullcontext():
+        until(lambda: job.snapshot().query("q").epochs > 0, "an epoch", 120)
+        with during(spark, job, folder) if during else nullcontext():
             time.sleep(seconds)
+    except TimeoutError as problem:
+        return [f"{name}: {problem}"]
     finally:
         job.stop()
     rows = Ledger(job.state_directory).table(IncidentRow).rows([("type", "in", ["stall", "slow"])])
@@ -125,20 +118,12 @@ def _healthy(spark: SparkSession, folder: Path, name: str, seconds: float) -> li
     return [f"{name}: {row.what}" for row in rows]
 
 
-def _most(caught: list[stuck.Caught]) -> float:
-    """The longest delay, in usual epochs; 0 for none."""
-    return max((one.epochs for one in caught), default=0.0)
-
-
-def _figures(one: stuck.Caught) -> tuple[str, str, str]:
-    return f"{one.seconds:.1f}", f"{one.usual:.1f}", f"{one.epochs:.1f}"
-
-
 def _report(caught: list[stuck.Caught], false: list[str], healthy_ones: int) -> None:
     table = Table("stuck in", "expected", "found", "after, s", "usual epoch, s", "usual epochs")
     for one in caught:
         style = None if one.right else "red"
-        table.add_row(one.case, one.expected, one.found, *_figures(one), style=style)
+        figures = (f"{figure:.1f}" for figure in (one.seconds, one.usual, one.epochs))
+        table.add_row(one.case, one.expected, one.found, *figures, style=style)
     if caught:
         console.print(table)
     for line in false:
@@ -147,9 +132,8 @@ def _report(caught: list[stuck.Caught], false: list[str], healthy_ones: int) -> 
     print(f"{right} of {len(caught)} stalls found, with the right verdict; {len(false)} false alarms of {healthy_ones}")
     stuck_ones = [one for one in caught if one.found.removesuffix(" (slow)") == one.found]
     within = sum(one.epochs <= WITHIN for one in stuck_ones)
-    print(
-        f"{within} of {len(stuck_ones)} within {WITHIN:g} usual epochs of the last one, {_most(stuck_ones):.1f} at most"
-    )
+    most = max((one.epochs for one in stuck_ones), default=0.0)
+    print(f"{within} of {len(stuck_ones)} within {WITHIN:g} usual epochs of the last one, {most:.1f} at most")
     sys.exit(0 if right == len(caught) and not false else 1)
 
 

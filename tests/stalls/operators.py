@@ -15,16 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task
 from spark_ext.sources.contract import Advance, Channel, Limit
 from tests.support.operators import Folder, FolderOptions, Numbers, NumbersOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 
 def stop_here(flags: str, point: str) -> None:
@@ -69,13 +67,7 @@ def stop_here(flags: str, point: str) -> None:
 
 @contextmanager
 def stopped_at(flags: Path, point: str, how: str) -> Iterator[None]:
-    """Stop what comes to a point for as long as the block runs.
-
-    Args:
-        flags: the folder of the flags.
-        point: where.
-        how: see `stop_here`.
-    """
+    """Stop what comes to a point for as long as the block runs."""
     draft = flags / f".{point}"
     draft.write_text(how)
     draft.rename(flags / point)
@@ -86,16 +78,11 @@ def stopped_at(flags: Path, point: str, how: str) -> Iterator[None]:
 
 
 class StoppingOptions(NumbersOptions):
-    """The source's options."""
-
     flags: str = ""
-    work: float = 0.0
-    """How long each part of an epoch is read, s."""
+    work: float = 0.0  # how long each part of an epoch is read, s
 
 
 class StoppingNumbers(Numbers):
-    """Numbers that can be stopped while they are planned or read."""
-
     options_type = StoppingOptions
     options: StoppingOptions
 
@@ -116,14 +103,10 @@ class StoppingNumbers(Numbers):
 
 
 class StoppingFolderOptions(FolderOptions):
-    """The sink's options."""
-
     flags: str = ""
 
 
 class StoppingFolder(Folder):
-    """A folder that can be stopped while it is written or committed."""
-
     options_type = StoppingFolderOptions
     options: StoppingFolderOptions
 

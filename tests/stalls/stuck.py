@@ -10,45 +10,35 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import psutil
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 import spark_ext as sx
 from spark_ext.model import stalls
+from spark_ext.queries.watched import Stall
 from spark_ext.spark.watching.attendance import folder_of
 from tests.stalls import operators
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_ext.queries.watched import Stall
 
 HOWS = ("lock", "socket", "sleep", "disk")
 
 
 @dataclass(frozen=True)
 class Caught:
-    """How a stall was found."""
-
     case: str
     expected: str
-    seconds: float
-    """From the last epoch to the incident; infinite if it was not found."""
-    usual: float
-    """How long an epoch has usually taken before, s."""
-    found: str
-    """Type and origin of the verdict."""
-    place: str
-    """File and function that are blamed."""
+    seconds: float  # from the last epoch to the incident; infinite if it was not found
+    usual: float  # how long an epoch has usually taken before, s
+    found: str  # type and origin of the verdict
+    place: str  # file and function that are blamed
 
     @property
     def epochs(self) -> float:
-        """The same in usual epochs."""
         return self.seconds / self.usual if self.usual else float("inf")
 
     @property
@@ -84,7 +74,6 @@ class StuckJob:
         until(lambda: self.epochs >= before + epochs, "epochs are committed", 120)
 
     def caught(self, case: str, expected: str, stopped: Callable[[], Any], within: float = 60.0) -> Caught:
-        """Stop the query, and see what is found."""
         run = self.job.runs[0]
         usual = stalls.usual([ms for epoch, ms in run.figures.recent if epoch not in self.stalled])
         with stopped():
@@ -108,7 +97,6 @@ class StuckJob:
 
     @contextmanager
     def frozen(self, role: str) -> Iterator[None]:
-        """With all processes of a role frozen."""
         notes = [json.loads(path.read_text()) for path in folder_of(self.job.state_directory).glob("*.json")]
         processes = [psutil.Process(note["pid"]) for note in notes if note["role"] == role]
         for process in processes:
@@ -203,20 +191,14 @@ def _foreach_batch(rows: DataFrame, flags: str, folder: Path) -> Any:
 
 
 SHAPES: dict[str, Callable[[DataFrame, str, Path], Any]] = {
-    "udf": _udf,
-    "pandas_udf": _pandas_udf,
-    "mapInArrow": _map_in_arrow,
-    "applyInPandasWithState": _stateful,
+    "udf": _udf, "pandas_udf": _pandas_udf, "mapInArrow": _map_in_arrow, "applyInPandasWithState": _stateful,
     "foreachBatch": _foreach_batch,
-}
+}  # fmt: skip
 
 POINTS = {
-    "function": "USER_CODE user",
-    "read": "SOURCE user",
-    "plan": "SOURCE user",
-    "write": "SINK user",
+    "function": "USER_CODE user", "read": "SOURCE user", "plan": "SOURCE user", "write": "SINK user",
     "commit": "SINK user",
-}
+}  # fmt: skip
 
 
 def _at(job: StuckJob, point: str, how: str) -> AbstractContextManager[None]:

@@ -14,12 +14,10 @@ from spark_ext.spark.backend.classic import CLASSIC
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Gateway: TypeAlias = tuple[int, str]
-"""Port and secret of a JVM's gateway."""
+Gateway: TypeAlias = tuple[int, str]  # port and secret of a JVM's gateway
 
 
 def gateway_of(spark: SparkSession) -> Gateway:
-    """What another process needs for a session in this one's JVM."""
     given = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
     return given.port, given.auth_token
 

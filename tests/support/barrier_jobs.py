@@ -6,15 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_ext.model.barriers import (
-    Advance,
-    BarrierEntry,
-    Checkpoints,
-    SourceBarrier,
-    advance,
-    aligned_cut,
-    barrier_of,
-)
+from spark_ext.model.barriers import Advance, BarrierEntry, Checkpoints, SourceBarrier, advance, aligned_cut, barrier_of
 from spark_ext.model.checkpoint_plan import CheckpointPlan, Phase, plan_checkpoint
 from spark_ext.model.dag import JobGraph
 
@@ -28,7 +20,6 @@ class Log:
 
     @property
     def end(self) -> int:
-        """Entries, with the seal."""
         return len(self.barriers) + self.sealed
 
     def ahead(self, position: int) -> list[BarrierEntry]:
@@ -59,10 +50,7 @@ class Ledger:
 class BarrierJob:
     """A job whose epochs are planned with the functions under test.
 
-    Args:
-        graph: its queries. Those without an exchange to read have sources of their own; others have some at random.
-        chance: decides everything.
-        concurrent: how many checkpoints may be pending at the same time.
+    Queries without an exchange to read have sources of their own; others have some at random.
     """
 
     def __init__(self, graph: JobGraph, chance: random.Random, concurrent: int = 1) -> None:
@@ -71,8 +59,7 @@ class BarrierJob:
         self.reads = {reader.uid: reader.exchange for node in graph for reader in node.reads}
         self.epochs: dict[str, list[tuple[SourceBarrier, ...]]] = {}
         self.written: dict[str, list[dict[str, int]]] = {query: [] for query in graph.order}
-        self.left: dict[str, int] = {}
-        """Epochs until an external source ends."""
+        self.left: dict[str, int] = {}  # epochs until an external source ends
         for node in graph:
             sources = [SourceBarrier(reader.uid) for reader in node.reads]
             for number in range(chance.choice((1, 2)) if not sources else chance.choice((0, 0, 1))):
@@ -82,15 +69,11 @@ class BarrierJob:
         self.finished: set[str] = set()
         self.ledger = Ledger()
         self.views: dict[str, Ledger] = {source.uid: self.ledger for one in self.epochs.values() for source in one[0]}
-        self.cuts: dict[int, dict[str, int]] = {}
-        """Of each pending checkpoint, the cuts that are delivered."""
+        self.cuts: dict[int, dict[str, int]] = {}  # of each pending checkpoint, the cuts that are delivered
         self.completed: list[tuple[int, CheckpointPlan, dict[str, int]]] = []
         self.aborted = 0
 
-    # -- what may occur -----------------------------------------------------------------------------------------------
-
     def anything(self) -> None:
-        """One random step."""
         what = self.chance.random()
         if what < 0.75:
             self.epoch(self.chance.choice(self.graph.order))
@@ -104,7 +87,6 @@ class BarrierJob:
             self.finish(self.chance.choice(self.graph.order))
 
     def fairly(self) -> None:
-        """Each planner and each query once."""
         for source in self.views:
             self.look(source)
         for query in self.graph.order:
@@ -125,7 +107,6 @@ class BarrierJob:
         return Phase.GATED
 
     def look(self, source: str) -> None:
-        """A planner looks at the ledger."""
         self.views[source] = self.ledger
 
     def trigger(self) -> None:
@@ -161,7 +142,6 @@ class BarrierJob:
         self.collect()
 
     def planned(self, query: str, source: SourceBarrier, before: tuple[SourceBarrier, ...]) -> SourceBarrier:
-        """A source's next offset."""
         if source.ended:
             return source
         view, exchange = self.views[source.uid], self.reads.get(source.uid)
@@ -207,10 +187,7 @@ class BarrierJob:
         self.ledger = replace(self.ledger, plans=plans)
         self.collect()
 
-    # -- the coordinator ----------------------------------------------------------------------------------------------
-
     def collect(self) -> None:
-        """Record the cuts that are delivered, and complete what misses none."""
         for number, plan in self.ledger.plans:
             cuts = self.cuts[number]
             for query in plan.missing(cuts):
@@ -231,7 +208,6 @@ class BarrierJob:
         }
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the cuts of completed checkpoints."""
         for number, plan, cuts in self.completed:
             if cuts.keys() != plan.wait_for:
                 yield f"{number}: cuts of {sorted(cuts)}, waited for {sorted(plan.wait_for)}"

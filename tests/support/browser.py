@@ -16,25 +16,16 @@ from pathlib import Path
 from typing import Any, Final
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-
-VARIABLE: Final = "SPARK_EXT_BROWSER"
-"""Environment variable with the path of another Chromium."""
+VARIABLE: Final = "SPARK_EXT_BROWSER"  # environment variable with the path of another Chromium
 
 ARGUMENTS: Final = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 """A browser that asks nobody but the server under test."""
 
 
-FETCHED: Final = Path(sys.prefix) / "browser"
-"""Where `fetch_browser` puts one."""
+FETCHED: Final = Path(sys.prefix) / "browser"  # where `fetch_browser` puts one
 
 
 def installed() -> str | None:

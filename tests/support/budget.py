@@ -17,15 +17,11 @@ import tomlkit
 
 from tests.support import slices
 
-OVER: Final = 1.1
-"""A folder that costs more than its budget times this is named in red."""
-
-COSTLIEST: Final = 10
-"""Number of files of the slice that are shown."""
+OVER: Final = 1.1  # a folder that costs more than its budget times this is named in red
+COSTLIEST: Final = 10  # number of files of the slice that are shown
 
 
 def loop_ms() -> float:
-    """How long a fixed loop takes."""
     begin = time.perf_counter()
     sum(number * number for number in range(100_000))
     return (time.perf_counter() - begin) * 1000

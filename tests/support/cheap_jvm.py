@@ -14,10 +14,11 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 import pytest
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
@@ -25,17 +26,12 @@ from spark_ext.spark.session.class_archive import SHORT_LIVED
 from spark_ext.spark.session.class_archive import VARIABLE as VARIABLE
 from spark_ext.spark.session.jars import delta_jars, package_jars
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 OPTIONS: Final = f"{SHORT_LIVED} -Dspark.databricks.delta.snapshotPartitions=1"
 """Options of every JVM that lives for seconds or minutes. Delta otherwise reads each log in 50 tasks."""
 
 SHORT: Final = {
-    "spark.ui.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+    "spark.ui.enabled": "false", "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}  # fmt: skip
 """Settings of a driver that is killed after a few epochs: it compiles no code, and serves no pages."""
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -45,12 +41,6 @@ def prepare(*more_packages: str) -> None:
     """Use the options in all drivers that start from now on, and download jars if they are missing.
 
     Spark's resolver fails if it runs twice at the same time on one machine: the first process runs it, the others wait.
-
-    Args:
-        more_packages: Maven coordinates of packages that servers need.
-
-    Raises:
-        EnvironmentProblem: jars are not on this machine and could not be downloaded.
     """
     os.environ[VARIABLE] = OPTIONS
     with _alone():
@@ -70,11 +60,7 @@ def session(name: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def forking(*folders: Path) -> dict[str, str]:
-    """Variables of the environment with which a driver forks its planners; see `tests.support.forks`.
-
-    Args:
-        folders: from which its Python processes may import as well.
-    """
+    """Variables with which a driver forks its planners, which may import from `folders`; see `tests.support.forks`."""
     path = [_ROOT / "tests/support/planners", *folders, os.environ.get("PYTHONPATH", "")]
     return {
         "SPARK_EXT_TESTS_FORKS": f"spark-ext-tests-{uuid4()}",
@@ -90,7 +76,6 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Allow one test process of this user at a time."""
     with Path(tempfile.gettempdir(), f"spark-ext-tests-{os.getuid()}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

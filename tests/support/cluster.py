@@ -15,7 +15,6 @@ import sys
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 import pyspark
 
@@ -33,12 +32,7 @@ _UI_PORT = re.compile(r"Successfully started service 'MasterUI' on port (\d+)")
 class Cluster:
     """A cluster of `workers` Worker processes; the end of the `with` terminates all its processes.
 
-    Args:
-        folder: directory for logs and the workers' files.
-        workers: number of workers.
-        cores: cores per worker.
-        memory: memory per worker, shared by its executors.
-        apart: whether each worker has an address of its own: Spark repeats a slow task on another machine only.
+    With `apart` each worker has its own address: Spark repeats a slow task only on another machine.
     """
 
     def __init__(
@@ -48,8 +42,7 @@ class Cluster:
         self._folder = folder
         self._count, self._cores, self._memory = workers, cores, memory
         self._stack = ExitStack()
-        self.master = ""
-        """The address for `spark.master`."""
+        self.master = ""  # the address for `spark.master`
         self._ui = ""
         self.workers: list[Tree] = []
 
@@ -61,32 +54,24 @@ class Cluster:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables for a driver that runs on the cluster."""
         return {
-            "SPARK_MASTER": self.master,
-            "SPARK_HOME": str(SPARK_HOME),
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_MASTER": self.master, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
-        }
+        }  # fmt: skip
 
     def registered(self) -> int:
-        """Number of workers that the Master considers alive."""
         with urllib.request.urlopen(f"{self._ui}/json/", timeout=10) as answer:
             return int(json.load(answer)["aliveworkers"])
 
     def executors(self) -> list[Member]:
-        """The executor JVMs that are running, for all applications."""
         return [member for worker in self.workers for member in worker.members() if member.is_executor]
 
     def python_workers(self) -> list[Member]:
-        """The executors' Python processes."""
         return [member for worker in self.workers for member in worker.members() if not member.is_jvm]
 
     def _start(self) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark import TaskContext, cloudpickle
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
@@ -30,14 +31,10 @@ from spark_ext.model.query_offsets import source_offsets
 from spark_ext.sources.runtime.sample import sampled, shares_of
 from spark_ext.spark.logs.spark_log import SparkLog
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 SCHEMA = "source string, channel string, seq bigint, part int, epoch bigint, config string, events string"
 
 
 def generated(spark: SparkSession, uid: str, **options: Any) -> DataFrame:
-    """A stream of `datagen` as `told` takes it."""
     given = {name: str(value) for name, value in options.items()}
     rows = spark.readStream.format("datagen").options(uid=uid, **given).load()
     return rows.select(F.lit(uid).alias("source"), F.col("channel").cast("string").alias("channel"), "seq")
@@ -46,11 +43,8 @@ def generated(spark: SparkSession, uid: str, **options: Any) -> DataFrame:
 def told(frame: DataFrame, query: str = "q", *, emits: int = 0, stages: bool = False) -> DataFrame:
     """The rows with what is in force where they are.
 
-    Args:
-        frame: rows with `source`, `channel` and `seq`.
-        query: its uid, for the emitted events.
-        emits: each task with rows emits an event in every epoch that is a multiple of this; 0: none does.
-        stages: whether each task reaches the fail point `rows.<value of the key stage>`.
+    Each task with rows emits an event in every epoch that is a multiple of `emits`. With `stages` it reaches the fail
+    point `rows.<value of the key stage>`.
     """
 
     def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -89,12 +83,9 @@ def pickled_by_value() -> None:
 
 @dataclass(frozen=True)
 class Epoch:
-    """A committed epoch, as its offsets have it."""
-
     number: int
     offsets: Mapping[str, SourceOffset]
-    before: Mapping[str, SourceOffset]
-    """Those of the epoch before it."""
+    before: Mapping[str, SourceOffset]  # those of the epoch before it
     configuration: Configuration
     committed: bool = True
     """False for one that is planned: its rows may be there, as the sink commits before Spark does."""
@@ -106,11 +97,9 @@ class Epoch:
 
     @property
     def control_before(self) -> int:
-        """The last event that the epoch before it obeys."""
         return max((offset.control for offset in self.before.values()), default=0)
 
     def ranges(self, uid: str) -> dict[str, Range]:
-        """What it reads of a source, by channel."""
         before, after = self.before.get(uid), self.offsets[uid]
         known = before.running if before is not None else {}
         found = {}
@@ -126,11 +115,9 @@ class Epoch:
         return {name: one for name, one in found.items() if one.start != one.end}
 
     def jumps(self, uid: str) -> dict[str, Any]:
-        """Where it has sent channels of a source."""
         return {name: state.at for name, state in self.offsets[uid].running.items() if state.jumped}
 
     def rows(self) -> Counter[tuple[str, str, int]]:
-        """The rows that it has: source, channel, number."""
         found: Counter[tuple[str, str, int]] = Counter()
         for uid in self.offsets:
             pieces = self.ranges(uid)
@@ -142,29 +129,19 @@ class Epoch:
         return found
 
     def paused(self, query: str, uid: str, channel: str) -> bool:
-        """Whether nothing is read of a channel."""
         targets = ("job", f"query:{query}", f"source:{uid}", f"source:{uid}/{channel}")
         return any(target in self.configuration.standing.get("pause", {}) for target in targets)
 
 
 class Told:
-    """A job's state directory, and what its queries have written to Delta tables.
-
-    Args:
-        state: the state directory.
-        tables: of queries, by uid.
-    """
-
     def __init__(self, state: Path, tables: Mapping[str, Path]) -> None:
         self.state, self.tables = state, tables
         self.ledger = Ledger(str(state))
 
     def checkpoint(self, query: str) -> str:
-        """Spark's checkpoint directory of a query."""
         return str(self.state / "queries" / query / "checkpoint")
 
     def table(self, query: str) -> list[dict[str, Any]]:
-        """The rows of a query's output."""
         if not DeltaTable.is_deltatable(str(self.tables[query])):
             return []
         found: list[dict[str, Any]] = DeltaTable(str(self.tables[query])).to_pyarrow_table().to_pylist()
@@ -188,22 +165,20 @@ class Told:
         before: Mapping[str, SourceOffset] = {}
         for number in sorted(number for number in logged if number <= newest + 1):
             offsets = source_offsets(logged[number])
-            out.append(Epoch(number, offsets, before, self._configuration(query, offsets), number <= newest))
+            out.append(
+                Epoch(
+                    number, offsets, before, stamps.configuration(self.checkpoint(query), offsets.values()),
+                    number <= newest,
+                )
+            )  # fmt: skip
             before = offsets
         return out
 
-    def _configuration(self, query: str, offsets: Mapping[str, SourceOffset]) -> Configuration:
-        return stamps.configuration(self.checkpoint(query), offsets.values())
-
     @cached_property
     def queries(self) -> tuple[str, ...]:
-        """Their uids."""
         return tuple(self.tables)
 
-    # -- events -------------------------------------------------------------------------------------------------------
-
     def events(self) -> list[ControlEventRow]:
-        """The accepted events, in their order."""
         return sorted(self.ledger.table(ControlEventRow).rows(), key=lambda row: row.sequence)
 
     def steps(self) -> dict[str, list[ControlTransitionRow]]:
@@ -214,14 +189,10 @@ class Told:
         return found
 
     def final(self, event_id: str) -> ControlTransitionRow | None:
-        """The last step of an event, once it has one."""
         rows = self.ledger.table(ControlTransitionRow).rows([("event_id", "=", event_id), ("query", "=", "")])
         return next((row for row in rows if row.status in FINAL), None)
 
-    # -- what must be true --------------------------------------------------------------------------------------------
-
     def problems(self) -> list[str]:
-        """What is wrong with the rows, and with the transitions of events that epochs obey."""
         rows = (problem for query in self.queries for problem in self.wrong_rows(query))
         return [*rows, *self.wrong_events(), *self.wrong_cuts()]
 

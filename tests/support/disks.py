@@ -28,7 +28,6 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Fill the disk; returns the file to delete."""
     filling = disk / "filling"
     with filling.open("wb", buffering=0) as out, pytest.raises(OSError, match="No space"):
         while True:

@@ -12,21 +12,16 @@ from dataclasses import dataclass, field
 from spark_ext.model.cut import CommittedEpoch, CutPoint, Place, Position, QueryLog
 from spark_ext.model.dag import JobGraph
 
-Row = tuple[int, int, int]
-"""Entry, partition and number of a row in an exchange."""
+Row = tuple[int, int, int]  # entry, partition and number of a row in an exchange
 
 
 @dataclass
 class Exchange:
-    """What is durable between two queries."""
-
     partitions: int
-    entries: list[list[int]] = field(default_factory=list)
-    """Rows per entry and partition."""
+    entries: list[list[int]] = field(default_factory=list)  # rows per entry and partition
     sealed: bool = False
 
     def rows(self, end: int) -> set[Row]:
-        """All rows of the entries before one."""
         return {
             (entry, partition, row)
             for entry, sizes in enumerate(self.entries[:end])
@@ -35,7 +30,6 @@ class Exchange:
         }
 
     def rows_before(self, position: Position) -> set[Row]:
-        """What a reader at a position has read."""
         places = [position.at(partition) for partition in range(self.partitions)]
         return {one for one in self.rows(len(self.entries)) if (one[0], one[2]) < places[one[1]]}
 
@@ -53,28 +47,21 @@ class Exchange:
 
 @dataclass
 class Query:
-    """What is known of a query."""
-
     epochs: list[CommittedEpoch] = field(default_factory=list)
     """All, also the last one if it is only planned or visible."""
-    moment: int = 3
-    """Of the last epoch: 1 planned, 2 visible, 3 committed."""
+    moment: int = 3  # of the last epoch: 1 planned, 2 visible, 3 committed
     finished: bool = False
 
     @property
     def committed(self) -> int:
-        """How many epochs are in Spark's commit log."""
         return len(self.epochs) - (self.moment < 3)
 
     @property
     def visible(self) -> int:
-        """How many epochs consumers can read."""
         return len(self.epochs) - (self.moment < 2)
 
 
 class History:
-    """A history of a job, with what was visible and committed at each time."""
-
     def __init__(self, graph: JobGraph, chance: random.Random, steps: int) -> None:
         self.graph = graph
         self.chance = chance
@@ -88,23 +75,19 @@ class History:
 
     @property
     def rows(self) -> dict[str, dict[int, dict[int, int]]]:
-        """The sizes of all entries."""
         return {
             exchange: {entry: dict(enumerate(sizes)) for entry, sizes in enumerate(one.entries)}
             for exchange, one in self.exchanges.items()
         }
 
     def look(self, query: str, time: int) -> QueryLog:
-        """What a look at a query at a time finds."""
         committed, _, finished = self.past[time][query]
         return QueryLog(tuple(self.queries[query].epochs[:committed]), finished)
 
     def looks(self, times: Mapping[str, int]) -> dict[str, QueryLog]:
-        """A look at each query."""
         return {query: self.look(query, time) for query, time in times.items()}
 
     def visible(self, query: str, time: int) -> int:
-        """How many epochs of a query were visible in its exchanges at a time."""
         return self.past[time][query][1]
 
     def any_times(self, chance: random.Random, since: int = 0) -> dict[str, int]:
@@ -147,12 +130,10 @@ class History:
         return found
 
     def written(self, exchange: str, point: CutPoint) -> int:
-        """How many entries, without the seal, the producer has written up to its place in a cut."""
         epochs = self.queries[self.graph.producer(exchange)].epochs
         return 0 if point.epoch is None else epochs[point.epoch].writes[exchange]
 
     def position(self, query: str, source: str, point: CutPoint) -> Position:
-        """Where a consumer is at its place in a cut."""
         return Position() if point.epoch is None else self.queries[query].epochs[point.epoch].reads[source]
 
     def _note(self) -> None:

@@ -18,7 +18,6 @@ from spark_ext.storage import LocalFolder
 
 
 def descriptor(name: str = "x", **given: Any) -> Descriptor:
-    """An exchange of a column `n`, in two partitions."""
     fields = {
         "name": name,
         "id": "id-1",
@@ -55,7 +54,6 @@ class Producer:
         return written.last
 
     def register(self, consumer: str, query: str) -> None:
-        """A source of the query reads it."""
         self.master.log.append(lambda state: decisions.register_entry(state, consumer, query, 0), "1")
 
     def seal(self, number: int) -> int:
@@ -64,7 +62,6 @@ class Producer:
         return written.last
 
     def look(self, *epochs: int, finished: bool = False) -> QueryLook:
-        """A look at the query, which has committed these epochs."""
         return QueryLook(self.epoch(0).application, tuple((epoch, logged(epoch)) for epoch in epochs), finished)
 
 

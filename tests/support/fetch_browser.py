@@ -15,8 +15,7 @@ from tests.support.browser import FETCHED, installed
 
 PACKAGE: Final = "@sparticuz/chromium"
 VERSION: Final = "153.0.0"
-SECONDS: Final = 300
-"""Longest time for the download."""
+SECONDS: Final = 300  # longest time for the download
 
 INFLATE: Final = """
 const fs = require("fs"), zlib = require("zlib");

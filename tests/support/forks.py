@@ -20,12 +20,7 @@ import sys
 
 
 def serve(name: str, jvm: int) -> None:
-    """Fork a process for each request until the JVM ends.
-
-    Args:
-        name: of an abstract socket; if it is taken, the JVM has such a process.
-        jvm: its process.
-    """
+    """Fork a process for each request until the JVM ends; if the abstract socket is taken, it has such a process."""
     os.setpgid(0, 0)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(f"\0{name}")
@@ -68,7 +63,6 @@ def import_all() -> None:
 
 
 def become(asking: socket.socket) -> None:
-    """Do what the process on the other side was started for, and end with it."""
     _, user, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     if user != os.getuid():
         return

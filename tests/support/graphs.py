@@ -23,18 +23,15 @@ def random_graph(chance: random.Random, most: int, *, gates: bool = True) -> Job
         after = [node.uid for node in nodes if gates and chance.random() < 0.15 / (number + 1)]
         nodes.append(
             QueryNode(
-                f"q{number}",
-                tuple(Reader(exchange, f"q{number}.{place}") for place, exchange in enumerate(read)),
-                tuple(f"x{number}.{place}" for place in range(chance.choice((0, 1, 1, 1, 2)))),
-                tuple(after),
+                f"q{number}", tuple(Reader(exchange, f"q{number}.{place}") for place, exchange in enumerate(read)),
+                tuple(f"x{number}.{place}" for place in range(chance.choice((0, 1, 1, 1, 2)))), tuple(after),
             )
-        )
+        )  # fmt: skip
     chance.shuffle(nodes)
     return JobGraph(tuple(nodes))
 
 
 def graphs(most: int = 7, *, gates: bool = True) -> st.SearchStrategy[JobGraph]:
-    """Random graphs of at most so many queries."""
     return st.builds(lambda seed: random_graph(random.Random(seed), most, gates=gates), st.integers(0, 2**32))
 
 

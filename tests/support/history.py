@@ -25,24 +25,19 @@ class QueryLog:
     """Spark's write-ahead log of one query: the part that Spark still retains."""
 
     query_id: str | None
-    planned: Mapping[int, LoggedOffsets]
-    """`offsets/N`, by N."""
-    committed: frozenset[int]
-    """Every N for which `commits/N` exists."""
+    planned: Mapping[int, LoggedOffsets]  # `offsets/N`, by N
+    committed: frozenset[int]  # every N for which `commits/N` exists
 
     @property
     def newest(self) -> int:
-        """The newest committed epoch; -1 if there is none."""
         return max(self.committed, default=-1)
 
     @property
     def at_the_end(self) -> LoggedOffsets | None:
-        """The offsets of the newest committed epoch."""
         return self.planned.get(self.newest)
 
     @classmethod
     def read(cls, checkpoint: Path | str) -> QueryLog:
-        """Read a checkpoint directory."""
         log = SparkLog(str(checkpoint))
         planned = {number: log.offsets(number) for number in log.numbers("offsets")}
         commits = log.commits()
@@ -55,8 +50,6 @@ class QueryLog:
 
 @dataclass(frozen=True)
 class History:
-    """Everything that validators check."""
-
     events: tuple[Mapping[str, Any], ...] = ()
     """The event log of the operators in `tests.support.operators`, in order; empty for other operators."""
     jobs: tuple[JobRow, ...] = ()
@@ -72,13 +65,6 @@ class History:
 
     @classmethod
     def read(cls, state: Path | str, event_logs: Iterable[str | Path] = (), **given: Any) -> History:
-        """Read a state directory and event logs.
-
-        Args:
-            state: the job's state directory: a local path, or a URI.
-            event_logs: event logs of its operators.
-            given: additional fields, such as `state_rows`.
-        """
         ledger = Ledger(str(state))
 
         def rows(row_type: type[Row]) -> tuple[Any, ...]:
@@ -124,11 +110,9 @@ class History:
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """Uids of the operators that have written events."""
         return tuple(dict.fromkeys(event["uid"] for event in self.events))
 
     def lineage(self, query: str) -> int:
-        """The query's current lineage."""
         given = lineages(self.jobs).of(query)
         begun = [row.lineage for row in self.epochs if row.query == query]
         return min(begun, default=1) if given is None else given
@@ -144,6 +128,5 @@ class History:
 
     @property
     def finished_queries(self) -> tuple[str, ...]:
-        """Queries with a finished flag in their current lineage."""
         flags = (row for row in self.finished if row.kind == "query")
         return tuple(dict.fromkeys(row.query for row in flags if row.lineage == self.lineage(row.query)))

@@ -9,17 +9,10 @@ from typing import Final
 from spark_ext.listeners.contract import IncidentChange, IncidentListener, MetricsContext
 
 GOT: Final[dict[str, list[tuple[IncidentChange, MetricsContext]]]] = defaultdict(list)
-GATES: Final[dict[str, threading.Event]] = {}
-"""A listener of such a name waits for its gate in each call."""
+GATES: Final[dict[str, threading.Event]] = {}  # a listener of such a name waits for its gate in each call
 
 
 class Recorder(IncidentListener):
-    """Keeps each change under a name.
-
-    Args:
-        name: under which it is found in `GOT`.
-    """
-
     def __init__(self, name: str) -> None:
         self._name = name
 

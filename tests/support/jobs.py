@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_ext as sx
 from spark_ext import failpoints
+from spark_ext.jobs.job import Job
+from spark_ext.jobs.result import JobResult
 from spark_ext.ledger import Ledger
+from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sources.contract import ChannelSource
 from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.session import formats
 from tests.support import operators
 from tests.support.history import History
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_ext.jobs.job import Job
-    from spark_ext.jobs.result import JobResult
-    from spark_ext.sinks.contract import TwoPhaseCommitSink
-    from spark_ext.sources.contract import ChannelSource
-
-
-OPERATORS: Final = (
-    operators.Numbers,
-    operators.Dirty,
-    operators.Growing,
-    operators.Folder,
-    operators.PatientFolder,
-)
-
+OPERATORS: Final = (operators.Numbers, operators.Dirty, operators.Growing, operators.Folder, operators.PatientFolder)
 _registered: WeakKeyDictionary[SparkSession, tuple[dict[str, str], dict[str, type[Any]]]] = WeakKeyDictionary()
 """By session: the workers' environment and all formats, as they were registered last."""
 
@@ -55,7 +44,6 @@ def register(spark: SparkSession, *kinds: type[ChannelSource] | type[TwoPhaseCom
 
 
 def numbers(spark: SparkSession, uid: str, **options: Any) -> DataFrame:
-    """A stream of the `numbers` source."""
     reader = spark.readStream.format("numbers").option("uid", uid)
     for name, value in options.items():
         reader = reader.option(name, str(value))
@@ -72,7 +60,6 @@ class JobHarness:
         register(spark)
 
     def source(self, uid: str = "in", **options: Any) -> DataFrame:
-        """A `numbers` stream that writes the event log."""
         return numbers(self.spark, uid, log=self.log, **options)
 
     def job(
@@ -84,20 +71,16 @@ class JobHarness:
         return job
 
     def run(self, frame: DataFrame, **settings: Any) -> JobResult:
-        """Run a job with one query to its end; takes the same arguments as `job`."""
         return self.job(frame, **settings).run(progress=False)
 
     @property
     def ledger(self) -> Ledger:
-        """The job's tables, read without Spark."""
         return Ledger(str(self.folder / "state"))
 
     def history(self) -> History:
-        """The job's history so far."""
         return History.read(self.folder / "state", [self.log])
 
     def add(self, job: Job, frame: DataFrame, *, sink: str = "folder", query: str, out: str, **settings: Any) -> None:
-        """Add a query that writes to its own folder."""
         writer = frame.writeStream.format(sink).option("uid", f"{query}-out").option("path", str(self.folder / out))
         writer = writer.option("log", self.log)
         for name, value in _only(settings, "sink_").items():
@@ -105,11 +88,9 @@ class JobHarness:
         job.add(query, writer)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """The event log."""
         return operators.events(self.log, *names)
 
     def rows(self, out: str = "out") -> list[dict[str, Any]]:
-        """The rows that the folder sink has made visible."""
         return operators.rows(self.folder / out)
 
     def numbers(self, out: str = "out") -> list[tuple[str, int]]:
@@ -117,12 +98,10 @@ class JobHarness:
         return sorted((row["channel"], row["n"]) for row in self.rows(out))
 
     def checkpoint(self, query: str = "q") -> Path:
-        """Spark's checkpoint directory of a query."""
         return self.folder / "state" / "queries" / query / "checkpoint"
 
 
 def expected(*counts: int) -> list[tuple[str, int]]:
-    """The rows that the source `numbers` returns for these counts."""
     return sorted((str(channel), n) for channel, count in enumerate(counts) for n in range(count))
 
 
@@ -136,5 +115,4 @@ def _without(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 @pytest.fixture
 def lab(spark: SparkSession, tmp_path: Path) -> JobHarness:
-    """A directory with a job."""
     return JobHarness(spark, tmp_path)

@@ -10,21 +10,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql import functions
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_ext as sx
+from spark_ext.jobs.job import Job
 from tests.support import cheap_jvm, operators
 from tests.support.jobs import JobHarness
 from tests.support.processes import Tree
 from tests.support.saved import first_rows, held
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from spark_ext.jobs.job import Job
 
 
 def mixed(lab: JobHarness) -> Job:
@@ -73,14 +70,7 @@ def followed(lab: JobHarness) -> Job:
 def rebuilt(
     lab: JobHarness, source: str = "live", out: str = "out", *, most: float = math.inf
 ) -> Callable[[Mapping[str, Any]], DataStreamWriter]:
-    """The function of a query over live rows, each of which says with which `factor` the query was built.
-
-    Args:
-        lab: its job's.
-        source: uid of its source.
-        out: uid of its sink, and name of the folder with its rows.
-        most: the greatest factor with which it can be built.
-    """
+    """The function of a query over live rows, each of which says with which `factor` the query was built."""
 
     def build(config: Mapping[str, Any]) -> DataStreamWriter:
         factor = config.get("factor", 1)
@@ -95,28 +85,17 @@ def rebuilt(
 
 
 def rebuilding(lab: JobHarness) -> Job:
-    """A job of that query alone."""
     return sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms").add("q", rebuilt(lab))
 
 
 JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {
-    "dirty": dirty,
-    "followed": followed,
-    "mixed": mixed,
-    "rebuilding": rebuilding,
-    "recovered": recovered,
-}
+    "dirty": dirty, "followed": followed, "mixed": mixed, "rebuilding": rebuilding, "recovered": recovered,
+}  # fmt: skip
 
 
 @contextmanager
 def running(job: Callable[[JobHarness], Job], folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Tree]:
-    """Run the job in a separate driver; all its processes are terminated afterwards.
-
-    Args:
-        job: one of `JOBS`.
-        folder: of its harness.
-        env: further environment variables.
-    """
+    """Run the job in a separate driver; all its processes are terminated afterwards."""
     command: list[str | Path] = [sys.executable, "-m", "tests.support.killable", job.__name__, folder]
     with Tree(command, folder / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[2]), **(env or {})}) as driver:
         yield driver

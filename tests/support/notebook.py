@@ -16,8 +16,7 @@ from nbclient import NotebookClient
 
 VIEW: Final = "application/vnd.jupyter.widget-view+json"
 STATES: Final = "application/vnd.jupyter.widget-state+json"
-PLACES: Final = re.compile(r"(?:^|[\s'\"(=])(?:/[\w.-]+){2,}|\b[A-Z]:\\")
-"""What looks like an absolute path."""
+PLACES: Final = re.compile(r"(?:^|[\s'\"(=])(?:/[\w.-]+){2,}|\b[A-Z]:\\")  # what looks like an absolute path
 
 LAST: Final = """
 import threading
@@ -32,17 +31,11 @@ for widget in _instances.values():
 
 
 def read(path: Path) -> Any:
-    """A notebook."""
     return nbformat.read(path, as_version=4)
 
 
 def executed(path: Path, folder: Path) -> Any:
-    """A copy of a notebook with the outputs of a run.
-
-    Args:
-        path: of the notebook.
-        folder: its working directory.
-    """
+    """A copy of a notebook with the outputs of a run."""
     found = read(path)
     for cell in found.cells:
         if cell.cell_type == "code":
@@ -58,7 +51,6 @@ def executed(path: Path, folder: Path) -> Any:
 
 
 def widgets(notebook: Any) -> dict[str, str]:
-    """The last value of each HTML widget, by its id."""
     states = notebook.metadata.get("widgets", {}).get(STATES, {}).get("state", {})
     return {one: state["state"]["value"] for one, state in states.items() if "value" in state["state"]}
 
@@ -82,7 +74,6 @@ def kept(notebook: Any) -> Any:
 
 
 def texts(notebook: Any) -> list[str]:
-    """All texts in the outputs, without images."""
     found = []
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
@@ -92,7 +83,6 @@ def texts(notebook: Any) -> list[str]:
 
 
 def main(path: Path) -> None:
-    """Run it in an empty folder, and write it."""
     with tempfile.TemporaryDirectory() as folder:
         nbformat.write(kept(executed(path, Path(folder))), path)
 

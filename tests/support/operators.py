@@ -43,21 +43,17 @@ def events(log: str | Path, *names: str) -> list[dict[str, Any]]:
 class NumbersOptions(SourceOptions):
     """Channels from `0` on, each with a number of rows; `n` counts within the channel."""
 
-    counts: str = "100"
-    """Rows per channel, comma-separated."""
+    counts: str = "100"  # rows per channel, comma-separated
     log: str = ""
     live: bool = False
     """If set, the source is unbounded: channels never end, begin with a row, and grow by `rate` rows per second."""
     rate: int = 100
-    gate: str = ""
-    """While this file does not exist, only the first epoch is planned."""
+    gate: str = ""  # while this file does not exist, only the first epoch is planned
     gate_at: str = ""
     """Instead: rows per channel, comma-separated, up to which epochs are planned while the gate does not exist."""
-    fail_at: int = -1
-    """Reading this row of channel 0 raises an error."""
+    fail_at: int = -1  # reading this row of channel 0 raises an error
     finalize_after: int = 0
-    step_ms: int = 1000
-    """Difference of event time between rows, ms."""
+    step_ms: int = 1000  # difference of event time between rows, ms
 
 
 class Numbers(ChannelSource):
@@ -114,13 +110,9 @@ class Numbers(ChannelSource):
 
     def on_epoch_committed(self, epoch: Committed) -> None:
         record(
-            self.options.log,
-            "committed",
-            uid=self.options.uid,
-            positions=dict(epoch.positions),
-            finished=list(epoch.finished),
-            final=epoch.final,
-        )
+            self.options.log, "committed", uid=self.options.uid, positions=dict(epoch.positions),
+            finished=list(epoch.finished), final=epoch.final,
+        )  # fmt: skip
 
     def open(self) -> None:
         record(self.options.log, "open", uid=self.options.uid)
@@ -135,8 +127,7 @@ class Numbers(ChannelSource):
 class GrowingOptions(NumbersOptions):
     """Rows whose number is in a file."""
 
-    path: str = ""
-    """The file."""
+    path: str = ""  # the file
 
 
 class Growing(Numbers):
@@ -165,8 +156,7 @@ class Growing(Numbers):
 class DirtyOptions(NumbersOptions):
     """Rows of which some are bad."""
 
-    bad_every: int = 10
-    """Of so many rows of a channel the first is bad."""
+    bad_every: int = 10  # of so many rows of a channel the first is bad
 
 
 class Dirty(Numbers):
@@ -196,14 +186,10 @@ class FolderOptions(SinkOptions):
 
     path: str
     log: str = ""
-    fail_commits: int = 0
-    """Number of first commit attempts that raise, after they took effect."""
-    fail_claims: int = 0
-    """Number of first claims that raise, before they take effect."""
-    finalize_after: int = 0
-    """Final epochs that the sink needs before it is finalized."""
-    lost_epoch: int = -1
-    """The commit of this epoch raises after it took effect, and is not retried."""
+    fail_commits: int = 0  # number of first commit attempts that raise, after they took effect
+    fail_claims: int = 0  # number of first claims that raise, before they take effect
+    finalize_after: int = 0  # final epochs that the sink needs before it is finalized
+    lost_epoch: int = -1  # the commit of this epoch raises after it took effect, and is not retried
 
 
 class Folder(TwoPhaseCommitSink):
@@ -228,16 +214,9 @@ class Folder(TwoPhaseCommitSink):
             raise FencedError("a newer incarnation has the folder", operator=f"sink '{epoch.sink}'")
         target = folder / f"{epoch.sink}-{epoch.lineage}-{epoch.query_id}-{epoch.number:06d}.json"
         record(
-            self.options.log,
-            "commit",
-            uid=epoch.sink,
-            epoch=epoch.number,
-            final=epoch.final,
-            incarnation=epoch.incarnation,
-            lineage=epoch.lineage,
-            query_id=epoch.query_id,
-            repeat=target.exists(),
-        )
+            self.options.log, "commit", uid=epoch.sink, epoch=epoch.number, final=epoch.final,
+            incarnation=epoch.incarnation, lineage=epoch.lineage, query_id=epoch.query_id, repeat=target.exists(),
+        )  # fmt: skip
         if target.exists():
             return CommitOutcome.ALREADY_COMMITTED
         rows = [row for part in prepared for row in json.loads(part)]

@@ -10,12 +10,10 @@ from spark_ext.server.server import ControlServer
 from tests.support import browser
 from tests.support.page_states import shop
 
-VIEWS = ("overview", "timeline")
-"""Each becomes `page-<view>.png`."""
+VIEWS = ("overview", "timeline")  # each becomes `page-<view>.png`
 
 
 def main(folder: Path) -> None:
-    """Write them."""
     with (
         tempfile.TemporaryDirectory() as place,
         browser.browser() as chromium,

@@ -38,37 +38,27 @@ def query(reads: Sequence[str], writes: str, uid: str) -> dict[str, Any]:
     """A definition: names that begin with `@` are exchanges."""
     sources = [
         operator(
-            f"{uid}-{name.rpartition('/')[2].lstrip('@')}",
-            Role.SOURCE,
-            "exchange" if name[0] == "@" else "files",
+            f"{uid}-{name.rpartition('/')[2].lstrip('@')}", Role.SOURCE, "exchange" if name[0] == "@" else "files",
             name.lstrip("@"),
         )
         for name in reads
-    ]
+    ]  # fmt: skip
     sink = operator(f"{uid}-out", Role.SINK, "exchange_2pc" if writes[0] == "@" else "delta_2pc", writes.lstrip("@"))
     return QueryDefinition((*sources, sink)).to_json()
 
 
 SHOP = {
-    "load-orders": (("data/orders",), "@orders"),
-    "load-rates": (("data/rates",), "@rates"),
-    "price": (("@orders", "@rates"), "@priced"),
-    "daily": (("@priced",), "out/daily"),
-    "alerts": (("@priced", "@rates"), "out/alerts"),
-    "archive": (("@orders",), "out/archive"),
+    "load-orders": (("data/orders",), "@orders"), "load-rates": (("data/rates",), "@rates"),
+    "price": (("@orders", "@rates"), "@priced"), "daily": (("@priced",), "out/daily"),
+    "alerts": (("@priced", "@rates"), "out/alerts"), "archive": (("@orders",), "out/archive"),
     "audit": (("data/audit",), "out/audit"),
-}
+}  # fmt: skip
 
 
 def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive: bool = True) -> str:
     """A job of seven queries whose first driver was lost, and whose second one is this process.
 
-    Args:
-        folder: of the state.
-        hours: for how long it has run.
-        seed: of the figures.
-        what: text of the newest incident.
-        alive: whether the second driver has not ended.
+    `what` is the text of the newest incident.
     """
     dice = random.Random(seed)
     now = datetime.now(timezone.utc)
@@ -107,26 +97,16 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
                 at, epoch = at + timedelta(seconds=hours * 8, milliseconds=ms), epoch + 1
     cases = [
         (
-            0.2,
-            "load-orders",
-            "NETWORK",
-            "library",
-            "postgres: the server closed the connection",
-            "restart 1 in 100 ms",
-            45,
+            0.2, "load-orders", "NETWORK", "library", "postgres: the server closed the connection",
+            "restart 1 in 100 ms", 45,
         ),
         (0.6, "price", "RESOURCE", "spark", "no space left on device", "restart 1 in 1 s", 130),
         (
-            0.75,
-            "load-orders",
-            "NETWORK",
-            "library",
-            "postgres: the server closed the connection",
-            "restart 1 in 100 ms",
-            20,
+            0.75, "load-orders", "NETWORK", "library", "postgres: the server closed the connection",
+            "restart 1 in 100 ms", 20,
         ),
         (0.9, "price", "USER_CODE", "user", "shop.py, line 41, in price: KeyError: 'CHF'", "stopped: FAILED", 0),
-    ]
+    ]  # fmt: skip
     for place, (share, uid, kind, origin, text, action, seconds) in enumerate(cases):
         at = begin + timedelta(hours=hours * share)
         number = 1 if at < lost else 2
@@ -160,20 +140,13 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
             states.append(state("FAILING", "", at, number, what or text))
     incidents.append(
         IncidentRow(
-            incident_id="5be77d10f00d",
-            at=again,
-            job="shop",
-            incarnation=2,
-            operator="job 'shop'",
-            type="driver_lost",
+            incident_id="5be77d10f00d", at=again, job="shop", incarnation=2, operator="job 'shop'", type="driver_lost",
             labels={"type": "SYSTEM", "origin": "spark"},
             what="the driver of incarnation 1, process 1 on node7, was lost",
-            evidence={"incarnation": 1, "last_seen": lost.isoformat()},
-            action="continued by incarnation 2",
-            severity="WARNING",
-            fingerprint="f",
+            evidence={"incarnation": 1, "last_seen": lost.isoformat()}, action="continued by incarnation 2",
+            severity="WARNING", fingerprint="f",
         )
-    )
+    )  # fmt: skip
     failed_at = begin + timedelta(hours=hours * 0.9)
     for made in (
         definitions,

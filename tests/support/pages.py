@@ -11,46 +11,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import cheap_jvm
+from tests.support.processes import Tree
 from tests.support.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs"
 GALLERY = DOCS.parent / "examples" / "gallery"
-GALLERY_OF_SERVERS = ("kafka_to_postgres", "object_store")
-"""Its programs that need a server."""
+GALLERY_OF_SERVERS = ("kafka_to_postgres", "object_store")  # its programs that need a server
 
 
 def read(name: str) -> str:
-    """A page's text, by its name without `.md`."""
     return (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
 
 def python_blocks(name: str) -> list[str]:
-    """The Python code of a page, block by block."""
     return python_of(read(name))
 
 
 def python_of(text: str) -> list[str]:
-    """The same for a text outside the directory of pages."""
     return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def run(folder: Path, code: str, **env: str) -> str:
-    """Run code as a script in a directory, with the modules in it and additional environment variables.
-
-    Returns:
-        Its output.
-    """
+    """Run code as a script in a directory, with the modules in it; returns its output."""
     script = folder / "page.py"
     script.write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, script.name],
-        cwd=folder,
-        env={**cheap_jvm.environment(), **env},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+        [sys.executable, script.name], cwd=folder, env={**cheap_jvm.environment(), **env}, capture_output=True,
+        text=True, timeout=500, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -60,10 +48,8 @@ class Ran:
     """Result of a script of a `Runner`."""
 
     said: str
-    failed: str
-    """The traceback; empty if there was none."""
-    folder: Path
-    """The files that it left in its working directory."""
+    failed: str  # the traceback; empty if there was none
+    folder: Path  # the files that it left in its working directory
 
     def well(self) -> Ran:
         """This result; fails the test if the script failed."""
@@ -106,60 +92,37 @@ class Runner:
 
     Each script has its own namespace, and a working directory that contains only its given files. If one fails, the
     others still run.
-
-    Args:
-        folder: an empty directory.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._log = folder / "log"
         (folder / "each.py").write_text(_EACH, encoding="utf-8")
         (folder / "work").mkdir()
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(folder / "each.py")],
-                cwd=folder / "work",
-                env=cheap_jvm.environment(),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+        command, env = [sys.executable, str(folder / "each.py")], cheap_jvm.environment()
+        self._tree = Tree(command, folder / "log", env, stdin=subprocess.PIPE, cwd=folder / "work")
 
     def __enter__(self) -> Runner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._process.communicate(timeout=60)  # the end of its input is its end
-        finally:
-            self._process.kill()
-            self._process.wait()
+        self._tree.tell(None)  # the end of its input is its end
+        self._tree.wait(60)
+        self._tree.kill_all()
 
     def run(self, name: str, code: str, *, given: Path | None = None, **env: str) -> Ran:
-        """Run a script.
-
-        Args:
-            name: of the script, which a traceback shows.
-            code: its Python code.
-            given: a directory whose content is moved into the working directory.
-            env: additional environment variables.
-        """
+        """Run a script; the content of `given` is moved into its working directory."""
         end = self._folder / name
         end.mkdir()
         (end / f"{name}.py").write_text(code, encoding="utf-8")
         if given is not None:
             shutil.copytree(given, end / "given")
-        assert self._process.stdin is not None
-        print(json.dumps([str(end), env]), file=self._process.stdin, flush=True)
-        until(lambda: (end / "done").exists() or self._process.poll() is not None, f"the end of {name}", 300)
-        assert (end / "done").exists(), f"{name} ended the process:\n" + self._log.read_text(errors="replace")[-3000:]
+        self._tree.tell(json.dumps([str(end), env]))
+        until(lambda: (end / "done").exists() or self._tree.poll() is not None, f"the end of {name}", 300)
+        assert (end / "done").exists(), f"{name} ended the process:\n{self._tree.text()[-3000:]}"
         return Ran((end / "said").read_text(), (end / "failed").read_text(), end / "left")
 
 
 def section(name: str, title: str = "Options") -> str:
-    """The text under a title of the second level."""
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", read(name), re.DOTALL | re.MULTILINE)
     assert found is not None, f"docs/{name}.md has no section '{title}'"
     return found[1]
@@ -177,5 +140,4 @@ def defaults(table: str) -> dict[str, str]:
 
 
 def links(name: str) -> list[str]:
-    """The other pages in the same directory that a page links to."""
     return re.findall(r"\]\((\w+)\.md\)", read(name))

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -22,8 +21,6 @@ from tests.support.waiting import until
 
 @dataclass(frozen=True)
 class Member:
-    """A process of a tree."""
-
     process: psutil.Process
     command: str
 
@@ -33,12 +30,10 @@ class Member:
 
     @property
     def is_jvm(self) -> bool:
-        """Whether it is a JVM of any kind."""
         return Path(self.command.partition(" ")[0]).name == "java"
 
     @property
     def is_executor(self) -> bool:
-        """Whether it is the JVM of a cluster's executor."""
         return self.is_jvm and "CoarseGrainedExecutorBackend" in self.command
 
     @property
@@ -65,14 +60,7 @@ class Member:
 
 
 class Tree:
-    """A command, and all processes that descend from it. Use it in a `with`, whose end terminates them all.
-
-    Args:
-        command: the command to run.
-        log: file to which its output is appended.
-        env: additional environment variables.
-        stdin: as of `subprocess.Popen`; with a pipe, `tell` writes to it.
-    """
+    """A command, and all processes that descend from it. Use it in a `with`, whose end terminates them all."""
 
     def __init__(
         self,
@@ -80,26 +68,22 @@ class Tree:
         log: Path,
         env: Mapping[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
+        stdout: int | None = None,
+        cwd: Path | None = None,
     ) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [str(part) for part in command],
-                stdin=stdin,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
-                start_new_session=True,
-            )
+                [str(part) for part in command], stdin=stdin, stdout=out if stdout is None else stdout, stderr=out,
+                env={**os.environ, **(env or {})}, cwd=cwd, start_new_session=True,
+            )  # fmt: skip
         self.pid = self._process.pid
 
     def __enter__(self) -> Tree:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill_all()
 
     def tell(self, line: str | None) -> None:
@@ -110,6 +94,11 @@ class Tree:
             return
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
+
+    def said(self) -> Iterator[bytes]:
+        """The lines of its standard output, as they come; for `stdout=subprocess.PIPE`."""
+        assert self._process.stdout is not None
+        yield from self._process.stdout
 
     def poll(self) -> int | None:
         """The command's exit code; None while it runs. A signal gives a negative number."""
@@ -122,7 +111,6 @@ class Tree:
         return None
 
     def members(self) -> list[Member]:
-        """All living processes of the tree."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -157,5 +145,4 @@ class Tree:
         self._process.wait()
 
     def text(self) -> str:
-        """Its output so far."""
         return self.log.read_text(errors="replace")

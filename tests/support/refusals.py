@@ -52,7 +52,6 @@ def failures(job: Job) -> list[tuple[str, str]]:
 
 
 def first_epoch(lab: JobHarness) -> None:
-    """Wait until one epoch has been committed."""
     until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
 
 
@@ -71,7 +70,6 @@ def delta_job(
 
 
 def add_reader(lab: JobHarness, job: Job, frame: DataFrame) -> None:
-    """A further query `r`, into the Delta table `read`."""
     writer = frame.writeStream.format("delta_2pc").option("uid", "r-out")
     job.add("r", writer.option("path", str(lab.folder / "read")))
 

@@ -12,27 +12,23 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from spark_ext.jobs.job import Job
 from tests.support import attached
 from tests.support.folders import folder_snapshot
 from tests.support.jobs import expected, numbers, register
 from tests.support.refusals import delta_numbers
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_ext.jobs.job import Job
-
-ALL = expected(40, 40)
-"""The content of the table when the job has finished."""
+ALL = expected(40, 40)  # the content of the table when the job has finished
 
 
 def held(frame: DataFrame, gate: Path, at: int, column: str = "n") -> DataFrame:
@@ -84,20 +80,16 @@ class Chain:
         return frame.select("channel", "n", (F.col("n") % 40).alias("k"), "ts")
 
     def unique(self, rows: DataFrame) -> DataFrame:
-        """The first row of each key in each channel."""
         rows = held(rows, self.folder / "release", 25)
         return first_rows(rows, "channel", "k").select("channel", F.col("k").alias("n"))
 
     def table(self, frame: DataFrame, uid: str = "unique", out: str = "out") -> Any:
-        """A writer to a Delta table."""
         return frame.writeStream.format("delta_2pc").option("uid", uid).option("path", str(self.folder / out / uid))
 
     def empty(self, state: str = "state", **settings: Any) -> Job:
-        """A job without queries."""
         return sx.Job(self.spark, "chain", state=self.folder / state, **settings)
 
     def job(self, state: str = "state", out: str = "out", **settings: Any) -> Job:
-        """The job as it was saved."""
         job = self.empty(state, **settings)
         x = job.exchange("x", partitions=4, key="k")
         job.add("rows", x.write(self.source()))

@@ -18,21 +18,14 @@ import pytest
 from tests.support.scheduling import group
 from tests.support.slices import CORE
 
-SESSION: Final = "spark_of_process"
-"""The fixture of the Spark session."""
-
+SESSION: Final = "spark_of_process"  # the fixture of the Spark session
 _OURS: Final = ("tests.", "spark_ext.testing.")
 _SERVERS: Final = ("tests.servers.", "spark_ext.server.server")
 _PROCESSES: Final = ("subprocess", "multiprocessing", "nbclient", "playwright")
 _TABLES: Final = (
-    "deltalake",
-    "spark_ext.delta.",
-    "spark_ext.ledger.",
-    "spark_ext.control.log",
-    "spark_ext.exchange.kinds",
-)
+    "deltalake", "spark_ext.delta.", "spark_ext.ledger.", "spark_ext.control.log", "spark_ext.exchange.kinds",
+)  # fmt: skip
 _PURE: Final = ("spark_ext.ledger.schema", "spark_ext.ledger.columns", "deltalake.exceptions")
-
 _SECONDS: Final = {"chaos": 60.0, "cluster": 30.0, "process": 4.0, "spark": 4.0, "server": 2.0}
 """Assumed cost of a test without `slow`, by the most expensive of its markers; without any marker it is near zero."""
 
@@ -81,7 +74,6 @@ def _needs(item: pytest.Item) -> set[str]:
 
 
 def _functions(item: pytest.Item, names: set[str]) -> Iterator[Callable[..., Any]]:
-    """The function of a test, and those of its fixtures."""
     if isinstance(item, pytest.Function):
         yield item.function
         for name, fixtures in item._fixtureinfo.name2fixturedefs.items():

@@ -25,12 +25,9 @@ NOW: Final = "now"
 
 @dataclass(frozen=True)
 class Pass:
-    """A whole run that passed."""
-
     commit: str
     date: date
-    seconds: int
-    """Worker-seconds of the slice, without the core."""
+    seconds: int  # worker-seconds of the slice, without the core
 
 
 _BEGUN: Final = pytest.StashKey[tuple[str, str]]()
@@ -39,8 +36,6 @@ _BEGUN: Final = pytest.StashKey[tuple[str, str]]()
 
 @dataclass(frozen=True)
 class Slice:
-    """The tests of some files that are not in the core."""
-
     number: int
     name: str
     paths: tuple[str, ...]
@@ -53,7 +48,6 @@ class Slice:
 
 
 def read(text: str) -> tuple[int, list[Slice]]:
-    """The number of the slice that is on, and all slices."""
     content: dict[str, Any] = tomlkit.parse(text).unwrap()
     return content["now"], [
         Slice(number, one["name"], tuple(one["paths"]), Pass(**one["passed"]) if "passed" in one else None)
@@ -62,11 +56,7 @@ def read(text: str) -> tuple[int, list[Slice]]:
 
 
 def slice_of(file: str, slices: Sequence[Slice]) -> Slice:
-    """The slice of a test file, given relative to the project.
-
-    Raises:
-        LookupError: no slice matches.
-    """
+    """The slice of a test file, given relative to the project."""
     found = [
         (len(path), one) for one in slices for path in one.paths if file.startswith(f"{path}/") or fnmatch(file, path)
     ]
@@ -83,7 +73,6 @@ def oldest(slices: Sequence[Slice], now: int) -> Slice:
 
 
 def with_now(text: str, number: int) -> str:
-    """The file's text with another slice turned on."""
     content = tomlkit.parse(text)
     content["now"] = number
     return tomlkit.dumps(content)
@@ -111,7 +100,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Resolve `now`; workers are given the same arguments."""
     if config.option.slice is None:
         return
     if config.args_source is pytest.Config.ArgsSource.ARGS:
@@ -163,7 +151,6 @@ def is_whole(config: pytest.Config) -> bool:
 
 
 def record(config: pytest.Config, seconds: float) -> None:
-    """Note that a run has passed, and the worker-seconds of its slice."""
     name, commit = config.stash.get(_BEGUN, ("", ""))
     if commit:
         passed = Pass(commit, datetime.now(timezone.utc).date(), round(seconds))
@@ -177,7 +164,6 @@ def _commit() -> str:
 
 
 def main() -> None:
-    """Turn the next slice on."""
     text = FILE.read_text(encoding="utf-8")
     now, slices = read(text)
     chosen = oldest(slices, now)

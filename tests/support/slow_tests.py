@@ -13,7 +13,6 @@ LIMIT_S: Final = 10.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Called before pytest's own last line."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
     found = [
         report

@@ -21,13 +21,7 @@ def query(uid: str, state: State = State.RUNNING, **values: Any) -> QuerySnapsho
 
 def job(*queries: QuerySnapshot, state: State = State.RUNNING, seconds: float = 10, **values: Any) -> JobSnapshot:
     given: dict[str, Any] = {
-        "job": "flights",
-        "state_directory": "out/state",
-        "incarnation": 2,
-        "lineage": 1,
-        "started": T0,
-        "ended": None,
-        "at": T0 + timedelta(seconds=seconds),
-        **values,
-    }
+        "job": "flights", "state_directory": "out/state", "incarnation": 2, "lineage": 1, "started": T0, "ended": None,
+        "at": T0 + timedelta(seconds=seconds), **values,
+    }  # fmt: skip
     return JobSnapshot(state=state, queries=queries, **given)

@@ -7,18 +7,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-Rows = dict[int, list[tuple[str, ...]]]
-"""The rows of each epoch, in order."""
+Rows = dict[int, list[tuple[str, ...]]]  # the rows of each epoch, in order
 
 
 def add_files(folder: Path, numbers: Iterable[int]) -> None:
@@ -84,8 +81,6 @@ class Counting(StatefulProcessor):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of stateful query."""
-
     build: Callable[[SparkSession, Path], DataFrame]
     mode: str = "append"
 
@@ -136,12 +131,7 @@ def run(
 ) -> Rows:
     """Process all files that are there; returns the rows of each epoch.
 
-    Args:
-        spark: the session.
-        df: what the query writes.
-        mode: its output mode.
-        checkpoint: its checkpoint directory.
-        at_epoch: called while the epoch runs: the one before is the newest that is committed.
+    `at_epoch` is called while an epoch runs: the one before is the newest that is committed.
     """
     found: Rows = {}
 

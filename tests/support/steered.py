@@ -11,30 +11,25 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.control.client import LocalClient
 from spark_ext.control.event_state import EventState
 from spark_ext.control.requests import Request
+from spark_ext.jobs.job import Job
 from tests.support import cheap_jvm
 from tests.support.controlled import Told, generated, pickled_by_value, told
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.jobs.job import Job
-
-RATE = 100
-"""Rows per second of each source that does not end."""
-ENDS = 30
-"""Rows of the one that does."""
+RATE = 100  # rows per second of each source that does not end
+ENDS = 30  # rows of the one that does
 
 
 def steered(spark: SparkSession, folder: Path, **settings: Any) -> Job:
-    """The job, as it is before each start."""
     pickled_by_value()
     live = {"rows_per_second": RATE, "max_rows_per_epoch": RATE, "readers": 2}
     q = generated(spark, "in", channels=2, **live).union(generated(spark, "ends", rows=ENDS))
@@ -48,24 +43,15 @@ def steered(spark: SparkSession, folder: Path, **settings: Any) -> Job:
 
 
 class Steering:
-    """The job's folder: events that are sent to it, and what has come of them.
-
-    Args:
-        folder: of the job.
-        queries: whose outputs are compared.
-    """
-
     def __init__(self, folder: Path, queries: tuple[str, ...] = ("q", "r")) -> None:
         self.folder = folder
         self.client = LocalClient(str(folder / "state"))
         self.told = Told(folder / "state", {query: folder / query for query in queries})
 
     def send(self, kind: str, target: str = "job", value: Any = None, **more: Any) -> EventState:
-        """Send an event from outside."""
         return self.client.send(Request(kind, target, value, **more))
 
     def set(self, key: str, value: Any, target: str = "job", **more: Any) -> EventState:
-        """Set a key."""
         return self.send("set_config", target, {"key": key, "value": value}, **more)
 
     def over(self, *events: EventState) -> list[EventState]:
@@ -83,18 +69,15 @@ class Steering:
         return max((int(file.name) for file in folder.glob("[0-9]*")), default=-1)
 
     def sees(self, key: str, value: Any, query: str = "q") -> None:
-        """Wait until rows of a query have seen a value."""
         wanted = f'"{key}": {value}'
         until(lambda: any(wanted in row["config"] for row in self.told.table(query)), f"rows that saw {wanted}")
 
     def counts(self) -> Mapping[str, int]:
-        """Rows of each output."""
         return {query: len(self.told.table(query)) for query in self.told.queries}
 
 
 @contextmanager
 def driver(folder: Path, **env: str) -> Iterator[Tree]:
-    """Run the job in a separate driver; all its processes are terminated afterwards."""
     given = {"PYTHONPATH": str(Path(__file__).parents[2]), **env}
     command: list[str | Path] = [sys.executable, "-m", "tests.support.steered", folder]
     with Tree(command, folder / "driver.log", given) as run:

@@ -96,7 +96,6 @@ def test_a_worker_takes_the_slice_that_is_on_unless_tests_are_named() -> None:
 
 
 def run_of(**changed: Any) -> Any:
-    """The configuration of a whole run, with changes."""
     option = {"slice": "2", "markexpr": "", "keyword": "", "deselect": None}
     worker: dict[str, Any] = {"workerinput": {}} if changed.pop("worker", False) else {}
     return SimpleNamespace(

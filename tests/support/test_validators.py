@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -133,142 +133,93 @@ def with_log(**fields: Any) -> History:
 
 
 PLANNED = GOOD.logs["q"].planned
-BAD: dict[str, tuple[History, Callable[[History], list[str]], str]] = {
-    "a row after the end of input": (
+BAD: list[tuple[History, str]] = [
+    (
         replace(GOOD, events=(*GOOD.events[:10], event("read", "in", pid=2, channel="a", start=40, end=41))),
-        validators.end_of_input_once_and_last,
-        r"'in' read a \[40, 41\) after its end of input",
+        r"end_of_input_once_and_last: .*'in' read a \[40, 41\) after its end of input",
     ),
-    "two ends of input": (
-        replace(GOOD, events=(*GOOD.events[:11], *GOOD.events[9:11])),
-        validators.end_of_input_once_and_last,
-        "2 ends of input",
-    ),
-    "a flag of an epoch that is not committed": (
+    (replace(GOOD, events=(*GOOD.events[:11], *GOOD.events[9:11])), "end_of_input_once_and_last: .*2 ends of input"),
+    (
         replace(GOOD, finished=(*GOOD.finished, flag("channel", 6, channel="c", sequence=3, epoch=3))),
-        validators.flags_follow_commits,
-        "'c' is flagged at epoch 3, and 'q' has committed 2",
+        "flags_follow_commits: .*'c' is flagged at epoch 3, and 'q' has committed 2",
     ),
-    "a flag that was dropped": (
-        replace(GOOD, finished=GOOD.finished[1:]),
-        validators.flags_follow_commits,
-        r"flags of 'in' in 'q' are numbered \[2\]",
-    ),
-    "a query flagged before its final checkpoint": (
-        replace(GOOD, checkpoints=()),
-        validators.flags_follow_commits,
-        "'q' is flagged without a final checkpoint",
-    ),
-    "a commit without a claim": (
+    (replace(GOOD, finished=GOOD.finished[1:]), r"flags_follow_commits: .*flags of 'in' in 'q' are numbered \[2\]"),
+    (replace(GOOD, checkpoints=()), "flags_follow_commits: .*'q' is flagged without a final checkpoint"),
+    (
         replace(GOOD, events=without(GOOD, "claim")),
-        validators.claim_before_every_write,
-        "epoch 0 of incarnation 1, which had not claimed",
+        "claim_before_every_write: .*epoch 0 of incarnation 1, which had not claimed",
     ),
-    "a commit after a newer claim": (
+    (
         replace(GOOD, events=(GOOD.events[0], event("claim", "out", incarnation=2), *GOOD.events[1:])),
-        validators.claim_before_every_write,
-        "epoch 0 of incarnation 1 after 2 had claimed",
+        "claim_before_every_write: .*epoch 0 of incarnation 1 after 2 had claimed",
     ),
-    "end of input before open": (
+    (
         replace(GOOD, events=(event("end_of_input", "out"), event("close", "out"), event("end_of_input", "out"))),
-        validators.hooks_in_order,
-        "end_of_input came after a later hook",
+        "hooks_in_order: .*end_of_input came after a later hook",
     ),
-    "a commit after close": (
+    (
         replace(GOOD, events=(*GOOD.events, event("commit", "out", epoch=3, incarnation=1, repeat=False, final=False))),
-        validators.hooks_in_order,
-        "'out': commit after close",
+        "hooks_in_order: .*'out': commit after close",
     ),
-    "a state after the end": (
-        replace(GOOD, states=(*GOOD.states, state("RUNNING", 9))),
-        validators.legal_states,
-        "from FINISHED to RUNNING",
-    ),
-    "a query that runs in a job that has ended": (
-        replace(GOOD, states=GOOD.states[:1]),
-        validators.legal_states,
-        "'q' is RUNNING although incarnation 1 has ended",
-    ),
-    "an epoch recorded twice": (
+    (replace(GOOD, states=(*GOOD.states, state("RUNNING", 9))), "legal_states: .*from FINISHED to RUNNING"),
+    (replace(GOOD, states=GOOD.states[:1]), "legal_states: .*'q' is RUNNING although incarnation 1 has ended"),
+    (
         replace(GOOD, epochs=(*GOOD.epochs, epoch(1, incarnation=2))),
-        validators.no_epoch_twice,
-        "epoch 1 of 'q' is recorded 2 times",
+        "no_epoch_twice: .*epoch 1 of 'q' is recorded 2 times",
     ),
-    "an epoch missing": (
-        replace(GOOD, epochs=(epoch(0), epoch(2))),
-        validators.no_epoch_twice,
-        r"epochs \[1\] of 'q' are missing",
-    ),
-    "an epoch made visible twice": (
+    (replace(GOOD, epochs=(epoch(0), epoch(2))), r"no_epoch_twice: .*epochs \[1\] of 'q' are missing"),
+    (
         replace(GOOD, events=(*GOOD.events[:5], *GOOD.events[4:])),
-        validators.no_epoch_twice,
-        "'out' made epoch 0 visible 2 times",
+        "no_epoch_twice: .*'out' made epoch 0 visible 2 times",
     ),
-    "a failure without a type": (
+    (
         replace(GOOD, incidents=(failure(labels={"origin": "user"}),)),
-        validators.failures_are_judged,
-        r"'it failed' has the labels \{'origin': 'user'\}",
+        r"failures_are_judged: .*'it failed' has the labels \{'origin': 'user'\}",
     ),
-    "a failure of a type that there is not": (
+    (
         replace(GOOD, incidents=(failure(labels={"type": "BUG", "origin": "user"}),)),
-        validators.failures_are_judged,
-        "has the labels",
+        "failures_are_judged: .*has the labels",
     ),
-    "a failure without evidence": (
+    (
         replace(GOOD, incidents=(failure(evidence={"stack": "x"}),)),
-        validators.failures_are_judged,
-        "'it failed' has no evidence",
+        "failures_are_judged: .*'it failed' has no evidence",
     ),
-    "finished with an uncommitted epoch": (
+    (
         with_log(planned={**PLANNED, 3: logged(3, TWO, 1, True)}),
-        validators.finished_means_committed,
-        "its epoch 3 is planned but not committed",
+        "finished_means_committed: .*its epoch 3 is planned but not committed",
     ),
-    "finished although a source has not ended": (
-        with_log(planned={**PLANNED, 2: logged(2, ONE, 1, True)}),
-        validators.finished_means_committed,
-        "'in' has not ended",
-    ),
-    "finished although a marker has not passed": (
+    (with_log(planned={**PLANNED, 2: logged(2, ONE, 1, True)}), "finished_means_committed: .*'in' has not ended"),
+    (
         with_log(planned={**PLANNED, 2: logged(2, TWO, 1, False)}),
-        validators.finished_means_committed,
-        "a marker of its end of input has not passed",
+        "finished_means_committed: .*a marker of its end of input has not passed",
     ),
-    "a step recorded twice": (
+    (
         replace(GOOD, checkpoints=(GOOD.checkpoints[0], step("COMPLETED", 4.5), *GOOD.checkpoints[1:])),
-        validators.final_checkpoint_in_order,
-        "COMPLETED', 'COMPLETED",
+        "final_checkpoint_in_order: .*COMPLETED', 'COMPLETED",
     ),
-    "two final checkpoints": (
+    (
         replace(GOOD, checkpoints=(*GOOD.checkpoints[:3], step("CLOSED", 7, checkpoint_id=8))),
-        validators.final_checkpoint_in_order,
-        "several final checkpoints",
+        "final_checkpoint_in_order: .*several final checkpoints",
     ),
-    "state left": (replace(GOOD, state_rows={"q": 3}), validators.no_state_left, "3 rows are left"),
-    "an incarnation missing": (
+    (replace(GOOD, state_rows={"q": 3}), "no_state_left: .*3 rows are left"),
+    (
         replace(GOOD, jobs=(job("started", 0), job("started", 1, 3))),
-        validators.incarnations_grow_by_one,
-        r"\[1, 3\] have started",
+        r"incarnations_grow_by_one: .*\[1, 3\] have started",
     ),
-    "an offset that went back": (
+    (
         with_log(planned={0: logged(0, TWO), 1: logged(1, ONE)}),
-        validators.offsets_only_grow,
-        "'in' in 'q' went back between epochs 0 and 1",
+        "offsets_only_grow: .*'in' in 'q' went back between epochs 0 and 1",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("fault", BAD)
-def test_a_bad_history_is_named(fault: str) -> None:
-    history, validator, named = BAD[fault]
-    assert len(validator(history)) >= 1
-    with pytest.raises(AssertionError, match=named):
-        raise AssertionError(validator(history))
-    assert any(problem.startswith(validator.__name__) for problem in validators.problems(history))
+@pytest.mark.parametrize(("history", "named"), BAD, ids=[named for _, named in BAD])
+def test_a_bad_history_is_named(history: History, named: str) -> None:
+    assert any(re.match(named, problem) for problem in validators.problems(history))
 
 
 def test_each_validator_has_a_bad_history() -> None:
-    assert {validator for _, validator, _ in BAD.values()} == set(validators.VALIDATORS)
+    assert {named.partition(":")[0] for _, named in BAD} == {validator.__name__ for validator in validators.VALIDATORS}
 
 
 def test_a_validator_can_be_left_out() -> None:

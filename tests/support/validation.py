@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 def validated_jobs(test: pytest.Item) -> Iterator[None]:
     """Record each job that starts; at the end stop those still running, and validate each state directory.
 
-    Args:
-        test: its marker `without_validators` names validators that do not apply to it.
+    The marker `without_validators` of the test names validators that do not apply to it.
     """
     from spark_ext.jobs.active_run import ActiveRun
 
@@ -49,7 +48,6 @@ def validated_jobs(test: pytest.Item) -> Iterator[None]:
 
 
 def validate(runs: list[ActiveRun], test: pytest.Item) -> list[str]:
-    """Faults in the history of the jobs of one state directory."""
     logs = {
         operator.options["log"]
         for run in runs

@@ -21,7 +21,6 @@ from spark_ext.model.offsets import OffsetKind, kind_of
 from tests.support.history import History
 
 Problems = list[str]
-
 _ENDS: Final = frozenset({"RESTARTING", "FINISHING", "SUSPENDED", "FAILED", "CANCELED"})
 
 LEGAL: Final[dict[str, frozenset[str]]] = {
@@ -41,7 +40,6 @@ LEGAL: Final[dict[str, frozenset[str]]] = {
 """The states that may follow a state of one query within one incarnation. Repeated here, so that it checks the code."""
 
 FINAL_STEPS: Final = ("COMPLETED", "FLAGGED", "ACKNOWLEDGED", "CLOSED")
-
 HOOKS: Final = {"open": 0, "end_of_input": 1, "committed": 2, "final_checkpoint": 2, "close": 3}
 """Hooks of an operator's life, by rank: within one process a hook is never followed by one of a lower rank."""
 
@@ -258,27 +256,12 @@ def failures_are_judged(history: History) -> Problems:
 
 
 VALIDATORS: Final[tuple[Callable[[History], Problems], ...]] = (
-    end_of_input_once_and_last,
-    flags_follow_commits,
-    claim_before_every_write,
-    hooks_in_order,
-    legal_states,
-    no_epoch_twice,
-    finished_means_committed,
-    final_checkpoint_in_order,
-    no_state_left,
-    incarnations_grow_by_one,
-    offsets_only_grow,
-    failures_are_judged,
-)
+    end_of_input_once_and_last, flags_follow_commits, claim_before_every_write, hooks_in_order, legal_states,
+    no_epoch_twice, finished_means_committed, final_checkpoint_in_order, no_state_left, incarnations_grow_by_one,
+    offsets_only_grow, failures_are_judged,
+)  # fmt: skip
 
 
 def problems(history: History, *, without: Iterable[Callable[[History], Problems]] = ()) -> Problems:
-    """All faults in a history.
-
-    Args:
-        history: the history of one job.
-        without: validators that do not apply.
-    """
     chosen: list[Any] = [validator for validator in VALIDATORS if validator not in tuple(without)]
     return [f"{validator.__name__}: {problem}" for validator in chosen for problem in validator(history)]

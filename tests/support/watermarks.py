@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
 from spark_ext.model.offsets import LoggedOffsets
@@ -21,25 +23,15 @@ from spark_ext.spark.session import registry
 from spark_ext.spark.session.registry import Registration
 from tests.support.jobs import register
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
-
-Given: TypeAlias = "tuple[float | None, str, int]"
-"""A row: event time in hours after `DAY` (None: null), key, number."""
-
+Given: TypeAlias = "tuple[float | None, str, int]"  # a row: event time in hours after `DAY` (None: null), key, number
 _LATE = ("Python worker failed to connect back", "Current State: INITIALIZING")
-
 DAY = datetime(2024, 1, 1, tzinfo=timezone.utc)
 SCHEMA = "ts timestamp, k string, n bigint"
 
 
 class GivenOptions(SourceOptions):
-    """Options of `GivenRows`: a JSON file that maps channels to rows."""
-
     path: str
-    live: bool = False
-    """If set, rows may be added to the file, and channels never end."""
+    live: bool = False  # if set, rows may be added to the file, and channels never end
 
 
 class GivenRows(ChannelSource):
@@ -109,22 +101,17 @@ class Streams:
         self.query: StreamingQuery | None = None
         self._published: list[str] = []
 
-    # -- input --------------------------------------------------------------------------------------------------------
-
     def put(self, uid: str, *channels: Sequence[Given]) -> None:
-        """Write all rows of a source, by channel."""
         content = {str(index): [[micros(hours), k, n] for hours, k, n in rows] for index, rows in enumerate(channels)}
         draft = self.folder / f".{uid}.json"
         draft.write_text(json.dumps(content))
         draft.replace(self._path(uid))
 
     def read(self, uid: str, **options: Any) -> DataFrame:
-        """A stream of what `put` wrote."""
         reader = self.spark.readStream.format("given").option("uid", uid).option("path", str(self._path(uid)))
         return reader.options(**{name: str(value) for name, value in options.items()}).load()
 
     def batch(self, uid: str) -> DataFrame:
-        """The same rows, not streaming."""
         content = json.loads(self._path(uid).read_text())
         rows = [tuple(row) for channel in content.values() for row in channel]
         df = self.spark.createDataFrame(rows, "ts bigint, k string, n bigint")
@@ -132,8 +119,6 @@ class Streams:
 
     def _path(self, uid: str) -> Path:
         return self.folder / f"{uid}.json"
-
-    # -- running ------------------------------------------------------------------------------------------------------
 
     def start(self, df: DataFrame, trigger: Mapping[str, Any] | None = None, *, job: bool = True) -> StreamingQuery:
         """Start the query as a job would, so that its markers can find the checkpoint, or outside any job."""
@@ -186,26 +171,21 @@ class Streams:
                 self.query = self._again()
 
     def run(self, df: DataFrame, trigger: Mapping[str, Any] | None = None, *, job: bool = True) -> None:
-        """Start, wait until nothing is left to do, and stop."""
         self.start(df, trigger, job=job)
         self.settle()
         assert self.query is not None
         self.query.stop()
-
-    # -- results ------------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[tuple[Any, ...]]:
         """All rows written, sorted; a row that was written twice appears twice."""
         return sorted((row for rows in self.written.values() for row in rows), key=in_order)
 
     def state_rows(self) -> list[int]:
-        """Rows in the state of each stateful operator after the last epoch."""
         assert self.query is not None
         epochs = [progress for progress in self.query.recentProgress if progress["stateOperators"]]
         return [operator["numRowsTotal"] for operator in epochs[-1]["stateOperators"]] if epochs else []
 
     def log(self) -> list[LoggedOffsets]:
-        """Spark's offset log, one entry per committed epoch."""
         log = SparkLog(str(self.checkpoint))
         newest = log.newest_commit()
         found = [log.offsets(epoch) for epoch in range((newest if newest is not None else -1) + 1)]
@@ -221,7 +201,6 @@ class Streams:
         ]
 
     def ended(self, uid: str) -> list[bool]:
-        """Whether a source has ended, per committed epoch."""
         return [
             bool(raw.get("ended"))
             for epoch in self.log()
@@ -245,7 +224,6 @@ def in_order(row: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def sorted_rows(df: DataFrame) -> list[tuple[Any, ...]]:
-    """A batch result in the form of `Streams.rows`."""
     return sorted((tuple(row) for row in df.collect()), key=in_order)
 
 

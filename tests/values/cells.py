@@ -32,8 +32,7 @@ class Unsayable(Exception):
     """The format or the server has no such value."""
 
 
-Found = tuple[Mapping[int, Any], int]
-"""Values by the numbers of their rows, and how many rows were bad."""
+Found = tuple[Mapping[int, Any], int]  # values by the numbers of their rows, and how many rows were bad
 Get = Callable[[T.DataType, list[Any]], Found]
 
 

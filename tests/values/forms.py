@@ -22,9 +22,7 @@ from pyspark.sql import types as T
 from spark_ext.worker_internals import to_arrow_schema
 
 DAY: Final = 86_400_000_000
-YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The years 1 to 9999, in microseconds."""
-
+YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # the years 1 to 9999, in microseconds
 TEXTS: Final = ["", "\0", 'a\0"b', "null", "\0null\0", "a\r\nb\n", '"', "\\", ",;\t", "\u2028\x85\x1c", "\ufeff"]
 LONG: Final = ["é" * 9_000, "x" * 254, "__HIVE_DEFAULT_PARTITION__"]
 RAW: Final = [b"\xff", b"M\xf6hre", b"\xed\xa0\x80", b"\xc0\x80", b"ok\xe2\x82"]
@@ -129,7 +127,6 @@ def batch_of(kind: T.DataType, values: list[Any]) -> tuple[T.StructType, pa.Reco
 
 
 def plain(scalar: pa.Scalar) -> Any:
-    """A value from Arrow."""
     kind = scalar.type
     if not scalar.is_valid:
         return None
@@ -147,7 +144,6 @@ def plain(scalar: pa.Scalar) -> Any:
 
 
 def from_json(kind: T.DataType, value: Any) -> Any:
-    """A value from what the pages say of JSON."""
     assert value is None or isinstance(value, str) or not isinstance(kind, (T.DecimalType, T.BinaryType))
     if value is None or isinstance(kind, T.BooleanType):
         return value
@@ -176,7 +172,6 @@ def from_json(kind: T.DataType, value: Any) -> Any:
 
 
 def from_text(kind: T.DataType, text: str) -> Any:
-    """A value from the text of a partition."""
     simple = text == "true" if isinstance(kind, T.BooleanType) else text
     return from_json(kind, int(text) if isinstance(kind, T.IntegralType) else simple)
 

@@ -11,13 +11,10 @@ from pathlib import Path
 from tests.values.table import LEGEND, LIMITS, ODD, SAME, SINKS, SOURCES, TYPES, VALUES, Cells, Row
 
 _SECTION = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
-
-
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _notes(name: str, row: Row) -> str:
-    """The numbers of the limits of a cell."""
     found = (str(n) for n, limit in enumerate(LIMITS, 1) if name in limit.sinks and row in limit.rows)
     return "".join(found).translate(_RAISED)
 
@@ -33,7 +30,6 @@ def _table(columns: Mapping[str, Cells], rows: Sequence[Row]) -> list[str]:
 
 
 def sections() -> dict[str, list[str]]:
-    """What is between the markers of each name."""
     return {
         "legend": ["| in a cell | means |", "|---|---|", *(f"| {word} | {what} |" for word, what in LEGEND.items())],
         "sources": _table(SOURCES, (*VALUES, *ODD, *TYPES)),
@@ -47,7 +43,6 @@ def sections() -> dict[str, list[str]]:
 
 
 def written(page: str) -> str:
-    """A page with its tables as they are now."""
     made = sections()
     return _SECTION.sub(lambda found: "\n".join([found[1], *made[found[2]], "", found[3]]), page)
 

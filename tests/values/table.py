@@ -30,13 +30,10 @@ LEGEND: Final = {
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A kind of value."""
-
     type: str
     what: str
     examples: Mapping[T.DataType, list[Any]]
-    holds: Callable[[Any], bool] = lambda _: False
-    """Whether a value of the types of the examples is one of these."""
+    holds: Callable[[Any], bool] = lambda _: False  # whether a value of the types of the examples is one of these
 
 
 def _text(*examples: Any) -> dict[T.DataType, list[Any]]:
@@ -47,18 +44,11 @@ def _no_utf8(value: bytes) -> bool:
     return value.decode(errors="replace").encode() != value
 
 
-def _spelled(value: str) -> str:
-    """As delta-rs names the folder of a float: without an exponent."""
-    return format(Decimal(value), "f")
-
-
-_FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
-"""4714-11-24 BC and 5874897-12-31: PostgreSQL has no others."""
+_FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905  # 4714-11-24 BC and 5874897-12-31: PostgreSQL has no others
 _FIRST = _FIRST_DAY * DAY
 _LOW, _HIGH = YEARS
 _ZERO = _LOW - 366 * DAY
-_NANOS = 2**63 // 1000
-"""A time that does not fit 64 bits of nanoseconds is before 1677 or after 2262."""
+_NANOS = 2**63 // 1000  # a time that does not fit 64 bits of nanoseconds is before 1677 or after 2262
 _TIMES: Final[dict[str, tuple[list[int], Callable[[int], bool]]]] = {
     "from 1677-09-22 to 2262-04-11": ([0, -1, _NANOS - DAY, DAY - _NANOS], lambda value: abs(value) < _NANOS),
     "other years from 1 to 9999": (
@@ -96,11 +86,9 @@ FOLDER = Row(
 LONG = Row("string", "of 254 bytes and more", _text("x" * 254, "é" * 9_000), lambda value: len(value) > 253)
 LONG_ESCAPED = Row("string", "the same with `%` escapes", _text("é" * 100), lambda value: len(quote(value)) > 253)
 NO_UTF8 = Row(
-    "string",
-    "bytes that are not UTF-8, such as lone surrogates",
-    _text(b"\xff", b"M\xf6hre", b"\xed\xa0\x80", b"\xc0\x80", b"ok\xe2\x82"),
-    _no_utf8,
-)
+    "string", "bytes that are not UTF-8, such as lone surrogates",
+    _text(b"\xff", b"M\xf6hre", b"\xed\xa0\x80", b"\xc0\x80", b"ok\xe2\x82"), _no_utf8,
+)  # fmt: skip
 BINARY = Row("binary", "bytes that are UTF-8", {T.BinaryType(): [b"", b"\0", b"text"]})
 RAW = Row("binary", "others", {T.BinaryType(): [b"\xff\xfe", b"M\xf6hre"]}, _no_utf8)
 BOOLEAN = Row("boolean", "both", {T.BooleanType(): [True, False]})
@@ -124,7 +112,7 @@ TINY = Row(
     "double",
     "of more than 253 digits without an exponent",
     {T.DoubleType(): ["5e-324", "1.7976931348623157e+308"]},
-    lambda value: len(_spelled(value)) > 253,
+    lambda value: len(format(Decimal(value), "f")) > 253,
 )
 WHOLE = Row(
     "decimal(p, 0)", "up to 38 digits", {T.DecimalType(38, 0): [Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(0)]}
@@ -139,10 +127,7 @@ DECIMALS = Row(
 )
 DATES = Row("date", "of the years 1 to 9999", {T.DateType(): [_LOW // DAY, _HIGH // DAY, 0, -1, -141_428]})
 ZERO_DATES = Row(
-    "date",
-    "of the year 0",
-    {T.DateType(): [_ZERO // DAY, _LOW // DAY - 1]},
-    lambda value: _ZERO <= value * DAY < _LOW,
+    "date", "of the year 0", {T.DateType(): [_ZERO // DAY, _LOW // DAY - 1]}, lambda value: _ZERO <= value * DAY < _LOW
 )
 FAR_DATES = Row(
     "date",
@@ -188,10 +173,7 @@ INTERVALS = Row("interval", "any", {T.CalendarIntervalType(): [1]})
 VARIANTS = Row("variant", "any", {T.VariantType(): [{"metadata": b"\1\0\0", "value": b"\x0c\1"}]})
 VOID = Row("void", "null", {T.NullType(): [None]})
 COLLATED = Row("string with a collation", "any", {T.StringType("UTF8_LCASE"): [b"a"]})
-TYPES: Final = (DURATIONS, MONTHS, INTERVALS, VARIANTS, VOID, COLLATED)
-"""Types that few targets have."""
-
-
+TYPES: Final = (DURATIONS, MONTHS, INTERVALS, VARIANTS, VOID, COLLATED)  # types that few targets have
 NANOSECONDS: Final = "1970-01-01T00:00:00.000000001"
 _TIME: Final[dict[T.DataType, list[Any]]] = {
     T.TimestampType(): ["2016-12-31T23:59:60Z"],
@@ -210,12 +192,9 @@ ODD: Final = (GREAT_INTEGER, MANY_DIGITS, POWER, FINE_DECIMAL, GREAT_FLOAT, LEAP
 """Values that are in the input and not in the declared type."""
 
 _FARTHEST: Final = (FARTHEST_DATES, FARTHEST_INSTANTS, FARTHEST_LOCAL)
-_TOO_LONG: Final = (FAR_DATES, FAR_INSTANTS, FAR_LOCAL, *_FARTHEST)
-"""Years that have more or fewer than four digits."""
-_FAR: Final = (ZERO_DATES, ZERO_INSTANTS, ZERO_LOCAL, *_TOO_LONG)
-"""Years that Python does not have."""
+_TOO_LONG: Final = (FAR_DATES, FAR_INSTANTS, FAR_LOCAL, *_FARTHEST)  # years that have more or fewer than four digits
+_FAR: Final = (ZERO_DATES, ZERO_INSTANTS, ZERO_LOCAL, *_TOO_LONG)  # years that Python does not have
 _NESTED: Final = (ARRAYS, STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS)
-
 Cells = Mapping[Row, str]
 
 
@@ -267,9 +246,7 @@ _FILES: Final = tuple(name for name in SINKS if name.startswith("files_2pc"))
 _DATES_OF_TEXT: Final = (ZERO_DATES, FAR_DATES, FARTHEST_DATES)
 LIMITS: Final = (
     Limit(
-        ("Spark",),
-        _DELTA,
-        (LOCAL_MAPS,),
+        ("Spark",), _DELTA, (LOCAL_MAPS,),
         "delta-rs does not find the type there in a table that it creates, and could not open it any more",
     ),
     Limit(
@@ -280,18 +257,14 @@ LIMITS: Final = (
         "table any more",
     ),
     Limit(
-        ("Spark", "delta-rs"),
-        _PARTITIONS,
-        (BINARY,),
+        ("Spark", "delta-rs"), _PARTITIONS, (BINARY,),
         "the column's other values become other bytes in the log, and where delta-rs rewrites files all of them do",
     ),
     Limit(("delta-rs",), _PARTITIONS, (EMPTY, FOLDER), "Spark reads null"),
     Limit(("delta-rs",), _PARTITIONS, (ZERO_INSTANTS, FARTHEST_INSTANTS), "Spark reads another time"),
     Limit(("pyarrow",), ("files_2pc, folder",), (EMPTY,), "Spark reads null"),
     Limit(
-        ("Spark", "pyarrow"),
-        ("files_2pc, folder",),
-        (ZERO_DATES, ZERO_INSTANTS, ZERO_LOCAL, BINARY),
+        ("Spark", "pyarrow"), ("files_2pc, folder",), (ZERO_DATES, ZERO_INSTANTS, ZERO_LOCAL, BINARY),
         "Python has no year 0, and the name of a folder no other bytes than UTF-8",
     ),
     Limit(
@@ -301,9 +274,7 @@ LIMITS: Final = (
         "Python and Arrow do not read such a name of a folder",
     ),
     Limit(
-        ("Spark",),
-        ("files_2pc, JSON", "files_2pc, CSV"),
-        (FAR_DATES, FARTHEST_DATES),
+        ("Spark",), ("files_2pc, JSON", "files_2pc, CSV"), (FAR_DATES, FARTHEST_DATES),
         "it writes `+10000-01-01`, which Python and Arrow do not read",
     ),
     Limit(("Spark",), ("files_2pc, JSON",), (ZERO_DATES,), "Python has no year 0"),
@@ -312,39 +283,30 @@ LIMITS: Final = (
     Limit(("pyarrow",), ("files_2pc, CSV",), (BINARY,), "CSV has no other bytes than UTF-8"),
     Limit(("pyarrow", "Python"), ("files_2pc, CSV",), (NUL,), "Spark leaves the character out when it reads the file"),
     Limit(
-        ("Spark", "pyarrow"),
-        _FILES,
-        (DURATIONS,),
+        ("Spark", "pyarrow"), _FILES, (DURATIONS,),
         "the two have no common form: a text of Spark's own, and in Parquet a number with a note of its writer",
     ),
     Limit(
-        ("Spark", "psycopg"),
-        (*_FILES, "postgres_2pc"),
-        (MONTHS,),
+        ("Spark", "psycopg"), (*_FILES, "postgres_2pc"), (MONTHS,),
         "pyspark has no form for them in Arrow, by which rows reach a sink",
     ),
     Limit(("psycopg",), ("postgres_2pc",), (INTERVALS,), "pyspark has no form for them in Arrow either"),
     Limit(
-        ("Spark",),
-        (*_DELTA, "files_2pc, Parquet", "files_2pc, JSON"),
-        (VARIANTS,),
+        ("Spark",), (*_DELTA, "files_2pc, Parquet", "files_2pc, JSON"), (VARIANTS,),
         "this sink alone does not write it: write `to_json`",
     ),
     Limit(("psycopg",), ("postgres_2pc",), (VARIANTS,), "this sink alone does not write it: write `to_json`"),
     Limit(
-        ("Spark", "delta-rs"),
-        _DELTA,
-        (VOID,),
+        ("Spark", "delta-rs"), _DELTA, (VOID,),
         "this sink alone does not write it: cast the column to the type it is to have",
     ),
     Limit(("pyarrow",), ("files_2pc, folder",), (VOID,), "a column without values divides nothing"),
     Limit(("fastavro",), ("kafka_2pc, Avro",), (VOID,), "a schema without type is of no use later: cast it"),
-)
+)  # fmt: skip
 """What an independent client can store, and why a sink refuses it; whatever else sinks refuse, none of these stores."""
 
 
-READ_AS: Final = {"null": None, "infinity": "inf"}
-"""What a source makes of values for which it has a word."""
+READ_AS: Final = {"null": None, "infinity": "inf"}  # what a source makes of values for which it has a word
 _TEXT_READ: Final = {
     BAD: (NO_UTF8, *_TOO_LONG, GREAT_INTEGER, MANY_DIGITS, POWER, FINE_DECIMAL, LEAP_SECOND, NANOS, INFINITE),
     "infinity": (GREAT_FLOAT,),
@@ -409,7 +371,6 @@ SOURCES: Final[Mapping[str, Cells]] = {
 
 
 def words(cells: Cells, kind: T.DataType, value: Any) -> set[str]:
-    """What is done with a simple value."""
     return {cells.get(row, SAME) for row in VALUES if kind in row.examples and row.holds(value)}
 
 

@@ -25,28 +25,20 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
 
 from spark_ext.schemas.arrow import arrow_type
+from tests.values import table as kinds
 from tests.values.forms import batch_of, plain
-from tests.values.table import (
-    BAD,
-    COLLATED,
-    INTERVALS,
-    LIMITS,
-    MONTHS,
-    NO_UTF8,
-    NONE,
-    SINKS,
-    SOURCES,
-    START,
-    TYPES,
-    VALUES,
-)
 
 
 def test_a_limit_is_of_values_that_the_sink_refuses() -> None:
-    assert all(SINKS[name].get(row) in (BAD, START) for one in LIMITS for name in one.sinks for row in one.rows)
+    assert all(
+        kinds.SINKS[name].get(row) in (kinds.BAD, kinds.START)
+        for one in kinds.LIMITS
+        for name in one.sinks
+        for row in one.rows
+    )
 
 
-@pytest.mark.parametrize("value", NO_UTF8.examples[T.StringType()])
+@pytest.mark.parametrize("value", kinds.NO_UTF8.examples[T.StringType()])
 def test_bytes_that_are_no_text_are_read_by_nobody(tmp_path: Path, value: bytes) -> None:
     """From Parquet, as in Delta and exchanges, from text such as JSON and CSV, and from Avro."""
     _, batch = batch_of(T.StringType(), [value])
@@ -64,8 +56,10 @@ def test_bytes_that_are_no_text_are_read_by_nobody(tmp_path: Path, value: bytes)
 
 def test_what_postgres_2pc_refuses_of_a_value_the_server_refuses_of_psycopg() -> None:
     """Which is what the test of the source's cells has found, as it fills its tables by psycopg."""
-    assert {row for row, word in SINKS["postgres_2pc"].items() if word == BAD} == {
-        row for row in VALUES if SOURCES["postgres"].get(row) == NONE and row.type in ("string", "date", *TIMES)
+    assert {row for row, word in kinds.SINKS["postgres_2pc"].items() if word == kinds.BAD} == {
+        row
+        for row in kinds.VALUES
+        if kinds.SOURCES["postgres"].get(row) == kinds.NONE and row.type in ("string", "date", *TIMES)
     }
 
 
@@ -114,19 +108,18 @@ def test_what_a_client_stores_of_refused_values_is_among_the_limits(
 ) -> None:
     """By the first example of each row; neither of them knows a collation."""
     found = set[str]()
-    for n, row in enumerate(row for row in (*VALUES, *TYPES) if SINKS[name].get(row) in (BAD, START)):
+    for n, row in enumerate(
+        row for row in (*kinds.VALUES, *kinds.TYPES) if kinds.SINKS[name].get(row) in (kinds.BAD, kinds.START)
+    ):
         kind, values = next(iter(row.examples.items()))
         _, batch = batch_of(kind, values[:1])
-        if batch.num_columns and row not in (NO_UTF8, COLLATED):
+        if batch.num_columns and row not in (kinds.NO_UTF8, kinds.COLLATED):
             with suppress(Exception):  # it stores no such value
                 read = put(tmp_path / str(n), pa.Table.from_batches([batch]))["v"]
                 if [plain(value) for value in read.combine_chunks().cast(batch["v"].type)] == values[:1]:
                     found.add(f"{row.type} {row.what}")
-    limits = [one for one in LIMITS if client in one.clients and name in one.sinks]
+    limits = [one for one in kinds.LIMITS if client in one.clients and name in one.sinks]
     assert found == {f"{row.type} {row.what}" for one in limits for row in one.rows}
-
-
-# -- reasons ----------------------------------------------------------------------------------------------------------
 
 
 def test_delta_rs_does_not_find_timestamp_ntz_in_a_map(tmp_path: Path) -> None:
@@ -178,7 +171,7 @@ def test_an_interval_in_parquet_is_a_number_to_others(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "x.parquet").to_pydict() == {"v": [1]}
 
 
-@pytest.mark.parametrize("kind", [*MONTHS.examples, *INTERVALS.examples])
+@pytest.mark.parametrize("kind", [*kinds.MONTHS.examples, *kinds.INTERVALS.examples])
 def test_spark_has_no_form_for_intervals_of_months_in_arrow(kind: T.DataType) -> None:
     with pytest.raises(PySparkTypeError):
         arrow_type(kind)

@@ -9,11 +9,12 @@ import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 import spark_ext as sx
@@ -25,9 +26,6 @@ from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
 from tests.sources.postgres.test_values import KINDS, quoted, text
 from tests.sources.test_values import delta_table
 from tests.values.forms import DAY, YEARS, array, from_json, plain
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LOW, HIGH = YEARS
 TEXTS: Final = [b"M\xc3\xb6hre \xf0\x9f\x98\x80", b"", b'a\r\n"b"\\', b"\xef\xbb\xbf\xe2\x80\xa8", b"NULL", None]
@@ -50,8 +48,7 @@ COLUMNS: Final[dict[str, tuple[T.DataType, list[Any]]]] = {
     "n" * 63: (T.StringType(), TEXTS),
 }
 """Columns, some of them named as aliases of our own SQL, and their values."""
-LONG: Final = "ß" * 127 + "x"
-"""255 bytes: the last column's name but in PostgreSQL, which has 63."""
+LONG: Final = "ß" * 127 + "x"  # 255 bytes: the last column's name but in PostgreSQL, which has 63
 FAR: Final = {"id": 6, "value": -2_440_588, "e": 2**63 - 1, "excluded": -210_866_803_200_000_000}
 """A row of which not every sink has the times."""
 SCHEMA: Final = T.StructType([T.StructField(name, kind) for name, (kind, _) in COLUMNS.items()])
@@ -61,9 +58,6 @@ VALUES: Final = {name: [*values, FAR.get(name)] for name, (_, values) in COLUMNS
 def given() -> pa.Table:
     schema = to_arrow_schema(SCHEMA)
     return pa.Table.from_arrays([array(VALUES[field.name], field.type) for field in schema], schema=schema)
-
-
-# -- sources ----------------------------------------------------------------------------------------------------------
 
 
 def into_files(folder: Path, _: Database) -> dict[str, str]:
@@ -94,15 +88,7 @@ def into_postgres(_: Path, database: Database) -> dict[str, str]:
     return {"format": "postgres", "table": "given", **database.options}
 
 
-SOURCES: Final = {
-    "files": into_files,
-    "delta_snapshot": into_delta,
-    "follow": into_followed,
-    "postgres": into_postgres,
-}
-
-# -- sinks ------------------------------------------------------------------------------------------------------------
-
+SOURCES: Final = {"files": into_files, "delta_snapshot": into_delta, "follow": into_followed, "postgres": into_postgres}
 Found = dict[str, list[Any]]
 Read = Callable[["SparkSession", str, Database], Found]
 

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.sinks.files_2pc.files_target import FilesTarget
 from tests.sinks.test_values import committed
+from tests.values import table as kinds
 from tests.values.forms import batch_of
-from tests.values.table import (
-    BAD,
-    COLLATED,
-    DURATIONS,
-    INTERVALS,
-    LIMITS,
-    MONTHS,
-    NO_UTF8,
-    SINKS,
-    START,
-    TYPES,
-    VALUES,
-    VARIANTS,
-    VOID,
-    Row,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tests.values.table import Row
 
 SQL: Final = {
-    DURATIONS: "interval '1 02:03:04.5' day to second",
-    MONTHS: "interval '1-2' year to month",
-    INTERVALS: "make_interval(1, 2, 3)",
-    VARIANTS: """parse_json('{"a": 1}')""",
-    VOID: "null",
-    COLLATED: "'a' collate UTF8_LCASE",
-}
+    kinds.DURATIONS: "interval '1 02:03:04.5' day to second", kinds.MONTHS: "interval '1-2' year to month",
+    kinds.INTERVALS: "make_interval(1, 2, 3)", kinds.VARIANTS: """parse_json('{"a": 1}')""", kinds.VOID: "null",
+    kinds.COLLATED: "'a' collate UTF8_LCASE",
+}  # fmt: skip
 FORMS: Final[dict[str, tuple[str, bool, dict[str, str]]]] = {
     "delta_2pc": ("delta", False, {}),
     "delta_2pc, partition": ("delta", True, {}),
@@ -82,7 +63,11 @@ def read_back(given: DataFrame, path: str, form: str, partition: bool, own: dict
 def test_spark_stores_what_the_limits_say_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
     refused = {
-        name: [row for row in (*VALUES, *TYPES) if SINKS[name].get(row) in (BAD, START) and row is not NO_UTF8]
+        name: [
+            row
+            for row in (*kinds.VALUES, *kinds.TYPES)
+            if kinds.SINKS[name].get(row) in (kinds.BAD, kinds.START) and row is not kinds.NO_UTF8
+        ]
         for name in FORMS
     }
     rows = dict.fromkeys(row for some in refused.values() for row in some)
@@ -99,7 +84,7 @@ def test_spark_stores_what_the_limits_say_and_no_more(spark: SparkSession, tmp_p
     told = {
         name: {
             f"{row.type} {row.what}"
-            for one in LIMITS
+            for one in kinds.LIMITS
             if "Spark" in one.clients and name in one.sinks
             for row in one.rows
         }
@@ -109,7 +94,7 @@ def test_spark_stores_what_the_limits_say_and_no_more(spark: SparkSession, tmp_p
 
 
 def test_spark_finds_a_column_without_type_in_parquet(spark: SparkSession, tmp_path: Path) -> None:
-    schema, batch = batch_of(*next(iter(VOID.examples.items())))
+    schema, batch = batch_of(*next(iter(kinds.VOID.examples.items())))
     committed(FilesTarget(tmp_path / "t", "parquet"), schema, batch)
     (file,) = (tmp_path / "t/_files").iterdir()
     assert list(map(tuple, spark.read.parquet(str(file)).collect())) == [(0, None)]

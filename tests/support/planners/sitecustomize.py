@@ -30,11 +30,9 @@ if command[0] == "pyspark.daemon" or command[0].endswith(("_runner", "_driver_wo
     asking = ask()
     if asking is None:
         forks = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.forks", name, str(os.getppid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            cwd=Path(__file__).parents[3],
-        )
+            [sys.executable, "-m", "tests.support.forks", name, str(os.getppid())], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[3],
+        )  # fmt: skip
         while asking is None and forks.poll() is None:
             time.sleep(0.01)
             asking = ask()
