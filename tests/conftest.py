@@ -78,7 +78,6 @@ def spark(spark_of_process: SparkSession, request: pytest.FixtureRequest) -> Ite
 
 
 def _put_back(session: SparkSession, before: dict[str, str], after: dict[str, str]) -> None:
-    """Undo what a test has set."""
     for key in filter(session.conf.isModifiable, after.keys() - before.keys()):
         session.conf.unset(key)
     for key, value in before.items():
@@ -111,13 +110,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 # So that its assertions say what differs, as those of tests do.
 pytest.register_assert_rewrite(
-    "spark_ext.testing.sink_bad_rows",
-    "spark_ext.testing.sink_contract",
-    "spark_ext.testing.sink_identity",
-    "spark_ext.testing.sink_queries",
-    "spark_ext.testing.source_contract",
-    "spark_ext.testing.source_queries",
-)
+    "spark_ext.testing.sink_bad_rows", "spark_ext.testing.sink_contract", "spark_ext.testing.sink_identity",
+    "spark_ext.testing.sink_queries", "spark_ext.testing.source_contract", "spark_ext.testing.source_queries",
+)  # fmt: skip
 
 pytest_plugins = [
     "tests.support.slices",  # before those that import it

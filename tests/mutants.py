@@ -46,12 +46,8 @@ def notices(mutant: Mutant, where: Path) -> tuple[bool, str]:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-x", "-q", "-m", "core", "-p", "no:cacheprovider", *mutant.tests],
-            cwd=where,
-            env={**os.environ, "PYTHONPATH": str(where)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            cwd=where, env={**os.environ, "PYTHONPATH": str(where)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
     finally:
         file.write_text(text, encoding="utf-8")
     # Nothing else than a failed test counts, such as no test or one that cannot be collected.
@@ -59,7 +55,6 @@ def notices(mutant: Mutant, where: Path) -> tuple[bool, str]:
 
 
 def main() -> int:
-    """The number of faults that are not noticed."""
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder, "project")

@@ -104,7 +104,6 @@ def test_no_more_calls_run_at_once_than_allowed_over_all_batches(concurrency: in
 
 
 def test_input_is_read_as_results_are_taken() -> None:
-    """Memory: never more than two batches of input ahead of the output."""
     read = 0
 
     def watched() -> Iterator[pa.RecordBatch]:
@@ -157,41 +156,34 @@ def test_a_failure_names_the_row_and_cancels_the_rest() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "spark-ext-async-map"]
 
 
-def test_a_call_that_takes_too_long_fails() -> None:
-    async def hangs(row: Row) -> tuple[int]:
-        await asyncio.Event().wait()
-        return (row.n,)
-
-    with pytest.raises(TransientError, match="it took longer than") as failure:
-        numbers(task(hangs, timeout=0.05)(batches(3)))
-    assert "Row(n=0)" in failure.value.operator
+async def hangs(row: Row) -> None:
+    await asyncio.Event().wait()
 
 
-def test_a_call_cancelled_from_within_is_a_failure_and_no_lost_row() -> None:
-    async def cancels(row: Row) -> tuple[int]:
-        if row.n == 1:
-            raise asyncio.CancelledError
-        return (row.n,)
-
-    for ordered in (True, False):
-        with pytest.raises(SparkExtError, match="it was cancelled"):
-            numbers(task(cancels, ordered=ordered)(batches(3)))
+async def cancels(row: Row) -> tuple[int]:
+    if row.n == 1:
+        raise asyncio.CancelledError
+    return (row.n,)
 
 
-def test_an_error_of_ours_keeps_its_kind() -> None:
-    async def fails(row: Row) -> tuple[int]:
-        raise StateError("full", operator="cache")
-
-    with pytest.raises(StateError, match="full"):
-        numbers(task(fails)(batches(1)))
+async def says_so(row: Row) -> None:
+    raise StateError("full", operator="cache")
 
 
-def test_a_result_that_does_not_fit_the_schema_is_refused() -> None:
-    async def wrong(row: Row) -> tuple[str]:
-        return ("text",)
-
-    with pytest.raises(DataError, match="does not fit the schema"):
-        numbers(task(wrong)(batches(1)))
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize(
+    ("fn", "kind", "says"),
+    [
+        (hangs, TransientError, "longer than"),
+        (cancels, SparkExtError, "it was cancelled"),
+        (says_so, StateError, "full"),
+    ],
+)
+def test_a_call_that_goes_wrong_is_a_failure_and_no_lost_row(
+    fn: Callable[[Row], Any], kind: type[SparkExtError], says: str, ordered: bool
+) -> None:
+    with pytest.raises(kind, match=says):
+        numbers(task(fn, ordered=ordered, timeout=0.05 if fn is hangs else None)(batches(3)))
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given
 
 from spark_ext import errors
-from spark_ext.errors import (
-    DataError,
-    FencedError,
-    JobFailedError,
-    SparkExtError,
-    TerminalError,
-    TransientError,
-    from_text,
-)
+from spark_ext.errors import DataError, FencedError, JobFailedError, SparkExtError, TerminalError, from_text
 
 kinds = [
     kind
@@ -33,7 +25,6 @@ class TheirError(TerminalError):
 
 
 def rendered(error: SparkExtError) -> str:
-    """The error as a worker's stack has it."""
     try:
         raise error
     except SparkExtError:
@@ -45,7 +36,7 @@ def parts(error: SparkExtError) -> tuple[object, ...]:
 
 
 @given(st.sampled_from(kinds), texts, texts, texts, texts)
-def test_an_error_survives_its_stack_trace(
+def test_an_error_survives_trace_and_pickle(
     kind: type[SparkExtError], what: str, operator: str, kept: str, do: str
 ) -> None:
     error = kind(what, operator=operator, kept=kept, do=do)
@@ -56,15 +47,8 @@ def test_an_error_survives_its_stack_trace(
     )
     back = from_text(text)
     assert back is not None
-    assert parts(back) == parts(error)
-
-
-@given(st.sampled_from(kinds), texts, texts, texts, texts)
-def test_an_error_survives_pickling(kind: type[SparkExtError], what: str, operator: str, kept: str, do: str) -> None:
-    error = kind(what, operator=operator, kept=kept, do=do)
-    back = pickle.loads(pickle.dumps(error))
-    assert parts(back) == parts(error)
-    assert str(back) == str(error)
+    pickled = pickle.loads(pickle.dumps(error))
+    assert parts(back) == parts(pickled) == parts(error) and str(pickled) == str(error)
 
 
 def test_a_failed_jobs_stack_survives_pickling() -> None:
@@ -108,10 +92,7 @@ def test_an_error_shows_only_what_it_has() -> None:
     assert str(DataError("broken", do="mend it")) == "[DATA] broken\n  do:   mend it"
 
 
-def test_each_kind_has_a_code_of_its_own() -> None:
+def test_each_kind_has_a_code_and_is_terminal_or_transient() -> None:
     codes = [kind.code for kind in kinds]
     assert len(set(codes)) == len(codes)
-
-
-def test_no_error_is_both_terminal_and_transient() -> None:
-    assert not any(issubclass(kind, TerminalError) and issubclass(kind, TransientError) for kind in kinds)
+    assert not any(issubclass(kind, TerminalError) and issubclass(kind, errors.TransientError) for kind in kinds)

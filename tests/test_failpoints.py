@@ -29,23 +29,17 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def passes(point: str, times: int) -> list[bool]:
-    """Which of several passes raised."""
-    out = []
-    for _ in range(times):
+    out = [False] * times
+    for number in range(times):
         try:
             failpoints.reach(point)
         except OSError:
-            out.append(True)
-        else:
-            out.append(False)
+            out[number] = True
     return out
 
 
-def test_nothing_happens_unless_asked_for() -> None:
-    assert passes("a", 3) == [False] * 3
-
-
 def test_a_point_acts_once_at_the_time_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert passes("a", 3) == [False] * 3
     monkeypatch.setenv(failpoints.VARIABLE, "a=raise;b=raise#3")
     assert passes("a", 3) == [True, False, False]
     assert passes("b", 5) == [False, False, True, False, False]
@@ -116,8 +110,6 @@ def test_a_process_waits_at_a_point_until_it_is_let_go(tmp_path: Path, monkeypat
     assert not thread.is_alive()
 
 
-# -- the list of points -----------------------------------------------------------------------------------------------
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -149,7 +141,6 @@ def test_each_point_of_the_list_is_reached_and_each_that_is_reached_is_in_the_li
 
 
 def test_each_table_of_the_ledger_and_each_final_step_has_its_points() -> None:
-    """Their names are put together in the code."""
     tables = {f"ledger.{row.table}.{when}" for row in ROWS for when in ("before", "after")}
     assert tables == {point.value for point in FailPoint if point.startswith("ledger.")}
     steps = {f"final.{when}{step.value.lower()}" for step in FinalStep for when in ("before_", "")}

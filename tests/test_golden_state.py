@@ -148,7 +148,6 @@ def written(folder: Path) -> dict[str, pd.DataFrame]:
 
 
 def in_order(rows: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Rows sorted by all columns."""
     return {query: found.sort_values(list(found.columns), ignore_index=True) for query, found in rows.items()}
 
 

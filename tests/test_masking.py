@@ -40,16 +40,9 @@ from spark_ext.sources.postgres.source import Postgres
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 
 CONNECTORS: list[type[TwoPhaseCommitSink] | type[ChannelSource]] = [
-    DeltaTwoPhaseCommit,
-    FilesTwoPhaseCommit,
-    HttpTwoPhaseCommit,
-    KafkaTwoPhaseCommit,
-    PostgresTwoPhaseCommit,
-    DeltaSnapshot,
-    Files,
-    KafkaRange,
-    Postgres,
-]
+    DeltaTwoPhaseCommit, FilesTwoPhaseCommit, HttpTwoPhaseCommit, KafkaTwoPhaseCommit, PostgresTwoPhaseCommit,
+    DeltaSnapshot, Files, KafkaRange, Postgres,
+]  # fmt: skip
 SECRET = 'S3cr"et %-valu\\e'
 SECRETS = [
     (connector, name)
@@ -60,7 +53,6 @@ SECRETS = [
 
 
 def shown(option: str) -> str:
-    """A value of the option with a secret in it."""
     if option in ("headers", "client_options", "storage_options"):
         return json.dumps({"some.name": SECRET})
     if option == "dsn":
@@ -70,9 +62,7 @@ def shown(option: str) -> str:
 
 
 @pytest.mark.parametrize(("connector", "option"), SECRETS, ids=lambda value: getattr(value, "__name__", value))
-def test_every_secret_option_of_every_connector_is_masked(
-    connector: type[TwoPhaseCommitSink] | type[ChannelSource], option: str
-) -> None:
+def test_every_secret_option_is_masked(connector: type[TwoPhaseCommitSink] | type[ChannelSource], option: str) -> None:
     """As soon as options are parsed, even if one of them is refused."""
     try:
         connector({"uid": "a", option: shown(option), "no-such-option": "x"})
@@ -91,8 +81,6 @@ def test_every_kind_of_secret_option_is_there() -> None:
 
 
 class TokenOptions(SinkOptions):
-    """With a token."""
-
     token: str = ""
 
 
@@ -150,7 +138,6 @@ class QuotingSource(Postgres):
 
 
 def test_reading_shows_no_secret() -> None:
-    """The same for sources."""
     from spark_ext.model.offsets import Range
 
     source = QuotingSource({"uid": "in", "dsn": "postgresql://me:t0ken-of-a-sink@db/x", "table": "orders"})
@@ -185,13 +172,9 @@ def test_the_ledger_and_the_log_take_no_secret(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_other_sources_and_sinks_of_spark() -> None:
-    """Their options are masked by their names."""
-    operators.keep_secret(
-        "kafka", {"kafka.sasl.jaas.config": 'x required password="jaas-pass-1";', "topic": "shown-topic"}
-    )
-    operators.keep_secret(
-        "jdbc", {"url": "jdbc:postgresql://h/d?user=me&password=in-the-url-1", "password": "other-pw-1"}
-    )
+    jaas = 'x required password="jaas-pass-1";'
+    operators.keep_secret("kafka", {"kafka.sasl.jaas.config": jaas, "topic": "shown-topic"})
+    operators.keep_secret("jdbc", {"url": "jdbc:postgresql://h/d?password=in-the-url-1", "password": "other-pw-1"})
     assert masking.mask("jaas-pass-1 in-the-url-1 other-pw-1 shown-topic") == "*** *** *** shown-topic"
 
 

@@ -12,11 +12,8 @@ from spark_ext.model.restarts import RestartPolicy
 from spark_ext.settings import JobSettings
 
 
-def test_the_shipped_file_says_what_the_code_defaults_to() -> None:
+def test_the_shipped_file_has_all_defaults_but_credentials() -> None:
     assert JobSettings.of("j", {}) == JobSettings()
-
-
-def test_the_shipped_file_lists_every_setting_but_credentials() -> None:
     shipped = yaml.safe_load(files("spark_ext.conf").joinpath("job.yaml").read_text())
     assert shipped.keys() == JobSettings.model_fields.keys() - {"storage_options"}
 

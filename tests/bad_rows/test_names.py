@@ -17,7 +17,6 @@ END = SourceOffset("s", 1, {"a": Running(10, {"size": 3}), "b": Running([1, 2])}
 
 
 def cut(bounds: list[int]) -> list[tuple[int, int]]:
-    """A range from 0 to 100, cut into parts."""
     return list(pairwise([0, *sorted(bounds), 100]))
 
 

@@ -27,7 +27,6 @@ class Lineages(World):
         self.job = BadRowsOfJob("j", "id", self.state, {})
 
     def epoch(self, number: int) -> None:
-        """Plan, read, commit and settle an epoch."""
         end = SourceOffset("s", self.lineage, {"c": Running(self.lineage * 1_000 + number * 3 + 3)})
         self.ends = [*self.ends[: number + 1], end]
         self.spark.plan(end, epoch=number)
@@ -60,16 +59,6 @@ class Lineages(World):
 @pytest.fixture
 def world(tmp_path: Path) -> Lineages:
     return Lineages(tmp_path)
-
-
-def test_rows_behind_the_savepoint_do_not_count(world: Lineages) -> None:
-    for number in range(4):
-        world.epoch(number)
-    world.restore(Cut(1, 1), newest=1)
-    assert world.counting() == [(1, 0), (1, 1)], "what waited was moved first"
-    world.epoch(2)
-    world.settle()
-    assert world.counting() == [(1, 0), (1, 1), (2, 2)]
 
 
 def test_a_later_restore_brings_rows_back(world: Lineages) -> None:

@@ -39,11 +39,8 @@ def test_a_long_row_is_cut_between_two_characters(size: int, letter: str) -> Non
     assert len(text.encode()) > min(len(whole.encode()), MOST_RAW) - 4
 
 
-def test_long_bytes_are_cut() -> None:
+def test_long_bytes_are_cut_and_none_are_none() -> None:
     assert kept(b"\xff" * (MOST_RAW + 7)) == (None, b"\xff" * MOST_RAW)
-
-
-def test_a_row_without_a_form_has_none() -> None:
     assert kept(None) == (None, None)
 
 
@@ -70,7 +67,6 @@ def test_limits() -> None:
 
 
 def test_a_row_is_json_whatever_is_in_it() -> None:
-    """Also where Python, or JSON, does not have a value."""
     far = pa.array([253_402_300_800_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
     row = pa.RecordBatch.from_arrays(
         [

@@ -32,7 +32,6 @@ class World:
         self.ends = [SourceOffset("s", 1)]
 
     def plan(self, upto: int) -> int:
-        """Plan the next epoch, up to a row."""
         self.ends.append(SourceOffset("s", 1, {"c": Running(upto)}))
         return self.spark.plan(self.ends[-1])
 
@@ -52,6 +51,11 @@ class World:
             if n % 3 == 0:
                 collector.add(BadRow({"n": n}, "a multiple of 3", str(n)))
         collector.finish()
+
+    def run(self, upto: int) -> None:
+        low = 0 if not self.ends[-1].running else self.ends[-1].running["c"].at
+        self.read(self.plan(upto), low, upto)
+        self.spark.commit_planned()
 
     def settler(self, lineage: int = 1) -> Settler:
         return Settler("j", "id", self.state, "q", lineage, str(self.checkpoint))
@@ -84,27 +88,14 @@ def test_rows_come_with_the_commit_of_their_epoch(world: World) -> None:
 
 
 def test_each_row_has_all_that_is_known_of_it(world: World) -> None:
-    world.plan(1)
-    world.read(0, 0, 1)
-    world.spark.commit_planned()
+    world.run(1)
     world.settler().settle("s")
     [row] = pa.table(DeltaTable(default_table(world.state)).scan()).to_pylist()
     assert row.pop("at").tzinfo is not None
     assert row == {
-        "job": "j",
-        "query": "q",
-        "uid": "s",
-        "channel": "c",
-        "position": '{"n": 0}',
-        "reason": "a multiple of 3",
-        "raw": "0",
-        "raw_bytes": None,
-        "epoch": 0,
-        "lineage": 1,
-        "job_id": "id",
-        "replaced_in": None,
-        "role": "source",
-    }
+        "job": "j", "query": "q", "uid": "s", "channel": "c", "position": '{"n": 0}', "reason": "a multiple of 3",
+        "raw": "0", "raw_bytes": None, "epoch": 0, "lineage": 1, "job_id": "id", "replaced_in": None, "role": "source",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("bad_now", [True, False])
@@ -128,10 +119,7 @@ def test_a_range_without_bad_rows_leaves_nothing(world: World) -> None:
 
 
 def test_what_a_late_task_leaves_behind_a_commit_is_removed(world: World) -> None:
-    """A speculative attempt, or a task of a driver that was killed."""
-    world.plan(10)
-    world.read(0, 0, 10)
-    world.spark.commit_planned()
+    world.run(10)
     settler = world.settler()
     settler.settle("s")
     world.read(0, 0, 10)
@@ -160,9 +148,7 @@ def test_files_of_an_older_lineage_are_removed_and_of_a_newer_one_kept(world: Wo
 
 def test_epochs_that_spark_has_forgotten_are_moved(world: World) -> None:
     for upto in (10, 20):
-        world.plan(upto)
-        world.read(len(world.ends) - 2, upto - 10, upto)
-        world.spark.commit_planned()
+        world.run(upto)
     for name in ("offsets", "commits"):
         (world.checkpoint / name / "0").unlink()
     world.settler().settle("s")
@@ -198,9 +184,7 @@ def test_a_range_with_more_than_the_limit_fails(world: World) -> None:
 def test_a_query_with_another_id_begins_anew(world: World) -> None:
     """A source that moves to another query of the job: the numbers of its epochs are those of the other one."""
     for upto in (10, 20):
-        world.plan(upto)
-        world.read(len(world.ends) - 2, upto - 10, upto)
-        world.spark.commit_planned()
+        world.run(upto)
     world.settler().settle("s")
     (world.checkpoint / "metadata").write_text('{"id": "another"}')
     world.read(0, 0, 10)
@@ -227,9 +211,7 @@ def test_the_table_stays_small(world: World, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(table_module, "MAINTAIN_EVERY", 4)
     settler = world.settler()
     for epoch in range(9):
-        world.plan(3 * epoch + 3)
-        world.read(epoch, 3 * epoch, 3 * epoch + 3)
-        world.spark.commit_planned()
+        world.run(3 * epoch + 3)
         settler.settle("s")
     assert world.rows() == [(epoch, 3 * epoch) for epoch in range(9)]
     assert len(DeltaTable(default_table(world.state)).file_uris()) < 6
@@ -288,9 +270,7 @@ def test_good_and_bad_are_the_input(given_steps: list[tuple[str, int]]) -> None:
 
 def test_a_query_with_another_name_takes_over_what_its_source_has_left(world: World) -> None:
     """A job renames the folder of its checkpoint; rows that were moved before keep the former name."""
-    world.plan(6)
-    world.read(0, 0, 6)
-    world.spark.commit_planned()
+    world.run(6)
     world.checkpoint = world.checkpoint.rename(world.checkpoint.with_name("renamed"))
     settler = Settler("j", "id", world.state, "renamed", 1, str(world.checkpoint))
     assert [moved.rows for moved in settler.settle("s")] == [2]
@@ -298,14 +278,9 @@ def test_a_query_with_another_name_takes_over_what_its_source_has_left(world: Wo
 
 
 def test_a_state_directory_that_is_moved_takes_bad_rows_along(world: World, tmp_path: Path) -> None:
-    """Into the table in its new place, in which the rows are that were moved before."""
-    world.plan(6)
-    world.read(0, 0, 6)
-    world.spark.commit_planned()
+    world.run(6)
     world.settler().settle("s")
-    world.plan(12)
-    world.read(1, 6, 12)
-    world.spark.commit_planned()
+    world.run(12)
     Path(world.state).rename(tmp_path / "elsewhere")
     world.state = str(tmp_path / "elsewhere")
     assert [moved.epoch for moved in world.settler().settle("s")] == [1]
@@ -315,9 +290,7 @@ def test_a_state_directory_that_is_moved_takes_bad_rows_along(world: World, tmp_
 
 def test_a_source_that_moves_to_another_query_leaves_what_waited_behind(world: World, tmp_path: Path) -> None:
     """The new query has epochs of the same numbers, in which the source has read something else."""
-    world.plan(6)
-    world.read(0, 0, 6)
-    world.spark.commit_planned()
+    world.run(6)
     other = World(tmp_path / "other")
     other.state = world.state
     other.plan(3)
@@ -326,10 +299,7 @@ def test_a_source_that_moves_to_another_query_leaves_what_waited_behind(world: W
 
 
 def test_a_source_with_another_uid_begins_with_none(world: World) -> None:
-    """What waited under the former uid is moved as soon as a source has it again."""
-    world.plan(6)
-    world.read(0, 0, 6)
-    world.spark.commit_planned()
+    world.run(6)
     assert not world.settler().waiting("renamed") and world.settler().settle("renamed") == []
     assert world.rows() == []
     world.settler().settle("s")

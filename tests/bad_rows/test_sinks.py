@@ -45,7 +45,6 @@ class World:
         return SinkPlace(self.state, where, self.uid, QUERY_ID, epoch, self.lineage, 1, most)
 
     def left(self, epoch: int, *names: str) -> list[Left]:
-        """A task leaves bad rows."""
         rows = TaskRows(self.place(epoch))
         for name in names:
             rows.add(BadRow({"row": name}, "odd", name))
@@ -61,7 +60,6 @@ class World:
         return rows, rows.keep()
 
     def run(self, epoch: int, *names: str) -> None:
-        """An epoch that the target and Spark commit."""
         rows, mark = self.attempt(epoch, names)
         rows.decide(mark, len(names), 10)
         self.commit(epoch)
@@ -79,6 +77,12 @@ class World:
             return []
         table = pa.table(DeltaTable(default_table(self.state)).scan()).to_pylist()
         return sorted((row["epoch"], row["raw"]) for row in table if row["replaced_in"] is None)
+
+    def settled(self, epoch: int) -> list[tuple[int, str]]:
+        """The rows that count once Spark has committed an epoch."""
+        self.commit(epoch)
+        self.settle()
+        return self.rows()
 
     def waiting(self) -> list[str]:
         root = Path(sinks_folder(self.state, QUERY_ID))
@@ -113,20 +117,15 @@ def test_of_several_attempts_the_one_that_was_decided_counts(world: World) -> No
     rows, mark = world.attempt(0, ["d"], ["e"])
     world.attempt(0, ["f"])
     rows.decide(mark, 2, 2)
-    world.commit(0)
-    world.settle()
-    assert world.rows() == [(0, "d"), (0, "e")] and world.waiting() == []
+    assert world.settled(0) == [(0, "d"), (0, "e")] and world.waiting() == []
 
 
 def test_a_repeated_epoch_takes_the_mark_that_the_target_holds(world: World) -> None:
-    """Its own rows, which were prepared anew, are nowhere."""
     _, mark = world.attempt(0, ["a"])
     again = CommitRows(world.place(0), world.left(0, "x", "y"))
     again.begin()
     again.decide(mark, 0, 0)
-    world.commit(0)
-    world.settle()
-    assert world.rows() == [(0, "a")]
+    assert world.settled(0) == [(0, "a")]
     again.decide(mark, 0, 0)  # a driver that wakes up late
     assert world.settle() == [] and world.rows() == [(0, "a")] and world.waiting() == []
 
@@ -138,9 +137,7 @@ def test_another_attempt_at_the_commit_finds_its_rows_anew(world: World) -> None
     second = rows.keep()
     assert first != second == rows.keep()
     rows.decide(second, 2, 2)
-    world.commit(0)
-    world.settle()
-    assert world.rows() == [(0, "a"), (0, "c")]
+    assert world.settled(0) == [(0, "a"), (0, "c")]
 
 
 def test_rows_that_come_after_keeping_are_kept_too(world: World) -> None:
@@ -149,9 +146,7 @@ def test_rows_that_come_after_keeping_are_kept_too(world: World) -> None:
     second = rows.keep()
     assert first != second
     rows.decide(second, 2, 2)
-    world.commit(0)
-    world.settle()
-    assert world.rows() == [(0, "a"), (0, "b")]
+    assert world.settled(0) == [(0, "a"), (0, "b")]
 
 
 @pytest.mark.parametrize("refused", [[], ["r"]], ids=["none refused", "one refused"])
@@ -167,21 +162,16 @@ def test_rows_of_an_earlier_decision_count_in_place_of_those_of_the_tasks(world:
         mark = later.keep()
         assert (mark == decided) is (not refused) and later.count == 2 + len(refused)
     later.decide(mark, 2, 9)
-    world.commit(0)
-    world.settle()
-    assert world.rows() == [(0, name) for name in ("a", "b", *refused)] and world.waiting() == []
+    assert world.settled(0) == [(0, name) for name in ("a", "b", *refused)] and world.waiting() == []
 
 
 def test_an_earlier_decision_without_bad_rows_has_none(world: World) -> None:
-    """Those of the tasks are in what was decided."""
     later = CommitRows(world.place(0), world.left(0, "x"))
     later.begin()
     later.adopt(None)
     assert (later.keep(), later.count) == (None, 0)
     later.decide(None, 0, 9)
-    world.commit(0)
-    world.settle()
-    assert world.rows() == []
+    assert world.settled(0) == []
     later.begin()
     assert later.count == 1, "an attempt that finds no decision"
 
@@ -196,7 +186,6 @@ def test_rows_of_an_earlier_decision_that_are_gone_are_missed(world: World) -> N
 
 
 def test_a_query_without_the_option_moves_those_of_an_epoch_that_it_repeats(world: World) -> None:
-    """An earlier start has left them; at the first look the epoch is not committed yet."""
     rows, mark = world.attempt(1, ["a"])
     bench = Bench(Path(world.state).parent, sources=[])
     context = replace(bench.context, job="j", job_id="id")
@@ -251,7 +240,6 @@ def test_a_query_with_another_name_takes_over_what_it_has_left(world: World) -> 
 
 
 def test_a_state_directory_that_is_moved_takes_them_along(world: World, tmp_path: Path) -> None:
-    """Into the table in its new place."""
     world.run(0, "a")
     world.settle()
     world.run(1, "b")
@@ -303,7 +291,6 @@ def test_a_driver_that_was_given_up_adds_nothing_after_a_restore(world: World) -
 
 
 def test_rows_of_a_source_of_the_same_name_are_left_alone(world: World) -> None:
-    """A sink of one query and a source of another may have one uid."""
     world.run(0, "a")
     world.settle()
     job = BadRowsOfJob("j", "id", world.state, {})

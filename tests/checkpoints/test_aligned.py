@@ -64,8 +64,18 @@ def test_a_cut_behind_epochs_that_nobody_has_seen_is_not_known() -> None:
     assert checkpoint.seen((gap,)).delivered["a"].epoch == 6, "the one before it was seen without"
 
 
-def test_sources_that_read_from_outside_begin_it() -> None:
-    assert begun().stamps(MEMBERS) == ("in", "side")
+def alone(query: str) -> Aligned:
+    plan = plan_checkpoint(JobGraph((QueryNode(query),)), {query: Phase.RUNNING})
+    assert isinstance(plan, CheckpointPlan)
+    return Aligned(5, plan)
+
+
+def test_which_sources_begin_it() -> None:
+    assert begun().stamps(MEMBERS) == ("in", "side"), "those that read from outside"
+    # Nothing has been written by a query that is not built, so there is nothing that its readers could have read.
+    assert set(begun(a=Phase.GATED).stamps(MEMBERS[1:])) == {"x-b", "x-c", "side"}
+    # The exchange of a query that has left the job is sealed: what is left of it is read to the end.
+    assert alone("c").stamps((Member("c", fed={"x-c": ""}, roots=("side",)),)) == ("side",)
 
 
 def test_a_query_that_finishes_without_it_is_recorded_and_those_behind_read_to_the_end() -> None:
@@ -86,33 +96,15 @@ def test_a_query_that_has_delivered_it_and_then_finishes_is_no_other_one() -> No
     assert checkpoint.delivered["a"].epoch == 3 and checkpoint.plan.finished == frozenset()
 
 
-def test_the_reader_of_a_query_that_is_not_built_yet_begins_it() -> None:
-    """Nothing has been written there, so there is nothing that it could have read."""
-    checkpoint = begun(a=Phase.GATED)
-    assert set(checkpoint.stamps(MEMBERS[1:])) == {"x-b", "x-c", "side"}
-
-
 def test_a_query_whose_sources_carry_no_barrier_is_where_it_is() -> None:
-    alone = JobGraph((QueryNode("a"),))
-    plan = plan_checkpoint(alone, {"a": Phase.RUNNING})
-    assert isinstance(plan, CheckpointPlan)
     newest = epoch(6)
-    checkpoint = Aligned(5, plan).seen((Member("a", (newest,), stamps=False),))
+    checkpoint = alone("a").seen((Member("a", (newest,), stamps=False),))
     assert checkpoint.complete and checkpoint.delivered == {"a": Place(6, newest[1])}
-    empty = Aligned(5, plan).seen((Member("a", stamps=False),))
+    empty = alone("a").seen((Member("a", stamps=False),))
     assert empty.complete and empty.delivered == {"a": Place(None, None)}
 
 
-def test_a_source_on_the_exchange_of_a_query_that_has_left_the_job_stamps_nothing() -> None:
-    """It is sealed: what is left of it is read to the end."""
-    alone = JobGraph((QueryNode("c"),))
-    plan = plan_checkpoint(alone, {"c": Phase.RUNNING})
-    assert isinstance(plan, CheckpointPlan)
-    assert Aligned(5, plan).stamps((Member("c", fed={"x-c": ""}, roots=("side",)),)) == ("side",)
-
-
 def test_one_that_feeds_others_is_named() -> None:
-    """The place of its consumers would have nothing to do with its own."""
     members = {one.uid: one for one in MEMBERS}
     assert unstamped_feed(GRAPH, members) is None
     members["b"] = Member("b", stamps=False)

@@ -20,8 +20,6 @@ STEPS = [step.value for step in FinalStep]
 
 
 class FakeOperators:
-    """Hooks that keep what was called."""
-
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.waits_for: str | None = None

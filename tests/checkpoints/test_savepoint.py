@@ -20,7 +20,6 @@ ABOUT = About(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a savepoint has besides its manifest."""
     (tmp_path / "checkpoint.json").write_text((GOLDEN / "checkpoint-v2.json").read_text())
     (tmp_path / "definitions.json").write_text("{}")
     write_flags(str(tmp_path), [])

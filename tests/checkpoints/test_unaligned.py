@@ -25,6 +25,12 @@ def reader(*epochs: LoggedOffsets, finished: bool = False) -> QueryLook:
     return QueryLook("", tuple((one.epoch, one) for one in epochs), finished)
 
 
+def taken_of(producer: Producer, older: Logged = (), **looks: QueryLook) -> Taken:
+    found = take(producer, older, **looks)
+    assert isinstance(found, Taken)
+    return found
+
+
 def take(producer: Producer, older: Logged = (), **looks: QueryLook) -> Taken | NotNow:
     view = ExchangeView(producer.master)
     assert view.look()
@@ -40,26 +46,23 @@ def test_a_consumer_that_has_read_what_spark_has_not_committed_steps_back(tmp_pa
         logged(1, [second, 2], [second, 4]),
         logged(2, [third + 1, 0], [third + 1, 0]),
     ]
-    taken = take(producer, a=producer.look(0, 1, 2), b=reader(*epochs))
-    assert isinstance(taken, Taken)
+    taken = taken_of(producer, a=producer.look(0, 1, 2), b=reader(*epochs))
     assert taken.cut.points == {"a": CutPoint(2), "b": CutPoint(1)}, "epoch 2 of the producer had no rows"
     assert taken.offsets["b"] == epochs[1]
     assert taken.rows_in_flight == 2, "of partition 0"
     assert release_bound(GRAPH, taken.cut) == {"x": second}, "the entry in which the consumer stands"
-    taken = take(producer, a=producer.look(0, 1, 2, 3), b=reader(*epochs))
-    assert isinstance(taken, Taken)
+    taken = taken_of(producer, a=producer.look(0, 1, 2, 3), b=reader(*epochs))
     assert taken.cut.points["b"] == CutPoint(2) and taken.rows_in_flight == 0
 
 
 def test_a_step_back_beyond_what_is_remembered_reads_sparks_log(tmp_path: Path) -> None:
-    """After a restart only the newest epoch is remembered."""
     producer = Producer(tmp_path)
     first, second = producer.write(0, 5, 3), producer.write(1, 4, 4)
     ahead = logged(7, [second + 1, 0], [second + 1, 0])
     behind = logged(6, [first + 1, 0], [first + 1, 0])
     looks = {"a": producer.look(0), "b": reader(ahead)}
-    taken = take(producer, [(6, behind), (7, ahead)], **looks)
-    assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(6)
+    taken = taken_of(producer, [(6, behind), (7, ahead)], **looks)
+    assert taken.cut.points["b"] == CutPoint(6)
     assert take(producer, [(7, ahead)], **looks) == NotNow(Reason.FORGOTTEN, "b"), "Spark has removed it"
 
 
@@ -69,8 +72,8 @@ def test_a_step_back_takes_nothing_that_was_committed_after_the_look(tmp_path: P
     first, second = producer.write(0, 5, 3), producer.write(1, 4, 4)
     epochs = [logged(6, [first, 1], [first, 3]), logged(7, [second + 1, 0], [second + 1, 0])]
     later = logged(8, [first + 1, 0], [first + 1, 0])
-    taken = take(producer, [(one.epoch, one) for one in (*epochs, later)], a=producer.look(0), b=reader(epochs[1]))
-    assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(6)
+    taken = taken_of(producer, [(one.epoch, one) for one in (*epochs, later)], a=producer.look(0), b=reader(epochs[1]))
+    assert taken.cut.points["b"] == CutPoint(6)
 
 
 def test_the_place_in_an_aligned_checkpoint_is_never_exchanged_for_an_older_one(tmp_path: Path) -> None:
@@ -90,18 +93,16 @@ def test_the_seal_belongs_to_a_cut_in_which_the_producer_has_finished(tmp_path: 
     producer.seal(0)
     producer.master.log.append(lambda state: decisions.release_entry(state, 1, 0, mark, "x", 0), "1")
     done = [logged(0, [first + 1, 0], [first + 1, 0]), logged(1, ended=True)]
-    taken = take(producer, a=producer.look(0), b=reader(*done))
-    assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(0), "the final checkpoint is not complete"
-    taken = take(producer, a=producer.look(0, finished=True), b=reader(*done))
-    assert isinstance(taken, Taken)
+    taken = taken_of(producer, a=producer.look(0), b=reader(*done))
+    assert taken.cut.points["b"] == CutPoint(0), "the final checkpoint is not complete"
+    taken = taken_of(producer, a=producer.look(0, finished=True), b=reader(*done))
     assert taken.cut.points == {"a": CutPoint(0, True), "b": CutPoint(1)}
-    taken = take(producer, a=producer.look(0, finished=True), b=reader(*done, finished=True))
-    assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(1, True)
+    taken = taken_of(producer, a=producer.look(0, finished=True), b=reader(*done, finished=True))
+    assert taken.cut.points["b"] == CutPoint(1, True)
 
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_what_is_released_still_counts_as_written(tmp_path: Path, finished: bool) -> None:
-    """A view that begins after a release does not see the entries of earlier epochs."""
     producer = Producer(tmp_path)
     first = producer.write(0, 5, 3)
     mark = FenceMark(1, 7)
@@ -111,10 +112,10 @@ def test_what_is_released_still_counts_as_written(tmp_path: Path, finished: bool
     if finished:
         producer.seal(1)
     here = logged(4, [first + 1, 0], [first + 1, 0])
-    taken = take(producer, a=producer.look(0), b=reader(here))
-    assert isinstance(taken, Taken) and taken.cut.points == {"a": CutPoint(0), "b": CutPoint(4)}
-    taken = take(producer, a=producer.look(0, 1, finished=finished), b=reader(here))
-    assert isinstance(taken, Taken) and taken.rows_in_flight == 4
+    taken = taken_of(producer, a=producer.look(0), b=reader(here))
+    assert taken.cut.points == {"a": CutPoint(0), "b": CutPoint(4)}
+    taken = taken_of(producer, a=producer.look(0, 1, finished=finished), b=reader(here))
+    assert taken.rows_in_flight == 4
     (part,) = taken.cut.in_flight
     assert part.begin == Position.behind(first + 1) and part.end > second
 

@@ -28,7 +28,6 @@ def waiting(lab: JobHarness) -> Chain:
 
 
 def checkpoints(folder: Path) -> list[CheckpointRow]:
-    """The rows of checkpoints of the whole job, oldest first."""
     return sorted(Ledger(str(folder / "state")).checkpoints(""), key=lambda row: row.at)
 
 

@@ -25,8 +25,6 @@ from tests.support.folders import folder_snapshot
 
 
 class DeltaTarget(SinkTarget):
-    """A table of its own."""
-
     before_commit = "delta.before_commit"
     after_commit = "delta.committed"
     points = ("delta.before_fence", "delta.fenced", "delta.cleaned")
@@ -73,8 +71,6 @@ class TestDelta2pc(SinkContract):
 
 
 class UpsertTarget(DeltaTarget):
-    """Rows that replace those of the same key."""
-
     huge = 200_000
 
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
@@ -88,12 +84,8 @@ class UpsertTarget(DeltaTarget):
         return {name for name in super().leftovers() if owner_of(name) is not None}
 
 
-@without(*SAME_IN_ALL_MODES)
-@pytest.mark.slow(0.1, "each test merges into a Delta table several times")
-class TestDelta2pcUpsert(SinkContract):
-    @pytest.fixture
-    def target(self, tmp_path: Path) -> SinkTarget:
-        return UpsertTarget(tmp_path / "t")
+class UpsertValues(SinkContract):
+    """The values, in rows that replace others."""
 
     def test_c9_nulls(self, target: SinkTarget) -> None:
         """The key may not be null; the other column may."""
@@ -112,6 +104,14 @@ class TestDelta2pcUpsert(SinkContract):
         driver.run(1, values, partitions=2)
         found = table(target.types, target.rows()).sort_by("long")
         assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
+
+
+@without(*SAME_IN_ALL_MODES)
+@pytest.mark.slow(0.1, "each test merges into a Delta table several times")
+class TestDelta2pcUpsert(UpsertValues, SinkContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SinkTarget:
+        return UpsertTarget(tmp_path / "t")
 
 
 class ApartTarget(UpsertTarget):

@@ -27,17 +27,11 @@ TOKEN = "a-token-that-nobody-sees"
 
 
 class HttpTarget(SinkTarget):
-    """A receiver and an outbox."""
-
     before_commit = "delta.before_commit"
     after_commit = "http.settled"
     points: ClassVar[tuple[str, ...]] = (
-        "delta.before_fence",
-        "http.fenced",
-        "http.decided",
-        "http.answered",
-        "http.recorded",
-    )
+        "delta.before_fence", "http.fenced", "http.decided", "http.answered", "http.recorded",
+    )  # fmt: skip
     huge = 100_000
     secrets = (TOKEN,)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from spark_ext.testing import every_type
 from spark_ext.testing.sink_contract import SinkContract
-from spark_ext.testing.sink_driver import Driver, SinkTarget, table
+from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
+from tests.conformance.test_commit_delta import UpsertValues
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
 from tests.support.contracts import SAME_IN_ALL_MODES, without
@@ -36,8 +34,6 @@ class TestPostgres2pcPrepared(SinkContract):
 
 
 class InlineTarget(PostgresTarget):
-    """The rows travel in the commit message."""
-
     stages = False
 
 
@@ -60,12 +56,9 @@ class TestPostgres2pcWithStatements(SinkContract):
     def target(self, database: Database) -> SinkTarget:
         log = "INSERT INTO log VALUES (now())"
         return StatementsTarget(
-            database,
-            setup_sql="CREATE TABLE IF NOT EXISTS log (at timestamptz)",
-            pre_sql=log,
-            post_sql=log,
+            database, setup_sql="CREATE TABLE IF NOT EXISTS log (at timestamptz)", pre_sql=log, post_sql=log,
             schema_evolution="add_columns",
-        )
+        )  # fmt: skip
 
 
 class TestPostgres2pcGerman:
@@ -86,29 +79,10 @@ class TestPostgres2pcGerman:
 
 
 @without(*SAME_IN_ALL_MODES)
-class TestPostgres2pcUpsert(SinkContract):
+class TestPostgres2pcUpsert(UpsertValues, SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
         return PostgresTarget(database, mode="upsert", key="id")
-
-    def test_c9_nulls(self, target: SinkTarget) -> None:
-        """The key may not be null; the other column may."""
-        driver = Driver(target)
-        driver.claim()
-        rows: list[dict[str, Any]] = [{"id": 1, "name": None}, {"id": 2, "name": "n"}]
-        driver.run(0, rows)
-        driver.run(1, [{"id": 2, "name": None}])
-        assert sorted(target.rows(), key=str) == [{"id": 1, "name": None}, {"id": 2, "name": None}]
-
-    def test_c9_every_supported_type(self, target: SinkTarget) -> None:
-        """Written twice: the second epoch replaces all rows of the first."""
-        driver = Driver(target, schema=target.types, options={"key": "long"})
-        driver.claim()
-        values = [every_type.row(number) for number in range(1, 400, 7)] + [every_type.empty(-1)]
-        driver.run(0, [{**every_type.empty(row["long"])} for row in values], partitions=2)
-        driver.run(1, values, partitions=2)
-        found = table(target.types, target.rows()).sort_by("long")
-        assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
 
 
 class TestPostgres2pcInSpark(SinkQueryContract):

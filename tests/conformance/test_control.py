@@ -40,9 +40,7 @@ LocalClient(sys.argv[1]).send(Request("set_config", "job", {"key": "k", "value":
 @pytest.mark.parametrize(
     ("step", "there"), [(FailPoint.LEDGER_BEFORE_CONTROL_EVENTS, 0), (FailPoint.LEDGER_CONTROL_EVENTS, 1)]
 )
-def test_e1_a_request_whose_acceptance_was_killed_is_accepted_once_when_repeated(
-    tmp_path: Path, step: FailPoint, there: int
-) -> None:
+def test_e1_a_request_that_was_killed_is_accepted_once(tmp_path: Path, step: FailPoint, there: int) -> None:
     """Killed before the commit of its event, and after it, when nobody has had the answer."""
     state = State(tmp_path / "state")
     environment = {VARIABLE: f"{step}=kill", "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}

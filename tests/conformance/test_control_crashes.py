@@ -63,8 +63,6 @@ pytestmark = pytest.mark.timeout(1200)
 
 @dataclass(frozen=True)
 class Death:
-    """The death of a driver, and what was there at that time."""
-
     step: str
     stage: EventState
     """Accepted before the driver was started; so was `aligned`."""
@@ -85,7 +83,6 @@ class Crashed:
     back: EventState
 
     def over(self, event: EventState) -> EventState:
-        """An event as it is at the end."""
         return self.job.client.event(event.event_id)
 
 
@@ -97,7 +94,6 @@ def crashed(
 
 
 def crash(spark: SparkSession, folder: Path, steps: Sequence[str]) -> Crashed:
-    """Kill a driver at each step."""
     job = Steering(folder)
     first = steered(spark, folder).start()
     until(lambda: min(job.committed("q"), job.committed("r")) >= 1, "epochs of both queries")
@@ -161,7 +157,6 @@ def test_e1_an_accepted_event_takes_effect_once_after_a_kill(crashed: Crashed) -
 
 @pytest.mark.core_for(*FEW)
 def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Crashed) -> None:
-    """Whatever was sent before it was replayed."""
     for number, death in enumerate(crashed.deaths, 1):
         for (query, epoch), text in death.planned.items():
             place = Path(crashed.job.told.checkpoint(query)) / "offsets" / str(epoch)
@@ -176,7 +171,6 @@ def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Cr
 
 @pytest.mark.core_for(*FEW)
 def test_e9_all_queries_obey_an_aligned_event_behind_one_cut_also_after_a_kill(crashed: Crashed) -> None:
-    """Also those that had not reached the barrier when the driver died."""
     for number, death in enumerate(crashed.deaths, 1):
         assert_aligned(crashed.job, crashed.over(death.aligned), f"both {number}", number)
     kinds = [row.kind for row in crashed.job.told.events() if row.kind in ("align", "release")]
@@ -254,9 +248,7 @@ def _json(raw: object) -> dict[str, object]:
 @pytest.mark.core_for("[stop]")
 @pytest.mark.slow(40, "a driver of its own, which is frozen and killed")
 @pytest.mark.parametrize("last", ["stop", "drain"])
-def test_e10_after_a_crash_what_stands_holds_and_requests_that_were_not_done_have_failed(
-    spark: SparkSession, tmp_path: Path, last: str
-) -> None:
+def test_e10_after_a_crash_what_stands_holds(spark: SparkSession, tmp_path: Path, last: str) -> None:
     """They come to a driver that is frozen, so that they are accepted, and is then killed."""
     job = Steering(tmp_path)
     with driver(tmp_path) as run:

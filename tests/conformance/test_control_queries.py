@@ -36,8 +36,6 @@ pytestmark = pytest.mark.timeout(1200)
 
 @dataclass
 class Changed:
-    """A job that has been changed while it ran, and is stopped."""
-
     job: Steering
     events: dict[str, EventState] = field(default_factory=dict)
     paused: tuple[int, int] = (0, 0)
@@ -104,7 +102,6 @@ def test_e4_what_cannot_be_obeyed_is_rejected_with_a_reason_and_stays_visible(ch
 
 @pytest.mark.core
 def test_e6_functions_see_the_configuration_of_their_epoch(changed: Changed) -> None:
-    """A key of one query alone, then one of all."""
     seen = {query: [row["config"] for row in changed.job.told.table(query)] for query in ("q", "r")}
     found = {query: [json.loads(config) for config in dict.fromkeys(configs)] for query, configs in seen.items()}
     assert {"one": 1} in found["q"] and {"one": 1, "two": 1} in found["q"]
@@ -113,9 +110,7 @@ def test_e6_functions_see_the_configuration_of_their_epoch(changed: Changed) -> 
 
 
 @pytest.mark.core
-def test_e9_an_aligned_event_switches_both_queries_at_one_cut_and_an_immediate_one_each_at_its_next_epoch(
-    changed: Changed,
-) -> None:
+def test_e9_an_aligned_event_switches_both_queries_at_one_cut(changed: Changed) -> None:
     job = changed.job
     assert_aligned(job, changed.events["aligned"], "both", 1)
     immediate = changed.events["while paused"]
@@ -148,9 +143,6 @@ def test_e13_each_task_has_emitted_once(changed: Changed) -> None:
     assert_emitted_once(changed.job, 3)
 
 
-# -- replaced processes -----------------------------------------------------------------------------------------------
-
-
 def fails(flag: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Emits; kills its worker, then raises, once each, when it is told to; says what level is in force."""
     for batch in batches:
@@ -174,9 +166,7 @@ def fails(flag: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 @pytest.mark.core
 @pytest.mark.slow(20, "a query is restarted twice")
-def test_e7_a_replaced_worker_and_a_query_restarted_alone_have_what_is_in_force(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_e7_new_workers_and_queries_have_what_is_in_force(spark: SparkSession, tmp_path: Path) -> None:
     """The latest keys and log level, from the first task on; what was emitted in an epoch that failed counts once."""
     cloudpickle.register_pickle_by_value(test_control_queries)
     job = Steering(tmp_path)
@@ -204,9 +194,6 @@ def test_e7_a_replaced_worker_and_a_query_restarted_alone_have_what_is_in_force(
     first = [row.value["value"]["first"] for row in job.told.events() if row.origin == "emit"]
     assert len(first) == len(set(first)) and first == sorted(first)
     assert list(job.told.wrong_rows("r")) == []
-
-
-# -- an event makes an epoch ------------------------------------------------------------------------------------------
 
 
 BOUNDED = 4_000

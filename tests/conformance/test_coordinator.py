@@ -32,7 +32,6 @@ SOON = 60.0
 
 
 def live(lab: JobHarness) -> Job:
-    """A query with a live source."""
     return lab.job(lab.source("live", counts="1", live="true", rate=200), query="live", out="live")
 
 
@@ -68,9 +67,7 @@ def test_i11_nothing_in_one_query_delays_another(lab: JobHarness, monkeypatch: p
 
 
 @pytest.mark.core
-def test_i11_a_coordinator_that_comes_late_takes_in_every_epoch(
-    lab: JobHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_i11_a_late_coordinator_takes_in_every_epoch(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark has removed the epochs that it would have looked for next."""
     lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     gate = threading.Event()

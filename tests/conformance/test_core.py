@@ -24,13 +24,9 @@ def core(request: pytest.FixtureRequest) -> set[tuple[str, str]]:
         return _names("\n".join(item.nodeid for item in items if item.get_closest_marker("core")))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-m", "core", *sorted(files)],
-        cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+        cwd=ROOT, env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return _names(done.stdout)
 

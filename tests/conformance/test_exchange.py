@@ -82,9 +82,7 @@ def watching(folder: Path, kind: str) -> Iterator[list[tuple[int, int]]]:
 @pytest.mark.core_for("[arrow]")
 @pytest.mark.slow(15, "two runs of a job of three queries")
 @pytest.mark.parametrize("kind", KINDS)
-def test_x2_a_partition_is_released_only_when_all_registered_consumers_have_passed_it(
-    spark: SparkSession, tmp_path: Path, kind: str
-) -> None:
+def test_x2_a_partition_is_released_when_all_have_passed_it(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """In a job, at every moment; in the end all is released, and a second run reads nothing."""
     with watching(tmp_path, kind) as seen:
         assert job(spark, tmp_path, kind).run(progress=False).finished
@@ -104,7 +102,6 @@ def test_x2_a_partition_is_released_only_when_all_registered_consumers_have_pass
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exchange_that_was_deleted_is_made_anew_by_the_next_start_in_the_process(tmp_path: Path, kind: str) -> None:
-    """What the process remembers of the first one is not taken for the second one."""
     path = tmp_path / "flights"
     for start in (5, 6):
         sink = ExchangeSink({"uid": "flights", "path": str(path), "kind": kind, "partitions": "3"})

@@ -51,7 +51,6 @@ def ended(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.core
 def test_f1_final_checkpoint_comes_at_once(ended: Ended) -> None:
-    """All finished: the final checkpoint comes at once, whatever the interval: no test may run for an hour."""
     assert ended.first.finished
     assert [row.status for row in ended.history.finals("q")] == ["COMPLETED", "FLAGGED", "ACKNOWLEDGED", "CLOSED"]
     assert ended.lab.numbers() == expected(50, 70)
@@ -59,7 +58,6 @@ def test_f1_final_checkpoint_comes_at_once(ended: Ended) -> None:
 
 @pytest.mark.core
 def test_f4_after_finish_only_checkpoints_and_no_rows(ended: Ended) -> None:
-    """A second run reads nothing, commits nothing, and does not even look for channels."""
     assert ended.second.finished
     assert ended.second.query("q").finished_before
     assert ended.second.rows == 0
@@ -68,13 +66,11 @@ def test_f4_after_finish_only_checkpoints_and_no_rows(ended: Ended) -> None:
 
 @pytest.mark.core
 def test_f7_finished_flag_is_true_after_the_end(ended: Ended) -> None:
-    """In the ledger and in the job's result."""
     assert ended.first.query("q").finished
     assert sorted(row.kind for row in ended.history.finished) == ["channel", "channel", "query", "source"]
 
 
 def test_no_checkpoint_is_recorded_after_the_job_has_ended(ended: Ended) -> None:
-    """Nothing is recorded later: the second run finds the rows that the first one's end left."""
     assert ended.lab.history().checkpoints == ended.history.checkpoints
 
 
@@ -160,7 +156,6 @@ def test_f9_operators_that_require_finalization_are_waited_for(lab: JobHarness) 
 
 @pytest.mark.core
 def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_continues(lab: JobHarness) -> None:
-    """Never FINISHED nor closed; and resumed."""
     with pytest.raises(JobFailedError, match="not finalized") as failure:
         lab.run(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=10_000, finalization_timeout="1 s")
     assert "continues to wait" in str(failure.value)
@@ -176,7 +171,6 @@ def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_continues(l
 
 @pytest.mark.core
 def test_f13_a_failed_query_emits_no_end_of_input(lab: JobHarness) -> None:
-    """A query stopped by an exception; without the fault the next run continues to the end."""
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20}
     with pytest.raises(JobFailedError, match="row 50 cannot be read") as failure:
         lab.run(lab.source(**source, fail_at=50), restart_attempts=1)
@@ -189,7 +183,6 @@ def test_f13_a_failed_query_emits_no_end_of_input(lab: JobHarness) -> None:
 
 @pytest.mark.core
 def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) -> None:
-    """The job says so with the first failure, whatever the others do."""
     job = lab.job(lab.source("bad", counts="100", fail_at=0), query="bad", out="bad", restart_attempts=0)
     lab.add(job, lab.source("live", counts="1", live="true"), query="live", out="live")
     with pytest.raises(JobFailedError, match="row 0 cannot be read"):
@@ -203,7 +196,6 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) ->
 @pytest.mark.parametrize("until_now", [False, True], ids=["run", "until now"])
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_available_now_over_one_of_sparks_own_sources_ends_nothing(lab: JobHarness, form: str, until_now: bool) -> None:
-    """Each run reads what is there, and the next one what has come since."""
     source = lab.folder / "in"
 
     def run(*arrived: int) -> JobResult:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from spark_ext import async_map, with_watermark
-from tests.support.watermarks import DAY, Streams, hour, sorted_rows
+from tests.support.watermarks import DAY, Given, Streams, hour, sorted_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,46 +56,39 @@ def test_f2_exactly_one_end_of_input_after_the_last_row(streams: Streams) -> Non
     assert set(streams.state_rows()) == {0}
 
 
+LIVE: list[Given] = [(hours + 0.5, "x", hours) for hours in (10, 12, 14, 16)]
+
+
+def old_and_live(streams: Streams) -> DataFrame:
+    old = with_watermark(streams.read("old"), "ts", "1 hour")
+    return hourly(old.union(with_watermark(streams.read("live", live=True), "ts", "1 hour")))
+
+
+def run_and_start_again(streams: Streams, job: bool = True) -> list[tuple[Any, ...]]:
+    """A bounded source of one old row beside a live one; returns the rows of the first start."""
+    streams.put("old", [(0.5, "x", 1)])
+    streams.put("live", LIVE[:2])
+    streams.run(old_and_live(streams))
+    first = streams.rows()
+    streams.put("live", LIVE[:3])
+    streams.start(old_and_live(streams), job=job)
+    streams.settle()
+    streams.put("live", LIVE)
+    streams.settle()
+    return first
+
+
 @pytest.mark.core
 def test_f11_a_finished_source_does_not_hold_the_watermark_back_also_after_a_restart(streams: Streams) -> None:
-    """A bounded source of one old row beside a live one: the live one's windows come out as its own time advances."""
-    streams.put("old", [(0.5, "x", 1)])
-    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12)])
-
-    def plan() -> DataFrame:
-        old = with_watermark(streams.read("old"), "ts", "1 hour")
-        return hourly(old.union(with_watermark(streams.read("live", live=True), "ts", "1 hour")))
-
-    streams.run(plan())
-    assert streams.rows() == [(hour(0), 1), (hour(10), 10)]
-
-    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12), (14.5, "x", 14)])
-    streams.start(plan())
-    streams.settle()
-    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12), (14.5, "x", 14), (16.5, "x", 16)])
-    streams.settle()
+    assert run_and_start_again(streams) == [(hour(0), 1), (hour(10), 10)]
     assert streams.rows() == [(hour(0), 1), (hour(10), 10), (hour(12), 12), (hour(14), 14)]
     assert max(streams.markers("old~end")) == (2, True)
     assert set(streams.markers("live~end")) == {(0, False)}
 
 
-def test_f11_without_a_second_marker_the_finished_source_would_hold_the_watermark_back_forever(
-    streams: Streams,
-) -> None:
+def test_f11_without_a_second_marker_it_would_hold_forever(streams: Streams) -> None:
     """Spark restores the global watermark only: this is why each planner process emits the marker again."""
-    streams.put("old", [(0.5, "x", 1)])
-    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12)])
-
-    def plan() -> DataFrame:
-        old = with_watermark(streams.read("old"), "ts", "1 hour")
-        return hourly(old.union(with_watermark(streams.read("live", live=True), "ts", "1 hour")))
-
-    streams.run(plan())
-    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12), (14.5, "x", 14)])
-    streams.start(plan(), job=False)
-    streams.settle()
-    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12), (14.5, "x", 14), (16.5, "x", 16)])
-    streams.settle()
+    run_and_start_again(streams, job=False)
     assert streams.rows() == [(hour(0), 1), (hour(10), 10)]
 
 
@@ -142,7 +135,6 @@ class Alarm(StatefulProcessor):
 @pytest.mark.core_for("availableNow")
 @pytest.mark.parametrize("trigger", [NOW, None], ids=["availableNow", "trigger 0"])
 def test_f12_event_time_timers_fire_at_the_end_of_input(streams: Streams, trigger: dict[str, Any] | None) -> None:
-    """Timers of `transformWithState` that are due long after the last row."""
     streams.put("a", [(0.5, "x", 1), (1.5, "y", 2), (2.5, "x", 4)])
     rows = with_watermark(streams.read("a"), "ts", "1 hour")
     timed = rows.groupBy("k").transformWithStateInPandas(
@@ -154,7 +146,6 @@ def test_f12_event_time_timers_fire_at_the_end_of_input(streams: Streams, trigge
 
 @pytest.mark.core
 def test_f16_asynchronous_work_comes_out_before_the_marker(streams: Streams) -> None:
-    """Slow calls under the watermark: their rows are in windows that the marker closes, none is late."""
     streams.put("a", *[[(h + part / 10, "x", h) for h in range(12)] for part in range(4)])
 
     async def slow(row: Row) -> tuple[Any, ...]:
@@ -178,8 +169,6 @@ FAR = {
 @pytest.mark.core_for("9999-12-31")
 @pytest.mark.parametrize("far", FAR.values(), ids=FAR)
 def test_f17_rows_with_null_or_far_future_times_pass_unharmed(streams: Streams, far: float) -> None:
-    """No such row is taken for the marker or eaten with it."""
-
     def shape(df: DataFrame) -> DataFrame:
         return df.select("n", "k", F.unix_micros("ts"))
 
@@ -191,8 +180,6 @@ def test_f17_rows_with_null_or_far_future_times_pass_unharmed(streams: Streams, 
 
 @pytest.mark.parametrize("far", FAR.values(), ids=FAR)
 def test_f17_windows_of_far_future_rows_come_out_at_the_end(streams: Streams, far: float) -> None:
-    """The marker is behind them: they leave the state as all others do."""
-
     def shape(df: DataFrame) -> DataFrame:
         windows = df.groupBy(F.window("ts", "1 hour")).agg(F.sum("n").alias("n"))
         return windows.select(F.unix_micros("window.start"), "n")
@@ -205,7 +192,6 @@ def test_f17_windows_of_far_future_rows_come_out_at_the_end(streams: Streams, fa
 
 @pytest.mark.parametrize("form", ["one watermark over both", "one watermark each"])
 def test_f17_a_bounded_and_a_live_source_lose_no_live_row(streams: Streams, form: str) -> None:
-    """The bounded one ends first; live rows that come later are in time."""
     streams.put("old", [(0.5, "x", 1)])
     streams.put("live", [(0.6, "x", 10)])
     old, live = streams.read("old"), streams.read("live", live=True)
@@ -234,7 +220,6 @@ def test_f18_available_now_does_not_end_before_the_marker(streams: Streams) -> N
 
 @pytest.mark.core
 def test_f18_a_query_stopped_half_way_is_not_finished(streams: Streams) -> None:
-    """No marker, no last window; the next run continues to the end."""
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     first = [(h + 0.5, "x", h) for h in range(6)]
     streams.put("a", first)

@@ -19,7 +19,6 @@ from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, 
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
-from spark_ext.model.lineages import LineageEvent, counted
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
 from tests.support.waiting import until
@@ -76,10 +75,7 @@ def test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues
     assert lab.numbers() == expected(100)
 
 
-def test_i1_a_rename_that_was_cut_short_is_finished_by_the_next_start(
-    lab: JobHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fact is in the ledger, and the directory has not been moved yet."""
+def test_i1_a_rename_cut_short_is_finished_by_the_next_start(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = lab.folder / "gate"
     half_read(lab, gate)
     gate.touch()
@@ -183,9 +179,7 @@ def test_i6_what_an_operator_reads_or_writes_is_part_of_who_it_is(lab: JobHarnes
 
 
 @pytest.mark.core
-def test_i8_a_finished_query_that_has_changed_says_so_in_one_line(
-    lab: JobHarness, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_i8_a_changed_finished_query_says_so_in_one_line(lab: JobHarness, caplog: pytest.LogCaptureFixture) -> None:
     assert lab.run(lab.source(counts="10")).finished
 
     def lines(job: Job) -> list[str]:
@@ -238,7 +232,6 @@ def test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished(lab: JobHarness
 
 @pytest.mark.core
 def test_i8_a_source_that_is_added_to_an_unfinished_query_is_refused_by_name(lab: JobHarness) -> None:
-    """Spark knows sources by their places, and would fail with an assertion."""
     gate = lab.folder / "gate"
     half_read(lab, gate)
     frame = lab.source(**COUNTS, gate=gate)
@@ -268,16 +261,3 @@ def test_i9_a_checkpoint_that_is_gone_is_refused_whichever_was_written_last(lab:
         with pytest.raises(StateError, match="this query is missing: the ledger has committed epochs up to 0"):
             lab.job(frame).start()
     assert lab.numbers() == before
-
-
-@pytest.mark.core
-def test_i10_a_restored_lineage_keeps_flags_of_its_parent_up_to_the_cut_and_none_behind_it() -> None:
-    """Lineage 2 continues lineage 1 after its fifth finish, lineage 3 lineage 2 after its eighth; 4 begins anew."""
-    events = (
-        LineageEvent("q", 2, 3, parent=1, cut={"s": 5}),
-        LineageEvent("q", 3, 4, parent=2, cut={"s": 8, "t": 1}),
-        LineageEvent("q", 4, 5),
-    )
-    assert counted(3, "s", events) == ((3, None), (2, 8), (1, 5))
-    assert counted(3, "t", events) == ((3, None), (2, 1), (1, 0))
-    assert counted(4, "s", events) == ((4, None),)

@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 from pyspark.sql.types import StructType
 
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import ChannelSource
-from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.files.source import Files
 from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
+from tests.conformance.test_sources import SnapshotWorld, numbered
 from tests.servers.object_store import Bucket, ObjectStore
 from tests.servers.store_proxy import StoreProxy
 from tests.sinks.store_targets import DeltaInStore, FilesInStore
@@ -77,29 +75,7 @@ class FilesWorld(SourceWorld):
         return Files({"uid": "files", "path": self.uri, "format": "parquet", **options})
 
     def expected(self) -> list[dict[str, Any]]:
-        parts = [files_kit.table(number * 100, rows) for number, rows in enumerate(SIZES)]
-        rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
-        return rows
-
-    def misfits(self) -> list[StructType]:
-        return [columns("id bigint, word bigint")]
-
-
-class SnapshotWorld(SourceWorld):
-    """A table of some files in a bucket."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        self.uri = f"{bucket.uri}/table"
-        for number, rows in enumerate(SIZES):
-            write_deltalake(self.uri, files_kit.table(number * 100, rows), mode="append")
-
-    def source(self, **options: str) -> ChannelSource:
-        return DeltaSnapshot({"uid": "snapshot", "path": self.uri, **options})
-
-    def expected(self) -> list[dict[str, Any]]:
-        parts = [files_kit.table(number * 100, rows) for number, rows in enumerate(SIZES)]
-        rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
-        return rows
+        return numbered(SIZES)
 
     def misfits(self) -> list[StructType]:
         return [columns("id bigint, word bigint")]
@@ -119,7 +95,7 @@ def files(read_only: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Source
 def snapshot(read_only: Bucket) -> SourceWorld:
     with pytest.MonkeyPatch.context() as given:
         read_only.use(given)
-        return SnapshotWorld(read_only)
+        return SnapshotWorld(f"{read_only.uri}/table", SIZES)
 
 
 @pytest.mark.core_for("_r1_")

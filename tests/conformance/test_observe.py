@@ -76,14 +76,10 @@ def run(program: str, folder: Path) -> str:
     found = home_without_zip()
     home = {"SPARK_HOME": found} if found else {}  # as `spark_ext.session` does
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
+        [sys.executable, "-c", program], cwd=folder,
         env={**os.environ, "TMPDIR": str(folder / "tmp"), "PYSPARK_PYTHON": sys.executable, **home},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -104,7 +100,6 @@ def test_l7_with_everything_off_no_thread_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.core
 def test_l7_the_import_alone_starts_no_thread(tmp_path: Path) -> None:
-    """Neither of Python's nor of a library's own."""
     facts = json.loads(run(BARE_IMPORT, tmp_path))
     assert facts["after"] == facts["before"]
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["tmp"]

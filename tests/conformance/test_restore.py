@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
-from spark_ext.errors import ConfigurationError, JobFailedError, StateError
+from spark_ext.errors import ConfigurationError, JobFailedError
 from spark_ext.jobs.job import Job
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.spark.logs.spark_log import SparkLog
@@ -74,7 +73,6 @@ def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: JobH
 
 @pytest.mark.core
 def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab: JobHarness) -> None:
-    """On restart of a finished query none of its operators is touched."""
     assert lab.job(lab.source(counts="10")).run(progress=False).finished
     before = lab.events("open", "end_of_input", "close", "claim", "final_checkpoint")
     assert [event["event"] for event in before].count("open") == 2
@@ -108,9 +106,10 @@ def test_r7_finished_flags_survive_without_channel_state(lab: JobHarness) -> Non
     until(lambda: lab.ledger.flagged("q", 1).get("in") == 2, "two channels to finish")
     gate.touch()
     log = SparkLog(str(lab.checkpoint()))
-    until(lambda: _confirmed(log) >= 2, "an offset that relies on the ledger")
+    newest = lambda: log.offsets(-1 if (commit := log.newest_commit()) is None else commit)  # noqa: E731
+    until(lambda: (logged := newest()) and logged.sources[0].get("confirmed", 0) >= 2, "an offset that relies on it")
     first.stop()
-    logged = log.offsets(log.newest_commit() or 0)
+    logged = newest()
     assert logged is not None
     assert "finished" not in logged.sources[0]
     done = len(lab.events("read"))
@@ -119,15 +118,8 @@ def test_r7_finished_flags_survive_without_channel_state(lab: JobHarness) -> Non
     assert lab.numbers() == expected(10, 10, 400)
 
 
-def _confirmed(log: SparkLog) -> int:
-    newest = log.newest_commit()
-    logged = None if newest is None else log.offsets(newest)
-    return 0 if logged is None else logged.sources[0].get("confirmed", 0)
-
-
 @pytest.mark.core
 def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_finished(lab: JobHarness) -> None:
-    """No periodic checkpoint was ever taken."""
     gate = lab.folder / "gate"
     source: dict[str, Any] = {"counts": "5,400", "readers": 2, "max_rows_per_epoch": 20, "gate": gate}
     first = lab.job(lab.source(**source), checkpoint_interval="1 hour").start()
@@ -178,12 +170,7 @@ def test_p8_fully_partly_and_on_restore_are_three_things(lab: JobHarness) -> Non
 
     def job() -> Job:
         made = lab.job(lab.source("a", counts="10"), query="a", out="a", checkpoint_interval="100 ms")
-        lab.add(
-            made,
-            lab.source("b", counts="10,400", readers=2, max_rows_per_epoch=30, gate=gate),
-            query="b",
-            out="b",
-        )
+        lab.add(made, lab.source("b", counts="10,400", readers=2, max_rows_per_epoch=30, gate=gate), query="b", out="b")
         return made
 
     def finishes() -> dict[str, Finish]:
@@ -201,22 +188,3 @@ def test_p8_fully_partly_and_on_restore_are_three_things(lab: JobHarness) -> Non
     until(lambda: finishes().get("a") is Finish.ON_RESTORE or second.done, "on restore")
     assert second.await_termination(300).finished
     assert finishes()["a"] is Finish.ON_RESTORE
-
-
-def test_a_checkpoint_deleted_by_hand_is_refused_and_reset_is_the_way_out(lab: JobHarness) -> None:
-    """A new checkpoint would write committed epochs a second time."""
-    gate = lab.folder / "gate"
-    job = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate)).start()
-    until(lambda: lab.ledger.last_epochs(), "an epoch in the ledger")
-    job.stop()
-    shutil.rmtree(lab.checkpoint())
-    gate.touch()
-    refused = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate))
-    with pytest.raises(StateError, match="is missing") as failure:
-        refused.run(progress=False)
-    assert "job.reset('q', cascade=True)" in str(failure.value)
-    assert lab.numbers() == expected(20)
-    refused = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate))
-    refused.reset("q", "the checkpoint was deleted by hand")
-    assert refused.run(progress=False).finished
-    assert lab.numbers() == sorted(expected(20) + expected(100))

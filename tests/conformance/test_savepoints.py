@@ -65,7 +65,6 @@ def test_r4_r5_a_finished_query_needs_its_place_and_everything_before_it(chain: 
 
 
 def another(lab: JobHarness) -> JobHarness:
-    """Where another job is."""
     folder = lab.folder / "another"
     folder.mkdir()
     return JobHarness(lab.spark, folder)
@@ -189,7 +188,6 @@ def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarne
 
 @pytest.mark.core
 def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(lab: JobHarness) -> None:
-    """In place; the rows and the state of the epochs since are taken back."""
     lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     epochs, count = 12, 110
 
@@ -216,8 +214,6 @@ def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(
 
 @pytest.mark.core
 def test_f5_a_stop_with_a_savepoint_while_the_final_checkpoint_waits(lab: JobHarness) -> None:
-    """It waits for the savepoint, from which the final checkpoint is taken later."""
-
     def job(place: JobHarness, needed: int) -> Job:
         return place.job(numbers(lab.spark, "in", counts="100"), sink="patient_folder", sink_finalize_after=needed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,67 +13,37 @@ from tests.servers.postgres import Database, PostgresServer
 from tests.sources.postgres.postgres_kit import PostgresWorld
 
 
-def world_of(server: PostgresServer, **options: str) -> Iterator[SourceWorld]:
-    """For all tests of a class, which only read it."""
-    database = server.database()
-    yield PostgresWorld(database, **options)
-    server.drop(database)
+def world_of(**options: str) -> Any:
+    """A world for all tests of a class, which only read it."""
 
+    @pytest.fixture(scope="class")
+    def world(self: object, postgres: PostgresServer) -> Iterator[SourceWorld]:
+        database = postgres.database()
+        yield PostgresWorld(database, **options)
+        postgres.drop(database)
 
-@pytest.fixture(scope="module")
-def whole(postgres: PostgresServer) -> Iterator[SourceWorld]:
-    yield from world_of(postgres)
-
-
-@pytest.fixture(scope="module")
-def of_query(postgres: PostgresServer) -> Iterator[SourceWorld]:
-    yield from world_of(postgres, table="", query="SELECT * FROM t WHERE id > 0", key="word")
-
-
-@pytest.fixture(scope="module")
-def by_columns(postgres: PostgresServer) -> Iterator[SourceWorld]:
-    yield from world_of(postgres, key="word,id", where="id > 0")
-
-
-@pytest.fixture(scope="module")
-def by_transaction(postgres: PostgresServer) -> Iterator[SourceWorld]:
-    yield from world_of(postgres, incremental="xmin")
-
-
-@pytest.fixture(scope="module")
-def by_column(postgres: PostgresServer) -> Iterator[SourceWorld]:
-    yield from world_of(postgres, incremental="column", incremental_column="at")
+    return world
 
 
 @pytest.mark.core
 class TestPostgres(SourceContract):
-    @pytest.fixture
-    def world(self, whole: SourceWorld) -> SourceWorld:
-        return whole
+    world = world_of()
 
 
 class TestPostgresQuery(SourceContract):
-    @pytest.fixture
-    def world(self, of_query: SourceWorld) -> SourceWorld:
-        return of_query
+    world = world_of(table="", query="SELECT * FROM t WHERE id > 0", key="word")
 
 
 class TestPostgresBySeveralColumns(SourceContract):
-    @pytest.fixture
-    def world(self, by_columns: SourceWorld) -> SourceWorld:
-        return by_columns
+    world = world_of(key="word,id", where="id > 0")
 
 
 class TestPostgresByTransaction(SourceContract):
-    @pytest.fixture
-    def world(self, by_transaction: SourceWorld) -> SourceWorld:
-        return by_transaction
+    world = world_of(incremental="xmin")
 
 
 class TestPostgresByColumn(SourceContract):
-    @pytest.fixture
-    def world(self, by_column: SourceWorld) -> SourceWorld:
-        return by_column
+    world = world_of(incremental="column", incremental_column="at")
 
 
 class TestPostgresInSpark(SourceQueryContract):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ SIZES = (3, 11, 1, 0, 24)
 """Rows of each channel."""
 
 
+def numbered(sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
+    """The rows of all channels."""
+    parts = [files_kit.table(number * 100, rows) for number, rows in enumerate(sizes)]
+    rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
+    return rows
+
+
 class FilesWorld(SourceWorld):
     """A folder of files of one format."""
 
@@ -39,9 +47,7 @@ class FilesWorld(SourceWorld):
         return Files({**files_kit.options(self.path, format=self.kind), **options})
 
     def expected(self) -> list[dict[str, Any]]:
-        parts = [files_kit.table(number * 100, rows) for number, rows in enumerate(SIZES)]
-        rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
-        return rows
+        return numbered()
 
     def misfits(self) -> list[StructType]:
         return [columns("id bigint, word bigint")]
@@ -50,18 +56,17 @@ class FilesWorld(SourceWorld):
 class SnapshotWorld(SourceWorld):
     """A table of some files; a file is a channel."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        for number, rows in enumerate(filter(None, SIZES)):
-            write_deltalake(path, files_kit.table(number * 100, rows), mode="append")
+    def __init__(self, path: Path | str, sizes: Sequence[int] = SIZES) -> None:
+        self.path, self.sizes = path, sizes
+        for number, rows in enumerate(sizes):
+            if rows:
+                write_deltalake(path, files_kit.table(number * 100, rows), mode="append")
 
     def source(self, **options: str) -> ChannelSource:
         return DeltaSnapshot({"uid": "snapshot", "path": str(self.path), **options})
 
     def expected(self) -> list[dict[str, Any]]:
-        parts = [files_kit.table(number * 100, rows) for number, rows in enumerate(filter(None, SIZES))]
-        rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
-        return rows
+        return numbered(self.sizes)
 
     def misfits(self) -> list[StructType]:
         return [columns("id bigint, word bigint"), columns("id bigint, nowhere string")]
@@ -75,8 +80,6 @@ class FollowWorld(SnapshotWorld):
 
 
 class VersionsWorld(SnapshotWorld):
-    """The same table, version by version."""
-
     one_channel = True
 
     def source(self, **options: str) -> ChannelSource:
@@ -113,15 +116,13 @@ class ChangesWorld(VersionsWorld):
         ]
 
     def _at(self, version: int) -> int:
-        return (self.path / f"_delta_log/{version:020}.json").stat().st_mtime_ns // 1_000_000
+        return Path(self.path, f"_delta_log/{version:020}.json").stat().st_mtime_ns // 1_000_000
 
     def misfits(self) -> list[StructType]:
         return [columns("id string"), columns("id bigint, _commit_version string"), columns("nowhere bigint")]
 
 
 class DataGenWorld(SourceWorld):
-    """Its own rows."""
-
     def source(self, **options: str) -> ChannelSource:
         return DataGen({"uid": "gen", "rows_of": ",".join(map(str, SIZES)), "seed": "7", **options})
 
@@ -152,44 +153,18 @@ class TestFilesInSpark(SourceQueryContract):
         return FilesWorld(tmp_path / "in", "parquet")
 
 
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
-    return SnapshotWorld(tmp_path_factory.mktemp("snapshot"))
-
-
-@pytest.fixture(scope="module", params=[FollowWorld, VersionsWorld, ChangesWorld])
-def followed(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> SourceWorld:
-    world: SourceWorld = request.param(tmp_path_factory.mktemp("followed"))
-    return world
-
-
-@pytest.fixture(scope="module")
-def exchange(tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
-    return ExchangeWorld(tmp_path_factory.mktemp("exchange") / "in")
-
-
-@pytest.fixture(scope="module")
-def exchange_of_delta(tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
-    return ExchangeWorld(tmp_path_factory.mktemp("exchange") / "in", kind="delta")
-
-
-@pytest.fixture(scope="module", params=["arrow", "delta"])
-def put_back(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> SourceWorld:
-    return PutBackWorld(tmp_path_factory.mktemp("exchange") / "in", kind=request.param)
-
-
 @pytest.mark.core
 class TestDeltaSnapshot(SourceContract):
-    @pytest.fixture
-    def world(self, snapshot: SourceWorld) -> SourceWorld:
-        return snapshot
+    @pytest.fixture(scope="class")
+    def world(self, tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
+        return SnapshotWorld(tmp_path_factory.mktemp("snapshot"))
 
 
 @pytest.mark.slow(0.2, "each test reads versions of a Delta table, and there are 57")
 class TestDeltaSnapshotFollowed(SourceContract):
-    @pytest.fixture
-    def world(self, followed: SourceWorld) -> SourceWorld:
-        return followed
+    @pytest.fixture(scope="class", params=[FollowWorld, VersionsWorld, ChangesWorld])
+    def world(self, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
+        return request.param(tmp_path_factory.mktemp("followed"))
 
 
 @pytest.mark.core
@@ -201,24 +176,22 @@ class TestDataGen(SourceContract):
 
 @pytest.mark.core
 class TestExchange(SourceContract):
-    """Its channels advance together, to the same entry; they end by the seal."""
-
-    @pytest.fixture
-    def world(self, exchange: SourceWorld) -> SourceWorld:
-        return exchange
+    @pytest.fixture(scope="class")
+    def world(self, tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
+        return ExchangeWorld(tmp_path_factory.mktemp("exchange") / "in")
 
 
 @pytest.mark.slow(0.1, "each of 19 tests reads a Delta log")
 class TestExchangeOfDelta(SourceContract):
-    @pytest.fixture
-    def world(self, exchange_of_delta: SourceWorld) -> SourceWorld:
-        return exchange_of_delta
+    @pytest.fixture(scope="class")
+    def world(self, tmp_path_factory: pytest.TempPathFactory) -> SourceWorld:
+        return ExchangeWorld(tmp_path_factory.mktemp("exchange") / "in", kind="delta")
 
 
 class TestExchangePutBack(SourceContract):
-    @pytest.fixture
-    def world(self, put_back: SourceWorld) -> SourceWorld:
-        return put_back
+    @pytest.fixture(scope="class", params=["arrow", "delta"])
+    def world(self, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> SourceWorld:
+        return PutBackWorld(tmp_path_factory.mktemp("exchange") / "in", kind=request.param)
 
 
 class TestExchangeInSpark(SourceQueryContract):

@@ -52,7 +52,6 @@ def listed(cell: str) -> list[tuple[str, str]]:
 
 
 def lines(test: str) -> list[str]:
-    """The lines that a test is named after: `test_r1_f15_what` shows R1 and F15."""
     begin = re.match(r"test_((?:[a-z]\d+_)*)", test)
     return begin[1].upper().split("_")[:-1] if begin else []
 

@@ -87,9 +87,7 @@ RESTORED = [*BEGUN, "claim 2", "roll 2 6", "2:3", "2:5", "other"]
         (["create", "claim 5", "5:0", "claim 3"], 3, -1, 3),
     ],
 )
-def test_the_position_is_the_newest_version_before_what_the_sink_did_later(
-    commits: list[str], lineage: int, number: int, version: int
-) -> None:
+def test_the_position_is_before_what_came_later(commits: list[str], lineage: int, number: int, version: int) -> None:
     """With gaps in the numbers, commits of others, earlier roll backs, and RESTOREs that took epochs away or did not.
 
     The last two: the uid has moved to a query of a lower lineage.
@@ -135,9 +133,7 @@ def test_the_search_reads_no_more_than_it_has_to() -> None:
         (["create", "1:0", "1:1", "restore 1", "restore 2"], 2, False, 4),
     ],
 )
-def test_what_a_roll_back_would_take_away_or_bring_back(
-    commits: list[str], wanted: int, own: bool, foreign: int | None
-) -> None:
+def test_what_a_roll_back_takes_or_brings(commits: list[str], wanted: int, own: bool, foreign: int | None) -> None:
     entries = log(*commits)
     found = difference(entries, len(entries) - 1, wanted)
     assert found.is_own is own

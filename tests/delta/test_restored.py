@@ -53,9 +53,7 @@ def history(*commits: str) -> list[dict[str, Any]]:
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, list) else "",
 )
-def test_what_counts_is_whether_the_table_holds_what_the_sink_has_committed(
-    commits: list[str], fault: Fault | None
-) -> None:
+def test_the_table_has_to_hold_what_the_sink_has_committed(commits: list[str], fault: Fault | None) -> None:
     """Any RESTORE was refused, also the one by which a user had brought the rows back as the error advised.
 
     The last three: epochs that were taken away before a claim have been given up, by `job.reset`.
@@ -99,9 +97,7 @@ def test_everything_after_the_last_look_is_examined(commits: list[str], seen: in
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, list) else "",
 )
-def test_what_the_sink_has_rolled_back_itself_is_not_missed_and_may_not_return(
-    commits: list[str], seen: int | None, fault: Fault | None
-) -> None:
+def test_what_the_sink_rolled_back_may_not_return(commits: list[str], seen: int | None, fault: Fault | None) -> None:
     assert find_fault(history(*commits), UID, seen) == fault
 
 
@@ -126,9 +122,7 @@ def test_a_restore_that_the_history_does_not_explain_is_a_fault() -> None:
     ],
     ids=["delta-rs", "delta-rs_time", "spark", "spark_time", "not_an_earlier_one", "empty", "absent"],
 )
-def test_both_engines_name_the_version_that_a_restore_leads_to(
-    parameters: dict[str, Any] | None, version: int | None
-) -> None:
+def test_both_engines_name_the_version_of_a_restore(parameters: dict[str, Any] | None, version: int | None) -> None:
     """As `DeltaTable.history` of delta-rs 1.6.6 shows the commits of delta-rs 1.6.6 and of Delta 4.4.0 in Spark."""
     assert restored_to({"version": 7, "operation": "RESTORE", "operationParameters": parameters}) == version
 

@@ -107,25 +107,15 @@ class ExchangeTarget(SinkTarget):
 
 
 class Producer:
-    """A query that writes an exchange, one start after the other.
-
-    Args:
-        path: of the exchange.
-        schema: of its rows, with the column `p` that says to which partition a row goes.
-    """
+    """A query that writes an exchange, one start after the other."""
 
     def __init__(
         self, path: Path, schema: str = "id bigint, word string", partitions: int = 3, kind: str = "arrow"
     ) -> None:
         self.partitions = partitions
         self.schema = columns(f"{schema}, p int")
-        self.options = {
-            "uid": "out",
-            "path": str(path),
-            "kind": kind,
-            "partitions": str(partitions),
-            "partition_column": "p",
-        }
+        of_partitions = {"partitions": str(partitions), "partition_column": "p"}
+        self.options = {"uid": "out", "path": str(path), "kind": kind, **of_partitions}
         self.lineage, self.incarnation, self.epoch = 1, 0, -1
 
     @property
@@ -151,7 +141,6 @@ class Producer:
         return self.sink.write(self.schema, iter(table.to_batches(10)), task)
 
     def write(self, *tasks: Iterable[dict[str, Any]], barrier: int | None = None) -> None:
-        """An epoch with the rows of some tasks."""
         self.epoch += 1
         prepared = [self.prepare(list(rows), self.epoch, number) for number, rows in enumerate(tasks)]
         given = self.identity(self.epoch, barrier)
@@ -177,13 +166,7 @@ def rows(start: int, end: int, partition: int | None = None) -> list[dict[str, A
 
 
 class ExchangeWorld(SourceWorld):
-    """An exchange that is sealed, with a barrier, epochs without rows, and partitions without.
-
-    Args:
-        path: of the exchange.
-        job: whether a job has written it, which was started three times and reset once.
-        kind: how it is stored.
-    """
+    """An exchange that is sealed, with a barrier, epochs without rows, and partitions without."""
 
     def __init__(self, path: Path, *, job: bool = True, kind: str = "arrow") -> None:
         self.path, self.kind = path, kind
@@ -213,12 +196,7 @@ class ExchangeWorld(SourceWorld):
 
 
 class PutBackWorld(ExchangeWorld):
-    """The same rows, all in flight in a savepoint, from which the exchange was created again in its place.
-
-    Args:
-        path: of the exchange.
-        kind: how it is stored.
-    """
+    """The same rows, all in flight in a savepoint, from which the exchange was created again in its place."""
 
     def __init__(self, path: Path, *, kind: str = "arrow") -> None:
         super().__init__(path, kind=kind)

@@ -12,7 +12,6 @@ import pytest
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.exchange.arrow import arrow_parts
 from spark_ext.exchange.descriptor import VERSION, Descriptor, nullable
-from spark_ext.exchange.kinds import parts
 from spark_ext.schemas.ddl import columns
 from spark_ext.storage import LocalFolder
 
@@ -21,16 +20,9 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "exchange" / "descriptor-v1.json
 
 def described(text: str = "id bigint, at timestamp, tags array<string>", **changes: Any) -> Descriptor:
     given: dict[str, Any] = {
-        "name": "flights",
-        "id": "00c0ffee",
-        "job_id": "j1",
-        "kind": "arrow",
-        "partitions": 16,
-        "key": ("id",),
-        "columns": nullable(columns(text)).jsonValue(),
-        "max_in_flight": 1000,
-        "keep": 60_000,
-    }
+        "name": "flights", "id": "00c0ffee", "job_id": "j1", "kind": "arrow", "partitions": 16, "key": ("id",),
+        "columns": nullable(columns(text)).jsonValue(), "max_in_flight": 1000, "keep": 60_000,
+    }  # fmt: skip
     return Descriptor(**(given | changes))
 
 
@@ -53,14 +45,8 @@ def test_what_may_change_is_taken_over_and_its_id_stays() -> None:
         ({"kind": "delta"}, "kind of the exchange is arrow, but the job now specifies delta"),
         ({"partitions": 8}, "partitions of the exchange is 16, but the job now specifies 8"),
         ({"key": ()}, "key of the exchange is id, but the job now specifies none"),
-        (
-            {"text": "id int, at timestamp, tags array<string>"},
-            "column 'id' of the exchange is bigint, but the job now specifies int",
-        ),
-        (
-            {"text": "id bigint, tags array<string>"},
-            "column 'at' of the exchange is timestamp, but the job now specifies missing",
-        ),
+        ({"text": "id int, at timestamp, tags array<string>"}, "'id' of the exchange is bigint, but .* specifies int"),
+        ({"text": "id bigint, tags array<string>"}, "'at' of the exchange is timestamp, but .* specifies missing"),
         ({"text": "id bigint, at timestamp, tags array<string>, more int"}, "'more' of the exchange is missing, but"),
         ({"text": "id bigint, at timestamp, tags array<int>"}, "'tags' of the exchange is array<string>, but the job"),
         ({"text": "at timestamp, id bigint, tags array<string>"}, "the order of the columns of the exchange is id, at"),
@@ -92,13 +78,6 @@ def test_a_newer_version_is_refused() -> None:
         Descriptor.from_json(described().to_json().replace('"version": 1', '"version": 2'), "e")
 
 
-def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StateError, match=r"'notes.txt' and no exchange\.json"):
-        arrow_parts(LocalFolder(tmp_path), "e").master.register(described())
-    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
-
-
 def test_a_folder_that_has_lost_its_description_is_not_described_anew(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with pytest.raises(StateError, match=r"'log' and no exchange\.json"):
@@ -113,10 +92,3 @@ def test_it_is_made_once_and_what_tasks_have_left_before_does_not_matter(tmp_pat
     assert master.register(described()) == described()
     assert master.register(described(id="other", keep=5)) == described(keep=5)
     assert arrow_parts(LocalFolder(tmp_path), "e").master.describe() == described(keep=5)
-
-
-def test_kinds_and_places_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no kind of exchange 'iceberg'"):
-        parts("iceberg", str(tmp_path), "e")
-    with pytest.raises(ConfigurationError, match="needs a folder that driver and executors share"):
-        parts("arrow", "s3://bucket/x", "e")

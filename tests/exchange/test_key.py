@@ -14,19 +14,12 @@ from spark_ext.exchange.positions import pieces
 from spark_ext.storage import LocalFolder
 
 PARTITIONS: dict[tuple[int | None, str | None], int] = {
-    (None, None): 10,
-    (0, ""): 4,
-    (1, "AA"): 12,
-    (-1, "ä€"): 11,
-    (2**40, "UA"): 11,
-    (7, None): 11,
-}
+    (None, None): 10, (0, ""): 4, (1, "AA"): 12, (-1, "ä€"): 11, (2**40, "UA"): 11, (7, None): 11,
+}  # fmt: skip
 """Of 16, by the values of a key. A change would scatter keys over old and new rows, which are never moved."""
 
 
-def test_a_key_has_the_partition_that_it_always_had_whichever_process_writes_it(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_key_has_one_partition_in_every_process(spark: SparkSession, tmp_path: Path) -> None:
     """Each key is in the rows of two tasks, which are processes."""
     exchange = sx.Job(spark, "keys", state=tmp_path / "state").exchange("e", partitions=16, key=["n", "t"])
     keys = ", ".join(

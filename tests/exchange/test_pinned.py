@@ -79,9 +79,6 @@ def _fold(entries: list[Entry]) -> LogState:
     return state
 
 
-# -- pure -------------------------------------------------------------------------------------------------------------
-
-
 @given(entries=histories(), data=st.data())
 @settings(max_examples=4 * settings().max_examples, deadline=None)
 def test_the_state_at_a_cut_is_the_one_that_was_there(entries: list[Entry], data: st.DataObject) -> None:
@@ -121,9 +118,7 @@ def test_the_list_of_entries_is_read_as_it_was_written(entries: list[Entry], dat
 
 @given(log=logs(), data=st.data())
 @settings(max_examples=5 * settings().max_examples // 2, deadline=None)
-def test_readers_of_a_log_that_was_put_back_read_what_was_in_flight_and_then_what_comes(
-    log: Log, data: st.DataObject
-) -> None:
+def test_readers_read_what_was_put_back_and_then_what_comes(log: Log, data: st.DataObject) -> None:
     """From any position up to any end, with any limits; entries before the position and in the gap are not there."""
     limits = st.one_of(st.none(), st.integers(1, 12))
     none = (0,) * log.partitions
@@ -171,9 +166,6 @@ def test_a_number_within_what_is_in_flight_is_refused() -> None:
     assert log.continued(5, 1, 0)[0].last == 5
 
 
-# -- stored -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Four epochs in entries 1 to 4, of which the last three are pinned beside it."""
@@ -201,9 +193,7 @@ def test_segments_are_linked_and_not_copied(place: Place) -> None:
 
 @pytest.mark.slow(0.2, "a crash at each of its steps")
 @pytest.mark.parametrize("step", range(9))
-def test_put_back_that_crashes_at_any_step_is_completed_by_the_next_one(
-    place: Place, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_put_back_that_crashes_is_completed_later(place: Place, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Under another number, as a later attempt has; until then nobody takes the folder for an exchange with entries."""
     passed = 0
 
@@ -242,7 +232,6 @@ def test_put_back_that_crashes_at_any_step_is_completed_by_the_next_one(
 
 
 def test_on_an_object_store_an_earlier_attempt_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under another number, at another time; the log refused entries that were not its own."""
     made = Place("delta", str(tmp_path / "flights"))
     producer = Producer(made).claim()
     producer.run(0, 0, 10)
@@ -326,9 +315,6 @@ def test_an_older_attempt_to_pin_is_replaced(place: Place) -> None:
     assert read_pinned(f"{place.path}-pinned", WHO) == made
     assert (made.log.first, made.log.end, made.log.rows) == (3, 5, 20)
     assert made.log.bytes == sum(segment.bytes for segment in made.log.segments) > 0
-
-
-# -- those who look ---------------------------------------------------------------------------------------------------
 
 
 def test_the_coordinator_counts_what_was_put_back_to_the_first_epochs_of_the_new_lineage(place: Place) -> None:

@@ -46,19 +46,14 @@ class Log:
         rows = [sum(task[partition] for task in tasks) for partition in range(self.partitions)]
         number = self.add(
             Entry(
-                EntryKind.EPOCH,
-                epoch=len(self.entries),
-                rows=tuple(rows),
-                segments=tuple(segments),
-                barrier=barrier,
+                EntryKind.EPOCH, epoch=len(self.entries), rows=tuple(rows), segments=tuple(segments), barrier=barrier,
                 total=self.state.total + sum(rows),
             )
-        )
+        )  # fmt: skip
         self.visible.append(number)
         return number
 
     def cut(self, after: int) -> int:
-        """A restore: what is visible up to an entry stays."""
         kept = [number for number in self.visible if number <= after]
         total = self.entries[kept[-1]].total if kept else 0
         self.visible = kept
@@ -97,7 +92,6 @@ def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 @st.composite
 def logs(draw: st.DrawFn, cuts: bool = True) -> Log:
-    """Random logs in which nobody has read what is abandoned."""
     log = Log(draw(st.integers(1, 4)))
     size = st.integers(0, 7)
     for _ in range(draw(st.integers(0, 14))):
@@ -125,9 +119,7 @@ limits = st.one_of(st.none(), st.integers(1, 12))
 
 @given(log=logs(), data=st.data())
 @settings(max_examples=5 * settings().max_examples // 2, deadline=None)
-def test_whatever_the_limits_the_epochs_of_a_reader_have_each_visible_row_once_in_order(
-    log: Log, data: st.DataObject
-) -> None:
+def test_epochs_of_any_limits_have_each_row_once_in_order(log: Log, data: st.DataObject) -> None:
     """A reader that stands still between any two of its epochs, as a new process does, sees the log grow meanwhile."""
     front, barriers = Front(0, (0,) * log.partitions), []
     read: list[list[tuple[int, int]]] = [[] for _ in range(log.partitions)]
@@ -140,9 +132,7 @@ def test_whatever_the_limits_the_epochs_of_a_reader_have_each_visible_row_once_i
             assert step.front == front, "entries without rows make no epoch"
             break
         assert not sealed
-        parts = [
-            log.read(number, front.position(number), step.front.position(number)) for number in range(log.partitions)
-        ]
+        parts = [log.read(one, front.position(one), step.front.position(one)) for one in range(log.partitions)]
         assert sum(map(len, parts)) == step.rows
         assert rows is None or step.rows <= rows
         if size is not None and step.bytes > size:
@@ -221,7 +211,6 @@ def test_shares_sum_up_exactly_and_nobody_gets_more_than_there_is(left: list[int
 
 
 def test_a_single_row_that_is_larger_than_the_limit_does_not_lose_its_barrier() -> None:
-    """The barrier was passed over, and the reader was never part of the checkpoint."""
     log = Log(2)
     log.epoch([1, 1], barrier=7, weight=1000)
     log.epoch([1, 0])
@@ -239,11 +228,7 @@ def test_an_entry_that_is_too_large_is_read_in_proportion_and_the_next_one_waits
     while (step := advance(log.state, log.at, front, 40, None)).moved:
         front = step.front
         seen.append((front, step.rows))
-    assert seen == [
-        (Front(0, (24, 12, 4)), 40),
-        (Front(0, (48, 24, 8)), 40),
-        (Front(2, (0, 0, 0)), 23),
-    ]
+    assert seen == [(Front(0, (24, 12, 4)), 40), (Front(0, (48, 24, 8)), 40), (Front(2, (0, 0, 0)), 23)]
 
 
 def abandoned() -> Log:
@@ -259,7 +244,6 @@ def abandoned() -> Log:
 
 @pytest.mark.parametrize("front", [Front(2, (1,)), Front(3, (0,))])
 def test_a_reader_of_rows_that_were_abandoned_is_refused(front: Front) -> None:
-    """At the end of an entry it would have read the rows that replace them as well."""
     log = abandoned()
     with pytest.raises(OffsetError, match="some of them are abandoned"):
         advance(log.state, log.at, front, None, None)
@@ -275,7 +259,6 @@ def test_a_reader_that_was_restored_with_its_producer_passes_over_what_is_abando
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_after_a_reset_only_readers_that_begin_are_served(number: int) -> None:
-    """Also if the entries that they had read have been deleted since."""
     log = Log(1)
     log.epoch([3])
     log.epoch([3])
@@ -286,23 +269,6 @@ def test_after_a_reset_only_readers_that_begin_are_served(number: int) -> None:
     with pytest.raises(OffsetError, match="reset or restored without this one"):
         advance(log.state, gone, Front(number, (0,)), None, None)
     assert advance(log.state, gone, Front(0, (0,)), None, None).front == Front(5, (0,))
-
-
-def test_adjacent_cuts_are_passed_over_together() -> None:
-    log = Log(1)
-    log.epoch([1])
-    log.epoch([2])
-    log.cut(0)
-    log.epoch([4])
-    log.cut(2)
-    log.epoch([8])
-    assert [(cut.after, cut.number) for cut in log.state.cuts] == [(0, 2), (2, 4)]
-    assert rows_before(log.at, log.state, Front(0, (1,))) == 1
-    assert rows_before(log.at, log.state, Front(1, (0,))) == 1
-    assert rows_before(log.at, log.state, Front(3, (0,))) == 1
-    assert rows_before(log.at, log.state, Front(6, (0,))) == 9
-    step = advance(log.state, log.at, Front(0, (0,)), None, None)
-    assert (step.front, step.rows) == (Front(6, (0,)), 9)
 
 
 def test_an_entry_that_is_not_there_is_named() -> None:
@@ -317,15 +283,10 @@ def test_an_entry_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     "positions",
     [
-        {},
-        {"0": [1, 0]},
-        {"0": [1, 0], "1": [2, 0]},
-        {"0": [1, 0], "1": [1, 0], "2": [1, 0]},
-        {"0": [1, 0], "a": [1, 0]},
-        {"0": [1, 0], "1": 7},
-        {"0": [1, 0], "1": [1, 0, 0]},
+        {}, {"0": [1, 0]}, {"0": [1, 0], "1": [2, 0]}, {"0": [1, 0], "1": [1, 0], "2": [1, 0]},
+        {"0": [1, 0], "a": [1, 0]}, {"0": [1, 0], "1": 7}, {"0": [1, 0], "1": [1, 0, 0]},
     ],
-)
+)  # fmt: skip
 def test_positions_of_something_else_are_refused(positions: Mapping[str, Sequence[int]]) -> None:
     with pytest.raises(OffsetError, match="2 partitions"):
         Front.of(positions, 2, "source 's'")

@@ -77,9 +77,7 @@ def test_each_row_is_in_its_partition_in_the_order_of_the_task(
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_reader_skips_and_takes_any_part_of_a_run(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_reader_takes_any_part_of_a_run(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Also of a run of several batches, which another release may write."""
     folder = tmp_path_factory.mktemp("s")
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
@@ -111,7 +109,6 @@ def test_without_a_key_all_partitions_get_rows_and_small_epochs_begin_with_diffe
 
 
 def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
-    """Taken apart by partition, through small buffers, with nulls and nested values, and dictionaries as they are."""
     whole = table(every_type.EVERY_TYPE, [every_type.row(number) for number in range(40)] + [every_type.empty(-1)])
     encoded = pa.DictionaryArray.from_arrays([number % 3 for number in range(whole.num_rows)], ["a", None, "c"])
     whole = whole.append_column("word", encoded)
@@ -149,7 +146,6 @@ def test_a_task_that_fails_leaves_a_file_that_its_incarnation_owns(tmp_path: Pat
 
 
 def test_many_partitions(tmp_path: Path) -> None:
-    """Up to the greatest number that the sink accepts, in an order of 16 bits."""
     most = 32_767
     targets = [most - 1, 0, 17, most - 1]
     rows = pa.RecordBatch.from_pydict({"id": range(4)})

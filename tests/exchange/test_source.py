@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from spark_ext.errors import ConfigurationError, DataError, FencedError, OffsetError, StateError
+from spark_ext.errors import ConfigurationError, DataError, OffsetError, StateError
 from spark_ext.exchange import consumers, decisions
 from spark_ext.exchange.arrow import arrow_parts
 from spark_ext.exchange.arrow.log import ArrowLog
@@ -28,6 +27,7 @@ from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.storage import LocalFolder
 from spark_ext.testing.source_kit import drive
 from tests.exchange.exchange_kit import Producer, rows, visible
+from tests.queries.fakes import FakeQuery
 from tests.sources.memory import FakeLedger, Log, registration
 
 
@@ -48,7 +48,6 @@ def planner(producer: Producer, **options: object) -> Planner:
 
 
 def read(producer: Producer, log: Log) -> list[int]:
-    """The ids of all rows that the epochs of a query have read."""
     found = []
     for epoch in log.read():
         for piece in epoch:
@@ -61,9 +60,6 @@ def release(producer: Producer, below: int, count: int) -> None:
     master, mark = producer.parts.master, FenceMark(producer.incarnation, producer.incarnation + 100)
     master.log.append(lambda state: decisions.release_entry(state, below, count, mark, "e", 0), "1")
     master.delete_released()
-
-
-# -- plans ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_plan_that_did_not_become_an_epoch_is_made_again(producer: Producer) -> None:
@@ -148,11 +144,7 @@ def test_entries_without_rows_make_no_epoch_and_a_barrier_does(producer: Produce
     assert log.plan(running) is None
 
 
-# -- what is gone, older, copied or another one -----------------------------------------------------------------------
-
-
 def test_a_reader_that_begins_behind_deleted_entries_without_visible_rows_reads_the_rest(producer: Producer) -> None:
-    """Its ranges began at the first entry, which was deleted, so each read of its first epoch failed."""
     producer.write(rows(900, 910))
     release(producer, 2, 10)
     producer.start(anew=True)
@@ -173,7 +165,6 @@ def test_a_reader_that_begins_late_is_refused_when_rows_were_released(producer: 
 
 
 def test_a_reader_whose_next_rows_were_released_is_refused(producer: Producer) -> None:
-    """It was passed over them; the error came with the read, or never."""
     producer.write(rows(0, 3))
     log = Log()
     log.plan(planner(producer))
@@ -184,35 +175,22 @@ def test_a_reader_whose_next_rows_were_released_is_refused(producer: Producer) -
         planner(producer).next(log.offsets[-1])
 
 
-def test_an_exchange_that_was_made_anew_is_not_read_on(producer: Producer, tmp_path: Path) -> None:
+def test_an_exchange_that_was_made_anew_is_neither_planned_nor_read(producer: Producer, tmp_path: Path) -> None:
+    """By a new planner, by one that runs, or by a task whose epoch is replayed after a restart, without a plan."""
     producer.write(rows(0, 3))
-    log = Log()
-    log.plan(planner(producer))
+    log, running = Log(), planner(producer)
+    log.plan(running)
+    shipped = pickle.dumps(source(producer))
     (tmp_path / "e").rename(tmp_path / "old")
     with pytest.raises(ConfigurationError, match="this folder contains no exchange"):
         planner(producer).next(log.offsets[-1])
     again = Producer(tmp_path / "e")
     again.start()
     again.start()  # this process has written as the first one, to the exchange that was there before
-    again.write(rows(0, 30))
-    with pytest.raises(OffsetError, match="not the one that was read"):
-        planner(producer).next(log.offsets[-1])
-
-
-def test_an_exchange_that_is_made_anew_under_a_reader_is_neither_planned_nor_read(
-    producer: Producer, tmp_path: Path
-) -> None:
-    """A planner that runs looks again; an epoch that is replayed after a restart is read without a plan."""
-    producer.write(rows(0, 3))
-    log, running = Log(), planner(producer)
-    log.plan(running)
-    shipped = pickle.dumps(source(producer))
-    (tmp_path / "e").rename(tmp_path / "old")
-    again = Producer(tmp_path / "e")
-    again.start()
-    again.start()  # this process has written as the first one, to the exchange that was there before
     again.write(rows(90, 93))
     again.write(rows(93, 96))
+    with pytest.raises(OffsetError, match="not the one that was read"):
+        planner(producer).next(log.offsets[-1])
     with pytest.raises(OffsetError, match="deleted and created again"):
         running.next(log.offsets[-1])
     piece = log.epoch(1)[0]
@@ -221,22 +199,8 @@ def test_an_exchange_that_is_made_anew_under_a_reader_is_neither_planned_nor_rea
             list(reader.read(Channel(piece.channel, None, piece.data), piece.start, piece.end))
 
 
-def test_a_reader_that_was_not_reset_with_its_producer_is_refused(producer: Producer) -> None:
-    producer.write(rows(0, 3))
-    log = Log()
-    log.plan(planner(producer))
-    producer.start(anew=True)
-    producer.write(rows(0, 3))
-    with pytest.raises(OffsetError, match="reset or restored without this one"):
-        planner(producer).next(log.offsets[-1])
-
-
-# -- the sink's own refusals ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("wrong", [-1, 3, 70_000, None])
 def test_a_row_of_a_partition_that_is_not_there_is_refused(producer: Producer, wrong: int | None) -> None:
-    """A negative one was counted in another partition, and read by nobody."""
     given = [*rows(0, 3), {"id": 3, "word": "w", "p": wrong}]
     with pytest.raises(DataError, match="numbered 0 to 2") as caught:
         producer.write(given)
@@ -262,103 +226,50 @@ def test_a_column_of_a_type_that_arrow_does_not_have_is_refused(tmp_path: Path) 
         ExchangeSink(Producer(tmp_path).options).validate(schema)
 
 
-def test_a_claim_with_other_partitions_changes_nothing(producer: Producer) -> None:
-    producer.write(rows(0, 3))
-    before = producer.parts.master.log.look()
-    other = Producer(Path(producer.options["path"]), partitions=4)
-    other.incarnation = 1
-    with pytest.raises(ConfigurationError, match="partitions of the exchange is 3, but the job now specifies 4"):
-        other.start()
-    assert producer.parts.master.log.look() == before
-
-
-def test_an_older_start_cannot_seal(producer: Producer) -> None:
-    producer.write(rows(0, 3))
-    old = producer.identity(0)
-    producer.start()
-    with pytest.raises(FencedError, match="incarnation 2"):
-        producer.sink.on_final_checkpoint(old)
-    producer.seal()
-    producer.seal()
-    assert producer.parts.master.log.look().sealed == producer.parts.master.log.look().last
-
-
-# -- how full it is ---------------------------------------------------------------------------------------------------
-
-
-class Checkpoint:
-    """The checkpoint directory of a query that reads an exchange, with the files that Spark writes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.epoch = path, -1
-        for name in ("offsets", "commits"):
-            (path / name).mkdir(parents=True)
-
-    def plan(self, offset: SourceOffset) -> None:
-        self.epoch += 1
-        lines = ["v1", json.dumps({"batchWatermarkMs": 0}), "-", json.dumps(offset.to_json())]
-        (self.path / "offsets" / str(self.epoch)).write_text("\n".join(lines))
-
-    def commit(self) -> None:
-        (self.path / "commits" / str(self.epoch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
-
-    def delete(self, *epochs: int) -> None:
-        """What Spark does with old ones."""
-        for epoch in epochs:
-            for name in ("offsets", "commits"):
-                (self.path / name / str(epoch)).unlink(missing_ok=True)
-
-
 def test_a_consumer_stands_where_its_newest_committed_epoch_ends(producer: Producer, tmp_path: Path) -> None:
     """Not where one is planned; also when Spark has deleted the commit that was seen last."""
-    checkpoint = Checkpoint(tmp_path / "c")
+    query = FakeQuery(tmp_path / "c")
     front = CommittedFront(Consumer("s", str(tmp_path / "c")), 3)
     log, running = Log(), planner(producer, max_rows_per_epoch=3)
     producer.write(rows(0, 9))
     assert front.look() == Front(0, (0, 0, 0))
-    for _ in range(2):
-        log.plan(running)
-        checkpoint.plan(log.offsets[-1])
+    log.plan(running)
+    query.plan(log.offsets[-1])
     assert front.look() == Front(0, (0, 0, 0)), "planned alone"
-    checkpoint.epoch -= 1
-    checkpoint.commit()
+    query.commit_planned()
+    log.plan(running)
+    query.plan(log.offsets[-1])
     assert front.look() == Front(1, (1, 1, 1))
-    checkpoint.epoch += 1
-    checkpoint.commit()
+    query.commit_planned()
     assert front.look() == Front(1, (2, 2, 2))
     producer.seal()
     log.plan(running)
-    checkpoint.plan(log.offsets[-1])
-    checkpoint.commit()
-    checkpoint.delete(0, 1)
-    assert front.look() is None, "it has read everything"
-    checkpoint.delete(2)
-    assert front.look() is None
+    query.commit(log.offsets[-1])
+    for epochs in ("[01]", "2"):
+        for file in (tmp_path / "c").glob(f"*/{epochs}"):
+            file.unlink()
+        assert front.look() is None, "it has read everything"
 
 
 def test_a_query_whose_first_epoch_is_another_sources_stands_at_the_beginning(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "c")
-    checkpoint.plan(SourceOffset("other", ended=True))
-    checkpoint.commit()
-    checkpoint.plan(SourceOffset("s"))
-    checkpoint.commit()
+    query = FakeQuery(tmp_path / "c")
+    query.commit(SourceOffset("other", ended=True))
+    query.commit(SourceOffset("s"))
     assert CommittedFront(Consumer("s", str(tmp_path / "c")), 2).look() == Front(0, (0, 0))
 
 
 def test_an_exchange_is_as_full_as_its_slowest_consumer_is_behind(producer: Producer, tmp_path: Path) -> None:
-    places = {uid: Checkpoint(tmp_path / uid) for uid in ("fast", "slow")}
+    places = {uid: FakeQuery(tmp_path / uid) for uid in ("fast", "slow")}
     log = ArrowLog(LocalFolder(Path(producer.options["path"]) / "log"), "e")
-    fill = Fill(log, [Consumer(uid, str(place.path)) for uid, place in places.items()], 3)
+    fill = Fill(log, [Consumer(uid, str(place.checkpoint)) for uid, place in places.items()], 3)
     assert fill.rows() == 0
     producer.write(rows(0, 9))
     producer.write(rows(9, 12))
     assert fill.rows() == 12
     for uid, at in (("fast", [3, 0]), ("slow", [1, 2])):
-        places[uid].plan(_standing(uid, {str(number): at for number in range(3)}))
-        places[uid].commit()
+        places[uid].commit(_standing(uid, at))
     assert fill.rows() == 6, "3 of the first entry, and 3 of the second"
-    places["slow"].plan(_standing("slow", {str(number): [3, 0] for number in range(3)}))
-    places["slow"].commit()
+    places["slow"].commit(_standing("slow", [3, 0]))
     assert fill.rows() == 0
     release(producer, 3, 12)
     producer.write(rows(12, 14))
@@ -366,28 +277,24 @@ def test_an_exchange_is_as_full_as_its_slowest_consumer_is_behind(producer: Prod
     assert Fill(log, [], 3).rows() == 0
 
 
-def _standing(uid: str, at: dict[str, list[int]]) -> SourceOffset:
-    return SourceOffset(uid, running={name: Running(position) for name, position in at.items()})
+def _standing(uid: str, at: list[int]) -> SourceOffset:
+    return SourceOffset(uid, running={str(number): Running(at) for number in range(3)})
 
 
-def test_rows_that_are_released_during_a_look_are_not_missed(
-    producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_released_during_a_look_count(producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer has committed, and the driver has released and deleted, between the steps of one look."""
-    checkpoint = Checkpoint(tmp_path / "s")
+    checkpoint = FakeQuery(tmp_path / "s")
     log = arrow_parts(LocalFolder(Path(producer.options["path"])), "e").master.log
-    fill = Fill(log, [Consumer("s", str(checkpoint.path))], 3)
+    fill = Fill(log, [Consumer("s", str(checkpoint.checkpoint))], 3)
     producer.write(rows(0, 9))
     producer.write(rows(9, 12))
-    checkpoint.plan(_standing("s", {str(number): [1, 1] for number in range(3)}))
-    checkpoint.commit()
+    checkpoint.commit(_standing("s", [1, 1]))
     before, raced = rows_before, list[int]()
 
     def late(*given: Any) -> int:
         if not raced:
             raced.append(1)
-            checkpoint.plan(_standing("s", {str(number): [3, 0] for number in range(3)}))
-            checkpoint.commit()
+            checkpoint.commit(_standing("s", [3, 0]))
             release(producer, 3, 12)
             producer.write(rows(12, 16))
             log._kept.clear()  # type: ignore[attr-defined]
@@ -403,8 +310,8 @@ def test_sources_of_a_producer_wait_while_the_exchange_is_full(producer: Produce
     target = Producer(tmp_path / "t")
     target.options["max_in_flight"] = "5"
     target.start()
-    checkpoint = Checkpoint(tmp_path / "s")
-    writes = (("arrow", target.options["path"], (("s", str(checkpoint.path)),)),)
+    checkpoint = FakeQuery(tmp_path / "s")
+    writes = (("arrow", target.options["path"], (("s", str(checkpoint.checkpoint)),)),)
     given = registration(writes=writes)
     producer.write(rows(0, 30))
     log = Log()
@@ -413,9 +320,9 @@ def test_sources_of_a_producer_wait_while_the_exchange_is_full(producer: Produce
         assert (log.plan(running) is not None) is planned
         if planned:
             target.write(rows(epoch * 4, epoch * 4 + 4))
-    checkpoint.plan(_standing("s", {str(number): [2, 0] for number in range(3)}))
+    checkpoint.plan(_standing("s", [2, 0]))
     assert log.plan(running) is None, "planned is not committed"
-    checkpoint.commit()
+    checkpoint.commit_planned()
     assert log.plan(running) is not None
     for unlimited in (
         (),
@@ -425,13 +332,6 @@ def test_sources_of_a_producer_wait_while_the_exchange_is_full(producer: Produce
         target.write(rows(100, 200))
         free = Planner(source(producer, max_rows_per_epoch=4), registration(writes=unlimited), FakeLedger())
         assert log.plan(free) is not None
-
-
-def test_a_limit_that_is_changed_applies_from_the_next_start(producer: Producer) -> None:
-    producer.options["max_in_flight"] = "7"
-    producer.start()
-    about = producer.parts.master.describe()
-    assert about is not None and about.max_in_flight == 7
 
 
 def test_a_source_is_pickled_without_what_it_has_opened(producer: Producer) -> None:
@@ -445,12 +345,7 @@ def test_a_source_is_pickled_without_what_it_has_opened(producer: Producer) -> N
     assert sorted(pa.Table.from_batches(batches).column("id").to_pylist()) == [0, 1, 2]
 
 
-# -- lag --------------------------------------------------------------------------------------------------------------
-
-
-def test_the_lag_is_what_the_producer_has_written_and_was_not_read(
-    producer: Producer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lag_is_what_is_written_and_not_read(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "KNOWN_S", 1e9)
     producer.write(rows(0, 10))
     log, running = Log(), planner(producer, max_rows_per_epoch=4)

@@ -14,12 +14,7 @@ TIMEOUT: int = 60
 
 def numbers(spark: SparkSession, *, rows: int = 4, partitions: int = 1) -> DataFrame:
     """A streaming DataFrame with a column `value` of numbers from 0, and `timestamp`."""
-    return (
-        spark.readStream.format("rate-micro-batch")
-        .option("rowsPerBatch", rows)
-        .option("numPartitions", partitions)
-        .load()
-    )
+    return spark.readStream.format("rate-micro-batch").options(rowsPerBatch=rows, numPartitions=partitions).load()
 
 
 def fails(writer: DataStreamWriter) -> None:

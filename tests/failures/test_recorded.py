@@ -1,4 +1,4 @@
-"""The verdicts on all failures that were recorded; `test_real*.py` makes them happen again."""
+"""The verdicts on all failures that were recorded; `test_real.py` makes them happen again."""
 
 from __future__ import annotations
 

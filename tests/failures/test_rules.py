@@ -72,20 +72,12 @@ def test_the_shipped_file_decides_on_each_type() -> None:
     found = {kind: classifier.decision({"type": kind.value, "origin": "spark"}).do for kind in FailureType}
     stop, restart, restore = Response.STOP, Response.RESTART, Response.RESTORE
     assert found == {
-        FailureType.USER_CODE: stop,
-        FailureType.USER_DATA: stop,
-        FailureType.SERIALIZATION: stop,
-        FailureType.CONFIGURATION: stop,
-        FailureType.SOURCE: restart,
-        FailureType.SINK: restart,
-        FailureType.NETWORK: restart,
-        FailureType.RESOURCE: restart,
-        FailureType.STATE: restore,
-        FailureType.CHECKPOINT: restore,
-        FailureType.FENCED: stop,
-        FailureType.CANCELED: stop,
+        FailureType.USER_CODE: stop, FailureType.USER_DATA: stop, FailureType.SERIALIZATION: stop,
+        FailureType.CONFIGURATION: stop, FailureType.SOURCE: restart, FailureType.SINK: restart,
+        FailureType.NETWORK: restart, FailureType.RESOURCE: restart, FailureType.STATE: restore,
+        FailureType.CHECKPOINT: restore, FailureType.FENCED: stop, FailureType.CANCELED: stop,
         FailureType.SYSTEM: restart,
-    }
+    }  # fmt: skip
     assert classifier.decision({"type": "SOURCE", "origin": "user", "code": "python"}).do is Response.RESTART_ONCE
     assert classifier.decision({"type": "SOURCE", "origin": "user"}).do is Response.RESTART
     assert classifier.decision({"type": "STATE", "cause": "definition changed"}).do is Response.ASK
@@ -114,6 +106,7 @@ def test_an_unknown_class_is_known_by_what_it_derives_from() -> None:
     assert (found.type, found.origin) == (FailureType.NETWORK, Origin.SPARK)
 
 
+SPARK = "org.apache.spark."
 LOST = "Job aborted: Task 0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (h executor 3): "
 LIES = (
     "ExecutorLostFailure (executor 3 exited) Reason: Command exited with code 137",
@@ -128,14 +121,10 @@ LIES = (
 @pytest.mark.parametrize(
     "quoting",
     [
-        Raised("org.apache.spark.SparkException", f"{LOST}shop.LostError: {{}}"),
-        Raised(
-            "org.apache.spark.SparkException", "An exception was thrown: Traceback (most recent call last):\n  x\nE: {}"
-        ),
-        Raised("org.apache.spark.sql.streaming.StreamingQueryException", "[STREAM_FAILED] terminated: {}"),
-        Raised(
-            "org.apache.spark.SparkRuntimeException", "[USER_RAISED_EXCEPTION] {}", condition="USER_RAISED_EXCEPTION"
-        ),
+        Raised(f"{SPARK}SparkException", f"{LOST}shop.LostError: {{}}"),
+        Raised(f"{SPARK}SparkException", "An exception was thrown: Traceback (most recent call last):\n  x\nE: {}"),
+        Raised(f"{SPARK}sql.streaming.StreamingQueryException", "[STREAM_FAILED] terminated: {}"),
+        Raised(f"{SPARK}SparkRuntimeException", "[USER_RAISED_EXCEPTION] {}", condition="USER_RAISED_EXCEPTION"),
     ],
     ids=["a task", "a traceback", "a query", "raise_error"],
 )

@@ -32,12 +32,8 @@ def at(seconds: float) -> datetime:
 def incident(id_: str, seconds: float = 0, type_: str = "late", query: str = "q", **fields: Any) -> Incident:
     operator = f"job 'shop', query '{query}'" if query else "job 'shop'"
     given: dict[str, Any] = {
-        "severity": registry().of(type_).severity,
-        "what": "something",
-        "action": "none",
-        "fingerprint": "f",
-        **fields,
-    }
+        "severity": registry().of(type_).severity, "what": "something", "action": "none", "fingerprint": "f", **fields,
+    }  # fmt: skip
     return Incident(incident_id=id_, type=type_, operator=operator, query=query_in(operator), at=at(seconds), **given)
 
 

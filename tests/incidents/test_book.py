@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
@@ -51,7 +50,6 @@ def played(steps: list[tuple[str, str, str, str, int]]) -> tuple[Book, list[Inci
 @settings(deadline=None)
 @given(STEPS)
 def test_the_changes_of_an_incident_are_a_chain(steps: list[tuple[str, str, str, str, int]]) -> None:
-    """The first begins with nothing; each further one begins with the state that the one before it has ended with."""
     state: dict[str, object] = {}
     for one in played(steps)[1]:
         assert one.old == state.get(one.incident.incident_id)
@@ -61,18 +59,14 @@ def test_the_changes_of_an_incident_are_a_chain(steps: list[tuple[str, str, str,
 @settings(deadline=None)
 @given(STEPS)
 def test_the_changes_say_what_the_book_says(steps: list[tuple[str, str, str, str, int]]) -> None:
-    """What is open by the changes alone is open in the book: the ledger needs no more than them."""
     book, changes, _ = played(steps)
     last = {one.incident.incident_id: one for one in changes}
-    assert {one for one, last_one in last.items() if last_one.new is OPEN} == {
-        entry.incident.incident_id for entry in book.open()
-    }
+    assert {one for one, it in last.items() if it.new is OPEN} == {it.incident.incident_id for it in book.open()}
 
 
 @settings(deadline=None)
 @given(STEPS)
 def test_no_occurrence_is_lost(steps: list[tuple[str, str, str, str, int]]) -> None:
-    """The last counts of all incidents add up to the number of occurrences, and a count never decreases."""
     _, changes, occurred = played(steps)
     counts: dict[str, int] = {}
     for one in changes:
@@ -103,19 +97,11 @@ def test_an_epoch_resolves_what_is_open_of_its_query_and_of_the_job() -> None:
     for one in (incident("a"), incident("b", query="other"), incident("c", query=""), incident("d", type_="told")):
         book.occurred(one)
     changes = book.committed("q", "query 'q' has committed epoch 7", at(5))
-    assert [(one.incident.incident_id, one.old, one.new) for one in changes] == [
-        ("a", OPEN, RESOLVED),
-        ("c", OPEN, RESOLVED),
-    ]
+    assert [one.incident.incident_id for one in changes] == ["a", "c"]
+    assert {(one.old, one.new) for one in changes} == {(OPEN, RESOLVED)}
     assert {one.cause for one in changes} == {"query 'q' has committed epoch 7"}
     assert [entry.incident.incident_id for entry in book.open()] == ["d", "b"]
     assert book.committed("q", "again", at(6)) == ()
-
-
-def test_an_epoch_of_any_query_resolves_what_is_open_of_the_job_alone() -> None:
-    book = Book(registry())
-    book.occurred(incident("a", query=""))
-    assert [one.new for one in book.committed("q", "epoch 1", at(1))] == [RESOLVED]
 
 
 def test_it_is_opened_again_if_it_happens_again_within_the_window() -> None:
@@ -124,9 +110,8 @@ def test_it_is_opened_again_if_it_happens_again_within_the_window() -> None:
     book.committed("q", "epoch 1", at(1))
     again = book.occurred(incident("b", 2))
     assert again.notable and again.incident.incident_id == "a"
-    assert [(one.old, one.new, one.count, one.cause) for one in again.changes] == [
-        (RESOLVED, OPEN, 2, "it happened again")
-    ]
+    (one,) = again.changes
+    assert (one.old, one.new, one.count, one.cause) == (RESOLVED, OPEN, 2, "it happened again")
     book.committed("q", "epoch 2", at(3))
     assert book.occurred(incident("c", 200)).incident.incident_id == "c"
 
@@ -145,11 +130,8 @@ def test_another_action_is_told_and_a_repetition_is_only_counted() -> None:
     book = Book(registry())
     actions = ["restart 1", "restart 1", "restart 2", "stopped"]
     assert [book.occurred(incident(str(n), n, action=action)).notable for n, action in enumerate(actions)] == [
-        True,
-        False,
-        True,
-        True,
-    ]
+        True, False, True, True,
+    ]  # fmt: skip
 
 
 def test_great_counts_are_recorded_from_time_to_time() -> None:
@@ -219,10 +201,3 @@ def test_inherited_ones_are_open_counted_and_adopted() -> None:
     (resolved,) = book.committed("new", "epoch 4", at(10))
     assert (resolved.incident.incident_id, resolved.count) == ("a", 3)
     assert book.occurred(incident("d", 11)).incident.incident_id == "c"
-
-
-def test_the_window_is_measured_from_the_last_one() -> None:
-    book = Book(registry())
-    window = timedelta(minutes=1).total_seconds()
-    ids = [book.occurred(incident(str(n), n * window)).incident.incident_id for n in range(5)]
-    assert set(ids) == {"0"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from spark_ext import masking
 from spark_ext.incidents.dispatch import Dispatcher, Outlet
 from spark_ext.incidents.registry import ListenerEntry, Registry, read_registry
-from spark_ext.incidents.types import IncidentChange, MetricsContext
+from spark_ext.incidents.types import IncidentChange, MetricsContext, Severity
 from spark_ext.listeners.contract import IncidentListener
 from tests.incidents.made import OPEN, RESOLVED, change
 from tests.support.waiting import until
@@ -49,6 +50,14 @@ def outlet(listener: IncidentListener, **fields: Any) -> Outlet:
     return Outlet("pager", listener, ListenerEntry(use="pager", **fields), lambda _: 60.0, lambda _: CONTEXT)
 
 
+@contextmanager
+def dispatching(listener: IncidentListener, **fields: Any) -> Iterator[Dispatcher]:
+    """Closed at the end, when all is delivered."""
+    dispatcher = Dispatcher([outlet(listener, **fields)])
+    yield dispatcher
+    dispatcher.close(10)
+
+
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
     """Lets listeners that hang go, at the end of a test too."""
@@ -70,10 +79,9 @@ def threads() -> set[str]:
 
 def test_a_change_comes_with_its_context_and_in_order() -> None:
     listener = Recorder()
-    dispatcher = Dispatcher([outlet(listener)])
-    for number in range(20):
-        dispatcher.put(change(f"i{number:02}"))
-    dispatcher.close(10)
+    with dispatching(listener) as dispatcher:
+        for number in range(20):
+            dispatcher.put(change(f"i{number:02}"))
     assert listener.ids == [f"i{number:02}" for number in range(20)]
     assert {context for _, context in listener.got} == {CONTEXT}
     assert listener.closed.is_set()
@@ -99,21 +107,16 @@ def test_without_a_change_there_is_no_thread() -> None:
     ],
 )
 def test_types_and_severity(fields: dict[str, Any], ids: list[str]) -> None:
-    from spark_ext.incidents.types import Severity
-
     listener = Recorder()
-    dispatcher = Dispatcher([outlet(listener, **fields)])
-    dispatcher.put(change("info", severity=Severity.INFO, type_="noted"))
-    dispatcher.put(change("late", severity=Severity.WARNING))
-    dispatcher.put(change("crit", severity=Severity.CRITICAL, type_="told"))
-    dispatcher.put(change("crit", OPEN, OPEN, severity=Severity.CRITICAL, type_="told", count=2))  # only counted
-    dispatcher.close(10)
+    with dispatching(listener, **fields) as dispatcher:
+        dispatcher.put(change("info", severity=Severity.INFO, type_="noted"))
+        dispatcher.put(change("late", severity=Severity.WARNING))
+        dispatcher.put(change("crit", severity=Severity.CRITICAL, type_="told"))
+        dispatcher.put(change("crit", OPEN, OPEN, severity=Severity.CRITICAL, type_="told", count=2))  # only counted
     assert listener.ids == ids
 
 
-def test_one_that_hangs_delays_no_other_and_is_named_once(
-    gate: threading.Event, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_that_hangs_delays_no_other(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
     stuck, good = Recorder(hanging(gate)), Recorder()
     late = Outlet("stuck", stuck, ListenerEntry(use="x", timeout=20, queue=2), lambda _: 60.0, lambda _: CONTEXT)
     dispatcher = Dispatcher([late, outlet(good)])
@@ -156,33 +159,28 @@ def test_one_that_raises_is_counted_and_logged_once(problem: BaseException, capl
             raise problem
 
     listener = Recorder(raises)
-    dispatcher = Dispatcher([outlet(listener)])
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING), dispatching(listener) as dispatcher:
         for name in ("a", "b", "good", "c"):
             dispatcher.put(change(name))
-        dispatcher.close(10)
     assert listener.ids == ["good"] and listener.closed.is_set()
     assert dispatcher.figures["pager"].failed == 3
     assert sum(f"{type(problem).__name__}: {problem}" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_digest_is_one_call(gate: threading.Event) -> None:
-    """What comes while the time for collecting runs, which here ends with the job."""
     listener = Recorder()
-    dispatcher = Dispatcher([outlet(listener, digest="1 hour")])
-    for number in range(100):
-        dispatcher.put(change(f"i{number}"))
-    assert listener.digests == []
-    dispatcher.close(10)
+    with dispatching(listener, digest="1 hour") as dispatcher:
+        for number in range(100):
+            dispatcher.put(change(f"i{number}"))
+        assert listener.digests == []
     assert listener.digests == [100]
 
 
 def test_a_digest_is_due_after_its_time() -> None:
     listener = Recorder()
-    dispatcher = Dispatcher([outlet(listener, digest=50)])
-    dispatcher.put(change("a"))
-    until(lambda: listener.digests == [1], "the digest", 10)
-    dispatcher.close(10)
+    with dispatching(listener, digest=50) as dispatcher:
+        dispatcher.put(change("a"))
+        until(lambda: listener.digests == [1], "the digest", 10)
 
 
 def test_the_listeners_own_digest_holds_unless_the_configuration_says_otherwise() -> None:
@@ -202,22 +200,19 @@ def test_the_listeners_own_digest_holds_unless_the_configuration_says_otherwise(
 
 def test_a_held_resolution_is_told_at_the_end() -> None:
     listener = Recorder()
-    dispatcher = Dispatcher([outlet(listener)])
-    for new, old in ((OPEN, None), (RESOLVED, OPEN), (OPEN, RESOLVED), (RESOLVED, OPEN)):
-        dispatcher.put(change("a", new, old))
-    until(lambda: len(listener.got) == 3, "all but the last", 10)
-    dispatcher.close(10)
+    with dispatching(listener) as dispatcher:
+        for new, old in ((OPEN, None), (RESOLVED, OPEN), (OPEN, RESOLVED), (RESOLVED, OPEN)):
+            dispatcher.put(change("a", new, old))
+        until(lambda: len(listener.got) == 3, "all but the last", 10)
     assert [one.new for one, _ in listener.got] == [OPEN, RESOLVED, OPEN, RESOLVED]
 
 
 def test_secrets_are_masked() -> None:
     masking.remember("hunter2-hunter2")
     listener = Recorder()
-    dispatcher = Dispatcher([outlet(listener)])
-    dispatcher.put(
-        change("a", what="with hunter2-hunter2", action="hunter2-hunter2", labels={"url": "hunter2-hunter2"})
-    )
-    dispatcher.close(10)
+    secret = "hunter2-hunter2"
+    with dispatching(listener) as dispatcher:
+        dispatcher.put(change("a", what=f"with {secret}", action=secret, labels={"url": secret}))
     assert "hunter2" not in str(listener.got)
     assert listener.got[0][0].incident.labels == {"url": "***"}
 

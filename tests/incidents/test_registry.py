@@ -101,11 +101,7 @@ TYPE = "types:\n  - {name: late, severity: ERROR, description: Late.}\n"
         ("alerts:\n  - rule: availability below 101 % over 1 day", 2, "at most 1"),
         ("alerts:\n  - rule: availability below 1.2.3 over 1 day", 2, "'1.2.3' is not a number"),
         ("alerts:\n  - rule: availability below 0.5 over a while", 2, "is not a duration"),
-        (
-            "alerts:\n  - {rule: availability below 0.5 over 1 h, type: failure}",
-            2,
-            "needs a type with 'resolved: report'",
-        ),
+        ("alerts:\n  - {rule: availability below 0.5 over 1 h, type: failure}", 2, "a type with 'resolved: report'"),
         ("alerts:\n  - rule: availability below 0.5 over 1 h\n    type: nothing", 3, "'nothing' is none"),
     ],
 )
@@ -150,11 +146,7 @@ def test_options_come_from_the_environment_and_secrets_are_masked(monkeypatch: p
         ("use: log\n    options: {loger: x}", 2, "option 'loger'"),
         ("use: webhook\n    options: {url: 'ftp://x'}", 2, "does not begin with https://"),
         ("use: webhook\n    options: {url: 'http://example.org/'}", 2, "use https://, or insecure: true"),
-        (
-            "use: smtp\n    options: {host: h, sender: a@b, to: c@d, user: u}",
-            2,
-            "'user' and 'password' belong together",
-        ),
+        ("use: smtp\n    options: {host: h, sender: a@b, to: c@d, user: u}", 2, "'user' and 'password' belong"),
         ("use: prometheus\n    options: {port: 1}", 2, "option 'port'"),
     ],
 )

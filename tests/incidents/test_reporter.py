@@ -20,12 +20,9 @@ def test_it_works_without_a_job_and_without_a_ledger() -> None:
     changes: list[IncidentChange] = []
     ids = iter(["a", "b", "c"])
     incidents = Incidents(
-        registry(),
-        on_noted=lambda one, evidence: noted.append((one, evidence)),
-        on_changed=changes.extend,
-        clock=lambda: at(1),
-        new_id=lambda: next(ids),
-    )
+        registry(), on_noted=lambda one, evidence: noted.append((one, evidence)), on_changed=changes.extend,
+        clock=lambda: at(1), new_id=lambda: next(ids),
+    )  # fmt: skip
     first = incidents.report("query 'plain'", "late", "row 1", "none", evidence={"x": 1}, labels={"team": "a"})
     assert incidents.report("query 'plain'", "late", "row 2", "none", labels={"team": "a"}) == first == "a"
     assert incidents.report("query 'plain'", "late", "row 2", "none") == "c", "other labels"

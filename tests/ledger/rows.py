@@ -10,209 +10,112 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from spark_ext.ledger.schema import (
-    BadRowsRow,
-    CheckpointRow,
-    ControlEventRow,
-    ControlRequestRow,
-    ControlTransitionRow,
-    DefinitionRow,
-    EpochRow,
-    ExchangeRow,
-    ExecutionStateRow,
-    FinishedRow,
-    IncidentChangeRow,
-    IncidentRow,
-    LatencyRow,
-)
+from spark_ext.ledger import schema
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def epoch(
     number: int, query: str = "q", lineage: int = 1, at: datetime | None = None, incarnation: int = 1
-) -> EpochRow:
-    return EpochRow(
-        query=query,
-        query_id=f"id-{query}-{lineage}",
-        epoch=number,
-        lineage=lineage,
-        incarnation=incarnation,
-        input_rows=10,
-        committed_at=at or START + timedelta(seconds=number),
-        duration_ms=5,
+) -> schema.EpochRow:
+    return schema.EpochRow(
+        query=query, query_id=f"id-{query}-{lineage}", epoch=number, lineage=lineage, incarnation=incarnation,
+        input_rows=10, committed_at=at or START + timedelta(seconds=number), duration_ms=5,
         spent_ms={"planning": 1, "execution": 3, "log": 1},
         parts_ms={"planning": 1, "reading": 1, "user_code": 1, "state": 0, "commit": 2, "other": 0},
         offsets=[{"uid": "s", "at": number}],
-    )
+    )  # fmt: skip
 
 
 def flag(
     sequence: int, source: str = "s", query: str = "q", lineage: int = 1, kind: str = "channel", position: Any = None
-) -> FinishedRow:
-    return FinishedRow(
-        kind=kind,
-        query=query,
-        source=source if kind != "query" else "",
-        channel=f"c{sequence}" if kind == "channel" else "",
-        sequence=sequence if kind == "channel" else 0,
-        epoch=1,
-        lineage=lineage,
-        incarnation=1,
-        position=position,
-        drained=False,
-        at=START,
-    )
+) -> schema.FinishedRow:
+    named = (f"c{sequence}", sequence) if kind == "channel" else ("", 0)
+    return schema.FinishedRow(
+        kind=kind, query=query, source=source if kind != "query" else "", channel=named[0], sequence=named[1],
+        epoch=1, lineage=lineage, incarnation=1, position=position, drained=False, at=START,
+    )  # fmt: skip
 
 
 def checkpoint(
-    number: int,
-    kind: str = "periodic",
-    status: str = "COMPLETED",
-    query: str = "",
-    lineage: int = 1,
+    number: int, kind: str = "periodic", status: str = "COMPLETED", query: str = "", lineage: int = 1,
     at: datetime | None = None,
-) -> CheckpointRow:
-    return CheckpointRow(
-        checkpoint_id=number,
-        kind=kind,
-        query=query,
-        epoch=7 if query else None,
-        status=status,
-        lineage=lineage,
-        incarnation=1,
-        metadata={"version": 1} if status == "COMPLETED" else None,
-        at=at or START + timedelta(seconds=number),
-        reason="",
-    )
+) -> schema.CheckpointRow:  # fmt: skip
+    return schema.CheckpointRow(
+        checkpoint_id=number, kind=kind, query=query, epoch=7 if query else None, status=status, lineage=lineage,
+        incarnation=1, metadata={"version": 1} if status == "COMPLETED" else None,
+        at=at or START + timedelta(seconds=number), reason="",
+    )  # fmt: skip
 
 
-def definition(query: str = "q", lineage: int = 1, incarnation: int = 1, **changed: Any) -> DefinitionRow:
+def definition(query: str = "q", lineage: int = 1, incarnation: int = 1, **changed: Any) -> schema.DefinitionRow:
     made = {"version": 1, "operators": [], "natives": [], "sink_format": "folder", "columns": [], **changed}
-    return DefinitionRow(query=query, lineage=lineage, incarnation=incarnation, at=START, definition=made)
+    return schema.DefinitionRow(query=query, lineage=lineage, incarnation=incarnation, at=START, definition=made)
 
 
 def event(
-    sequence: int,
-    target: str = "",
-    status: str = "accepted",
-    lineage: int = 1,
-    at: datetime | None = None,
-    kind: str = "drain",
-    value: Any = None,
-) -> ControlEventRow:
-    return ControlEventRow(
-        event_id=f"e{sequence}",
-        sequence=sequence,
-        kind=kind,
-        target=target or "job",
-        value=value,
-        status=status,
-        lineage=lineage,
-        incarnation=1,
-        at=at or START,
-        reason="",
-        delivery="immediate",
+    sequence: int, target: str = "", status: str = "accepted", lineage: int = 1, at: datetime | None = None,
+    kind: str = "drain", value: Any = None,
+) -> schema.ControlEventRow:  # fmt: skip
+    return schema.ControlEventRow(
+        event_id=f"e{sequence}", sequence=sequence, kind=kind, target=target or "job", value=value, status=status,
+        lineage=lineage, incarnation=1, at=at or START, reason="", delivery="immediate",
+    )  # fmt: skip
+
+
+def transition(
+    sequence: int, status: str = "applied", query: str = "q", epoch: int | None = 1
+) -> schema.ControlTransitionRow:
+    return schema.ControlTransitionRow(
+        event_id=f"e{sequence}", sequence=sequence, status=status, query=query, epoch=epoch, lineage=1, incarnation=1,
+        at=START, reason="",
+    )  # fmt: skip
+
+
+def http_request(path: str = "/v1/jobs/j/control") -> schema.ControlRequestRow:
+    return schema.ControlRequestRow(
+        at=START, requested_by="ops", origin="127.0.0.1", method="POST", path=path, status=202, event_id="e1", reason=""
     )
 
 
-def transition(sequence: int, status: str = "applied", query: str = "q", epoch: int | None = 1) -> ControlTransitionRow:
-    return ControlTransitionRow(
-        event_id=f"e{sequence}",
-        sequence=sequence,
-        status=status,
-        query=query,
-        epoch=epoch,
-        lineage=1,
-        incarnation=1,
-        at=START,
-        reason="",
-    )
+def state(name: str, operator: str = "", since: datetime | None = None) -> schema.ExecutionStateRow:
+    return schema.ExecutionStateRow(operator=operator, state=name, since=since or START, incarnation=1, reason="")
 
 
-def http_request(path: str = "/v1/jobs/j/control") -> ControlRequestRow:
-    return ControlRequestRow(
-        at=START,
-        requested_by="ops",
-        origin="127.0.0.1",
-        method="POST",
-        path=path,
-        status=202,
-        event_id="e1",
-        reason="",
-    )
-
-
-def state(name: str, operator: str = "", since: datetime | None = None) -> ExecutionStateRow:
-    return ExecutionStateRow(operator=operator, state=name, since=since or START, incarnation=1, reason="")
-
-
-def latency(ms: int = 250, query: str = "q", at: datetime | None = None, **more: Any) -> LatencyRow:
+def latency(ms: int = 250, query: str = "q", at: datetime | None = None, **more: Any) -> schema.LatencyRow:
     given: dict[str, Any] = {
-        "query": query,
-        "source": "s",
-        "way": [],
-        "at": at or START,
-        "incarnation": 1,
-        "latency_ms": ms,
-        "hops": [[query, ms]],
-        "markers": 3,
-        "p50_ms": None,
-        "p95_ms": None,
-        "p99_ms": None,
-    }
-    return LatencyRow(**{**given, **more})
+        "query": query, "source": "s", "way": [], "at": at or START, "incarnation": 1, "latency_ms": ms,
+        "hops": [[query, ms]], "markers": 3, "p50_ms": None, "p95_ms": None, "p99_ms": None,
+    }  # fmt: skip
+    return schema.LatencyRow(**{**given, **more})
 
 
-def exchange(position: int, event: str = "released") -> ExchangeRow:
-    return ExchangeRow(
-        exchange="x",
-        event=event,
-        query="",
-        lineage=1,
-        epoch=None,
-        position=position,
-        checkpoint_id=None,
-        incarnation=1,
-        at=START,
-    )
+def exchange(position: int, event: str = "released") -> schema.ExchangeRow:
+    return schema.ExchangeRow(
+        exchange="x", event=event, query="", lineage=1, epoch=None, position=position, checkpoint_id=None,
+        incarnation=1, at=START,
+    )  # fmt: skip
 
 
-def incident(number: int, at: datetime | None = None) -> IncidentRow:
-    return IncidentRow(
-        incident_id=f"i{number}",
-        at=at or START,
-        job="j",
-        incarnation=1,
-        operator="q",
-        type="failure",
-        labels={"type": "USER_CODE"},
-        what="it failed",
-        evidence=None,
-        action="restart",
-        severity="WARNING",
+def incident(number: int, at: datetime | None = None) -> schema.IncidentRow:
+    return schema.IncidentRow(
+        incident_id=f"i{number}", at=at or START, job="j", incarnation=1, operator="q", type="failure",
+        labels={"type": "USER_CODE"}, what="it failed", evidence=None, action="restart", severity="WARNING",
         fingerprint="f",
-    )
+    )  # fmt: skip
 
 
-def incident_change(number: int, at: datetime | None = None) -> IncidentChangeRow:
-    return IncidentChangeRow(
+def incident_change(number: int, at: datetime | None = None) -> schema.IncidentChangeRow:
+    return schema.IncidentChangeRow(
         incident_id=f"i{number}", at=at or START, old="", new="OPEN", cause="", incarnation=1, count=1
     )
 
 
-def bad_rows(number: int, at: datetime | None = None) -> BadRowsRow:
-    return BadRowsRow(
-        query="q",
-        source="s",
-        epoch=number,
-        rows=3,
-        path="/table",
-        role="source",
-        lineage=1,
-        incarnation=1,
+def bad_rows(number: int, at: datetime | None = None) -> schema.BadRowsRow:
+    return schema.BadRowsRow(
+        query="q", source="s", epoch=number, rows=3, path="/table", role="source", lineage=1, incarnation=1,
         at=at or START,
-    )
+    )  # fmt: skip
 
 
 PRELUDE = """
@@ -229,13 +132,9 @@ uri = sys.argv[1]
 def process(script: str, *arguments: object, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """A Python process that runs the script after the prelude; it is killed at the end if it still runs."""
     started = subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + script, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        env=env,
-    )
+        [sys.executable, "-c", PRELUDE + script, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, cwd=Path(__file__).parents[2], env=env,
+    )  # fmt: skip
     try:
         yield started
     finally:

@@ -51,7 +51,6 @@ ROWS_OF: dict[str, Row] = {
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state directory of a job with an epoch, that has ended."""
     folder = tmp_path_factory.mktemp("damaged") / "state"
     writer = LedgerWriter(Ledger(str(folder)), start_incarnation(Ledger(str(folder)), "j"))
     writer.append([epoch(0), made.state("RUNNING"), made.state("RUNNING", "q")])
@@ -72,9 +71,7 @@ def tear(state: Path, row_type: type[Row], column: str) -> None:
 
 
 @pytest.mark.parametrize(("row_type", "column"), JSON, ids=lambda one: getattr(one, "table", one))
-def test_a_torn_text_is_damage_of_its_table_and_the_rest_is_shown(
-    state: Path, row_type: type[Row], column: str
-) -> None:
+def test_a_torn_text_damages_its_table_alone(state: Path, row_type: type[Row], column: str) -> None:
     tear(state, row_type, column)
     with pytest.raises(StateError, match=f"column '{column}' of the ledger's table '{row_type.table}'"):
         Ledger(str(state)).table(row_type).rows()

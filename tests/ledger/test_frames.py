@@ -13,39 +13,20 @@ from pyspark.sql.types import StructType
 from spark_ext.ledger import Ledger, LedgerFrames, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
 from spark_ext.ledger.columns import columns
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import ROWS
+from spark_ext.ledger.schema import ROWS, Row
 from spark_ext.ledger.tables import CHECKPOINT_EVERY
-from tests.ledger.rows import (
-    START,
-    bad_rows,
-    checkpoint,
-    definition,
-    epoch,
-    event,
-    exchange,
-    flag,
-    http_request,
-    incident,
-    incident_change,
-    latency,
-    state,
-    transition,
-)
+from tests.ledger import rows as made
+from tests.ledger.rows import START, epoch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TYPES = {
-    "string": "string",
-    "int64": "bigint",
-    "double": "double",
-    "bool": "boolean",
-    "timestamp[us, tz=UTC]": "timestamp",
-}
+    "string": "string", "int64": "bigint", "double": "double", "bool": "boolean", "timestamp[us, tz=UTC]": "timestamp",
+}  # fmt: skip
 
 
 def counted(frames: dict[str, DataFrame]) -> Counter[str]:
-    """The number of rows of each frame, by one query."""
     names = [frame.select(F.lit(name).alias("name")) for name, frame in frames.items()]
     return Counter(row["name"] for row in reduce(DataFrame.unionAll, names).collect())
 
@@ -62,23 +43,16 @@ def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_p
     assert {name: shape(frame.schema) for name, frame in empty.items()} == expected
     assert counted(empty) == {}
     incarnation = start_incarnation(ledger, "j")
-    LedgerWriter(ledger, incarnation).append(
-        [
-            definition(),
-            epoch(1),
-            flag(1, position={"row": 3}),
-            checkpoint(1),
-            event(1),
-            transition(1),
-            http_request(),
-            state("RUNNING"),
-            latency(),
-            exchange(1),
-            incident(1),
-            incident_change(1),
-            bad_rows(1),
-        ]
-    )
+    rows: list[Row] = [
+        made.definition(),
+        epoch(1),
+        made.flag(1, position={"row": 3}),
+        made.checkpoint(1),
+        made.event(1),
+    ]
+    rows += [made.transition(1), made.http_request(), made.state("RUNNING")]
+    rows += [made.latency(), made.exchange(1), made.incident(1), made.incident_change(1), made.bad_rows(1)]
+    LedgerWriter(ledger, incarnation).append(rows)
     forget(ledger.uri, incarnation.number)
     there: dict[str, DataFrame] = {name: getattr(frames, name)() for name in expected}
     assert {name: shape(frame.schema) for name, frame in there.items()} == expected

@@ -181,9 +181,7 @@ def test_of_a_driver_on_another_host_only_its_end_is_known(ledger: Ledger, monke
 @pytest.mark.parametrize(
     "age", [timedelta(seconds=10), timedelta(seconds=90), None], ids=["alive", "silent", "unknown"]
 )
-def test_a_driver_on_another_host_is_respected_on_request_while_its_heart_beats(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, age: timedelta | None
-) -> None:
+def test_a_remote_driver_is_respected(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, age: timedelta | None) -> None:
     first = start_incarnation(ledger, "j")
     if age is not None:
         Heartbeat(ledger.uri, first).beat(datetime.now(timezone.utc) - age)

@@ -20,7 +20,6 @@ SOON = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
-    """Events, with renames between them."""
     found: list[Event] = []
     for lineage in range(draw(st.integers(1, 3))):
         last = found[-1].sequence if found else 0
@@ -40,14 +39,9 @@ def histories(draw: st.DrawFn) -> list[Event]:
 
 def row(event: Event, expires_at: datetime | None) -> dict[str, Any]:
     return {
-        "event_id": event.event_id,
-        "sequence": event.sequence,
-        "kind": event.kind,
-        "target": str(event.target),
-        "value": json.dumps(event.value),
-        "delivery": event.delivery.value,
-        "expires_at": expires_at,
-    }
+        "event_id": event.event_id, "sequence": event.sequence, "kind": event.kind, "target": str(event.target),
+        "value": json.dumps(event.value), "delivery": event.delivery.value, "expires_at": expires_at,
+    }  # fmt: skip
 
 
 @settings(max_examples=2 * settings().max_examples, deadline=None)
@@ -68,9 +62,7 @@ def test_what_is_kept_has_the_same_configuration(given: list[Event], data: st.Da
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 30))
 def test_what_was_replaced_is_not_kept(times: int) -> None:
-    given = [
-        Event(number, f"e{number}", "set_config", JOB, {"key": "k", "value": number}) for number in range(1, times)
-    ]
+    given = [Event(one, f"e{one}", "set_config", JOB, {"key": "k", "value": one}) for one in range(1, times)]
     assert _in_force([row(one, None) for one in given], {one.event_id for one in given}) == {times - 1}
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,6 @@ from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.ledger import contiguous
 from spark_ext.ledger.schema import EpochRow, FinishedRow, Row
 from tests.ledger.rows import checkpoint, epoch, event, flag, incident, state
-from tests.support.ledgers import started
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
-    ledger = Ledger(str(tmp_path / "state"))
-    incarnation = started(ledger, "j")
-    yield LedgerWriter(ledger, incarnation)
-    forget(ledger.uri, incarnation.number)
 
 
 def test_a_ledger_that_is_not_there_answers_and_is_not_made(tmp_path: Path) -> None:

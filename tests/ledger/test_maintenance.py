@@ -2,55 +2,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from spark_ext.errors import FencedError
-from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
+from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, schema, start_incarnation
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import (
-    CheckpointRow,
-    ControlEventRow,
-    EpochRow,
-    ExecutionStateRow,
-    IncidentChangeRow,
-    IncidentRow,
-    LatencyRow,
-    Row,
-)
+from spark_ext.ledger.schema import EpochRow, Row
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView
-from tests.ledger.rows import (
-    START,
-    checkpoint,
-    epoch,
-    event,
-    flag,
-    incident,
-    incident_change,
-    latency,
-    line,
-    process,
-    state,
-)
+from tests.ledger import rows as made
+from tests.ledger.rows import START, checkpoint, epoch, event, flag, line, process
 from tests.servers.object_store import Bucket
-from tests.support.ledgers import started
 
 pytestmark = pytest.mark.slow(0.4, "maintains the 14 tables of a ledger")
 
 LONG = timedelta(minutes=5)
 AT_ONCE = MaintenanceSettings(small_files=2, sweep_every=timedelta(0), file_retention_hours=0, budget=LONG)
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
-    ledger = Ledger(str(tmp_path / "state"))
-    incarnation = started(ledger, "j")
-    yield LedgerWriter(ledger, incarnation)
-    forget(ledger.uri, incarnation.number)
 
 
 def now() -> datetime:
@@ -107,7 +77,7 @@ say("read all")
 
 def test_an_idle_ledger_is_left_alone(writer: LedgerWriter) -> None:
     writer.append([epoch(1), epoch(2)])
-    maintain(writer.ledger, now(), fence=writer.incarnation.fence)
+    maintain(writer.ledger, now(), MaintenanceSettings(budget=LONG), writer.incarnation.fence)
     versions = {name: table.version for name, table in writer.ledger.tables.items()}
     for _ in range(2):
         assert maintain(writer.ledger, now() + timedelta(hours=1), fence=writer.incarnation.fence) == []
@@ -129,10 +99,8 @@ def test_work_is_left_when_the_time_is_used_up(writer: LedgerWriter) -> None:
     assert all(len({it.table for it in done}) <= 1 for done in calls)
     settled = MaintenanceSettings(small_files=2, budget=LONG)
     maintain(writer.ledger, now(), settled, writer.incarnation.fence)
-    for row_type in (EpochRow,):
-        with writer.ledger.table(row_type).opened() as delta:
-            assert delta is not None
-            assert len(delta.file_uris()) == 1
+    with writer.ledger.table(EpochRow).opened() as delta:
+        assert delta is not None and len(delta.file_uris()) == 1
 
 
 def test_every_table_has_its_turn_if_each_call_is_that_of_another_run_and_has_no_time(writer: LedgerWriter) -> None:
@@ -198,8 +166,6 @@ def test_what_an_append_left_behind_is_removed_but_not_what_is_about_to_be_commi
     assert [row.epoch for row in writer.ledger.table(EpochRow).rows()] == [1]
 
 
-# -- expiry -----------------------------------------------------------------------------------------------------------
-
 OLD = START
 NEW = START + timedelta(days=100)
 NOW = START + timedelta(days=101)
@@ -228,7 +194,7 @@ def test_settled_control_events_are_deleted_but_the_sequence_continues(writer: L
         writer.append([event(sequence, at=OLD), event(sequence, status=end, at=OLD if sequence < 5 else NEW)])
     writer.append([event(6, at=OLD), event(6, status="acknowledged", at=OLD)])
     expire(writer)
-    assert {number for (number,) in left(writer, ControlEventRow, "sequence")} == {4, 5, 6}
+    assert {number for (number,) in left(writer, schema.ControlEventRow, "sequence")} == {4, 5, 6}
     assert writer.ledger.newest_control_sequence() == 6
 
 
@@ -237,7 +203,7 @@ def test_old_checkpoints_go_but_never_the_newest_final_or_savepoint(writer: Ledg
     writer.append([checkpoint(3, "final", "COMPLETED", "q", at=OLD), checkpoint(3, "final", "CLOSED", "q", at=OLD)])
     writer.append([checkpoint(4, "savepoint", at=OLD), checkpoint(7, status="FAILED", at=OLD)])
     expire(writer)
-    assert {number for (number,) in left(writer, CheckpointRow, "checkpoint_id")} == {3, 4, 5, 6, 7}
+    assert {number for (number,) in left(writer, schema.CheckpointRow, "checkpoint_id")} == {3, 4, 5, 6, 7}
     assert len(writer.ledger.checkpoints("q")) == 2
     assert writer.ledger.next_checkpoint_id() == 8
 
@@ -247,27 +213,25 @@ def test_the_newest_aligned_checkpoint_stays_as_offsets_may_carry_its_barrier(wr
         writer.append([checkpoint(number, status=status, at=OLD) for status in ("TRIGGERED", "FAILED")])
     writer.append([checkpoint(number, at=OLD) for number in (3, 4, 5)])
     expire(writer)
-    assert {number for (number,) in left(writer, CheckpointRow, "checkpoint_id")} == {2, 4, 5}
+    assert {number for (number,) in left(writer, schema.CheckpointRow, "checkpoint_id")} == {2, 4, 5}
     # What a planner knows that begins now, such as that of a query which is restarted.
     known, _ = SourceView(writer.ledger.uri, "s", 1, 0).checkpoints(writer.incarnation.number)
     assert not known.any_pending(0, upto=2)
 
 
-def test_old_states_and_incidents_go_but_not_the_present_state(writer: LedgerWriter) -> None:
+def test_old_states_incidents_and_latencies_go_but_not_the_present_state(writer: LedgerWriter) -> None:
     later = OLD + timedelta(hours=1)
-    writer.append([state("CREATED", since=OLD), state("RUNNING", since=later), state("CREATED", "q", OLD)])
-    writer.append([state("RUNNING", "q", NEW), incident(1, OLD), incident(2, NEW)])
-    writer.append([incident_change(1, OLD), incident_change(2, NEW)])
+    writer.append(
+        [made.state("CREATED", since=OLD), made.state("RUNNING", since=later), made.state("CREATED", "q", OLD)]
+    )
+    writer.append([made.state("RUNNING", "q", NEW), made.incident(1, OLD), made.incident(2, NEW)])
+    writer.append([made.incident_change(1, OLD), made.incident_change(2, NEW)])
+    writer.append([made.latency(1, at=OLD), made.latency(2, at=NEW)])
     expire(writer)
-    assert left(writer, ExecutionStateRow, "operator", "state") == [("", "RUNNING"), ("q", "RUNNING")]
-    assert left(writer, IncidentRow, "incident_id") == [("i2",)]
-    assert left(writer, IncidentChangeRow, "incident_id") == [("i2",)]
-
-
-def test_old_latencies_go(writer: LedgerWriter) -> None:
-    writer.append([latency(1, at=OLD), latency(2, at=NEW)])
-    expire(writer)
-    assert left(writer, LatencyRow, "latency_ms") == [(2,)]
+    assert left(writer, schema.ExecutionStateRow, "operator", "state") == [("", "RUNNING"), ("q", "RUNNING")]
+    assert left(writer, schema.IncidentRow, "incident_id") == [("i2",)]
+    assert left(writer, schema.IncidentChangeRow, "incident_id") == [("i2",)]
+    assert left(writer, schema.LatencyRow, "latency_ms") == [(2,)]
 
 
 def test_flags_and_jobs_are_never_deleted(writer: LedgerWriter) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +11,8 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.composition import ChangeDeclarations
 from spark_ext.jobs.starting.identity import renames
 from spark_ext.ledger import FinalSteps, Ledger, LedgerWriter
-from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.memory import JobMemory
 from tests.ledger.rows import checkpoint, definition, epoch, flag
-from tests.support.ledgers import started
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
-    ledger = Ledger(str(tmp_path / "state"))
-    incarnation = started(ledger, "j")
-    yield LedgerWriter(ledger, incarnation)
-    forget(ledger.uri, incarnation.number)
 
 
 def memory(writer: LedgerWriter) -> JobMemory:
@@ -79,7 +68,6 @@ def test_a_reset_query_has_no_history_and_owns_nothing_and_can_be_reset_again(wr
 
 
 def test_a_query_of_an_older_release_keeps_the_first_lineage(writer: LedgerWriter) -> None:
-    """It wrote no definition, and another query was reset."""
     writer.append([epoch(1, query="old"), epoch(1)])
     writer.new_lineage("q", "")
     assert memory(writer).of("old").lineage == 1

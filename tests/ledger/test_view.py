@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,16 +15,7 @@ from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView, event_of
 from spark_ext.model.control import Delivery, Event, channel, query
 from tests.ledger.rows import START, event, flag
-from tests.support.ledgers import started
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
-    ledger = Ledger(str(tmp_path / "state"))
-    incarnation = started(ledger, "j")
-    yield LedgerWriter(ledger, incarnation)
-    forget(ledger.uri, incarnation.number)
 
 
 def view(writer: LedgerWriter, lineage: int = 1, query: str = "q", every: int = 0) -> SourceView:

@@ -56,9 +56,7 @@ def test_whoever_puts_rows_never_waits_for_the_storage(writer: SlowWriter, rows:
     assert list[object](writer.ledger.rows[:2]) == ["first", "second"]
 
 
-def test_a_state_begins_after_the_one_before_it_also_if_it_was_noticed_late(
-    writer: SlowWriter, rows: WriteBehind
-) -> None:
+def test_a_state_begins_after_the_one_before_it(writer: SlowWriter, rows: WriteBehind) -> None:
     writer.gate.set()
     rows.start(lambda: None)
     first_look = datetime.now(timezone.utc)
@@ -82,9 +80,7 @@ def test_rows_that_are_written_now_do_not_overtake_those_under_way(writer: SlowW
     assert list[object](writer.ledger.rows) == ["first", "later", "now"]
 
 
-def test_what_keeps_rows_from_being_written_is_raised_where_it_is_asked_for(
-    writer: SlowWriter, rows: WriteBehind
-) -> None:
+def test_what_prevents_a_write_is_raised_where_it_is_asked_for(writer: SlowWriter, rows: WriteBehind) -> None:
     writer.gate.set()
     wake = threading.Event()
     rows.start(wake.set)

@@ -5,25 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ext.model.barriers import (
-    Advance,
-    BarrierEntry,
-    Checkpoints,
-    SourceBarrier,
-    advance,
-    aligned_cut,
-    barrier_of,
-)
+from spark_ext.model.barriers import Advance, BarrierEntry, Checkpoints, SourceBarrier, advance, aligned_cut, barrier_of
 from tests.support.barrier_jobs import BarrierJob
 from tests.support.graphs import random_graph
 
 PENDING = Checkpoints(3, frozenset({3}))
-SETTLED = Checkpoints(3)
 
 seeds = st.integers(0, 2**32)
 
@@ -36,15 +28,6 @@ def external(uid: str, barrier: int = 0, *, ended: bool = False) -> SourceBarrie
     return SourceBarrier(uid, barrier, ended=ended, external=True)
 
 
-# -- one source -------------------------------------------------------------------------------------------------------
-
-
-def test_a_source_stops_behind_the_entry_that_carries_the_barrier() -> None:
-    limit = advance(source("a"), [source("b")], PENDING, [BarrierEntry(4, 3), BarrierEntry(9, 5)])
-    assert limit == Advance(5, 3, 0)
-    assert [limit.stamp(position) for position in (3, 4, 5)] == [0, 0, 3]
-
-
 def test_it_stays_there_until_the_others_carry_it_or_have_ended() -> None:
     at = source("a", 3, position=5)
     others = [source("b"), external("c", 2), source("d", 3), source("e", ended=True)]
@@ -54,29 +37,11 @@ def test_it_stays_there_until_the_others_carry_it_or_have_ended() -> None:
     assert advance(at, delivered, PENDING) == Advance(None, 3, 3)
 
 
-def test_nothing_waits_for_a_barrier_that_is_aborted_or_completed() -> None:
-    assert advance(source("a", 3, position=5), [source("b")], SETTLED) == Advance(None, 3, 3)
-    assert advance(source("a"), [source("b")], SETTLED, [BarrierEntry(4, 3)]).upto is None
-    assert advance(source("a"), [], SETTLED, [BarrierEntry(4, 3), BarrierEntry(6, 4)]) == Advance(7, 4, 0)
-
-
-def test_a_barrier_that_the_planner_does_not_know_yet_is_pending() -> None:
-    """It was met in an exchange before the planner's next look at the ledger."""
-    assert advance(source("a"), [], Checkpoints(), [BarrierEntry(4, 3)]) == Advance(5, 3, 0)
-    assert advance(source("a", 3), [source("b")], Checkpoints(2)).waits_for == ("b",)
-
-
 def test_an_entry_that_passes_over_a_pending_barrier_carries_it_too() -> None:
     """4 was aborted, 3 was not: the first entry with either carries 4."""
     known = Checkpoints(4, frozenset({3}))
     assert advance(source("a"), [], known, [BarrierEntry(6, 4)]) == Advance(7, 4, 0)
     assert advance(source("a", 3), [], known, [BarrierEntry(6, 4)]) == Advance(None, 3, 3)
-
-
-def test_a_source_from_outside_stamps_where_it_is_and_never_waits() -> None:
-    assert advance(external("r"), [source("b")], PENDING, own=3) == Advance(None, 3, 3)
-    assert advance(external("r", 3), [source("b")], PENDING, own=3) == Advance(None, 3, 3)
-    assert advance(external("r", 3), [source("b")], PENDING, own=0).stamp(9) == 3
 
 
 def test_a_source_stamps_by_itself_only_behind_the_barriers_that_are_still_to_be_met() -> None:
@@ -87,12 +52,8 @@ def test_a_source_stamps_by_itself_only_behind_the_barriers_that_are_still_to_be
 
 
 def test_u8_an_ended_source_stamps_nothing_and_holds_nobody_back() -> None:
-    """Conformance U8: its end counts as every barrier."""
     assert advance(source("a", 1, position=8, ended=True), [source("b")], PENDING, own=3).stamp(8) == 1
     assert advance(source("b", 3), [source("a", 1, ended=True)], PENDING).waits_for == ()
-
-
-# -- the cut of a query -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,7 +72,6 @@ def test_an_epoch_has_delivered_what_all_live_sources_carry(epoch: list[SourceBa
 
 
 def test_u8_the_cut_is_the_first_epoch_in_which_all_have_delivered_or_ended() -> None:
-    """Conformance U8: the others have the barrier, then the end comes."""
     epochs: list[tuple[int, Sequence[SourceBarrier]]] = [
         (7, [source("a"), source("b", 1)]),
         (8, [source("a", 2), source("b", 1)]),
@@ -122,11 +82,7 @@ def test_u8_the_cut_is_the_first_epoch_in_which_all_have_delivered_or_ended() ->
 
 
 def test_p7_a_query_that_ends_without_the_barrier_has_no_cut() -> None:
-    """Conformance P7: it is recorded as finished, with its final checkpoint."""
     assert aligned_cut([(0, [source("a")]), (1, [source("a", ended=True)])], 1) is None
-
-
-# -- random jobs ------------------------------------------------------------------------------------------------------
 
 
 def run(job: BarrierJob, steps: int) -> bool:
@@ -157,7 +113,6 @@ def random_job(seed: int, kind: type[BarrierJob] = BarrierJob) -> BarrierJob:
 @settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(seeds)
 def test_u1_every_checkpoint_completes_and_each_consumer_is_at_its_producers_barrier(seed: int) -> None:
-    """Conformance U1: any schedule, views of any age, aborts, queries that end early, one or several checkpoints."""
     job = random_job(seed)
     assert run(job, 150), f"hangs: {job.ledger}"
     assert list(job.problems()) == []
@@ -195,49 +150,39 @@ def test_the_random_jobs_show_all_of_it() -> None:
     assert len(aligned) > 100
 
 
-# -- the rules are needed ---------------------------------------------------------------------------------------------
-
-
 class WaitsForNobody(BarrierJob):
     """A source passes a barrier at once."""
 
-    def limit(
-        self,
-        source: SourceBarrier,
-        others: Sequence[SourceBarrier],
-        known: Checkpoints,
-        ahead: Sequence[BarrierEntry],
-        own: int,
-    ) -> Advance:
-        return advance(source, [], known, ahead, own)
+    def limit(self, source: SourceBarrier, others: Sequence[SourceBarrier], *more: Any) -> Advance:
+        return advance(source, [], *more)
 
 
 class IgnoresSourcesFromOutside(BarrierJob):
     """A source waits for the other exchanges of its query only."""
 
-    def limit(
-        self,
-        source: SourceBarrier,
-        others: Sequence[SourceBarrier],
-        known: Checkpoints,
-        ahead: Sequence[BarrierEntry],
-        own: int,
-    ) -> Advance:
-        return advance(source, [other for other in others if not other.external], known, ahead, own)
+    def limit(self, source: SourceBarrier, others: Sequence[SourceBarrier], *more: Any) -> Advance:
+        return advance(source, [other for other in others if not other.external], *more)
 
 
 class PassesWhatItDoesNotKnow(BarrierJob):
     """A barrier that is not in the planner's last look at the ledger is taken for an old one."""
 
-    def limit(
-        self,
-        source: SourceBarrier,
-        others: Sequence[SourceBarrier],
-        known: Checkpoints,
-        ahead: Sequence[BarrierEntry],
-        own: int,
-    ) -> Advance:
-        return advance(source, others, Checkpoints(10**9, known.pending), ahead, own)
+    def limit(self, source: SourceBarrier, others: Any, known: Checkpoints, *more: Any) -> Advance:
+        return advance(source, others, Checkpoints(10**9, known.pending), *more)
+
+
+class NoticesNoAbort(BarrierJob):
+    """A barrier is waited for even if its checkpoint was aborted."""
+
+    def limit(self, source: SourceBarrier, others: Any, known: Checkpoints, *more: Any) -> Advance:
+        return advance(source, others, Checkpoints(0), *more)
+
+
+class StampsRootsOnly(BarrierJob):
+    """Nobody stamps in place of a producer that has finished or is not built."""
+
+    def limit(self, source: SourceBarrier, others: Any, known: Checkpoints, ahead: Any, own: int) -> Advance:
+        return advance(source, others, known, ahead, own if source.external else 0)
 
 
 class CountsTheEnded(BarrierJob):
@@ -246,34 +191,6 @@ class CountsTheEnded(BarrierJob):
     def cut(self, query: str, checkpoint: int) -> int | None:
         epochs = ([replace(source, ended=False) for source in epoch] for epoch in self.epochs[query])
         return aligned_cut(enumerate(epochs), checkpoint)
-
-
-class NoticesNoAbort(BarrierJob):
-    """A barrier is waited for even if its checkpoint was aborted."""
-
-    def limit(
-        self,
-        source: SourceBarrier,
-        others: Sequence[SourceBarrier],
-        known: Checkpoints,
-        ahead: Sequence[BarrierEntry],
-        own: int,
-    ) -> Advance:
-        return advance(source, others, Checkpoints(0), ahead, own)
-
-
-class StampsRootsOnly(BarrierJob):
-    """Nobody stamps in place of a producer that has finished or is not built."""
-
-    def limit(
-        self,
-        source: SourceBarrier,
-        others: Sequence[SourceBarrier],
-        known: Checkpoints,
-        ahead: Sequence[BarrierEntry],
-        own: int,
-    ) -> Advance:
-        return advance(source, others, known, ahead, own if source.external else 0)
 
 
 @pytest.mark.parametrize("kind", [WaitsForNobody, IgnoresSourcesFromOutside, PassesWhatItDoesNotKnow])

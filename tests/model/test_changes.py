@@ -16,7 +16,6 @@ options = st.dictionaries(texts, texts, max_size=3)
 
 @st.composite
 def definitions(draw: st.DrawFn) -> QueryDefinition:
-    """Queries of a few sources, a marker perhaps, and a sink."""
     uids = draw(st.lists(st.sampled_from(["s", "t", "u"]), unique=True, max_size=3))
     operators = [OperatorDefinition(uid, Role.SOURCE, draw(texts), draw(options), draw(options)) for uid in uids]
     if draw(st.booleans()):

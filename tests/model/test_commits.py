@@ -22,12 +22,9 @@ def test_of_two_starts_at_most_one_may_commit_after_a_claim(one: FenceMark, othe
             one.check(other, "sink 'out'")
 
 
-def test_outside_a_job_nothing_is_fenced() -> None:
+def test_without_a_mark_of_a_start_nothing_is_fenced() -> None:
     FenceMark(0).check(FenceMark(7, 3), "sink 'out'")
     FenceMark(1, 2).check(None, "sink 'out'")
-
-
-def test_a_target_of_an_older_release_holds_no_start() -> None:
     FenceMark(2, 5).check(FenceMark(2), "sink 'out'")
 
 
@@ -42,7 +39,6 @@ def test_a_target_that_is_ahead_of_the_state_is_refused(planned: int, held: int)
 
 
 def test_a_target_with_epochs_of_a_query_that_is_gone_is_refused() -> None:
-    """A checkpoint that is gone is seen by the target."""
     claim = Claim("out", "job", "id", 3, 1, query_id=None, planned=-1)
     with pytest.raises(StateError, match="checkpoint"):
         claim.check_state({"earlier": 4}, None, "sink 'out'")

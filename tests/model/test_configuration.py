@@ -41,21 +41,17 @@ def contents(draw: st.DrawFn, upto: int) -> tuple[str, Any, Delivery]:
     if kind == "lift":
         return draw(st.sampled_from(["rate_limit", "sample", "trigger_interval"])), None, delivery
     values = {
-        "rate_limit": {"rows_per_second": draw(st.integers(1, 9))},
-        "sample": {"fraction": 0.5},
-        "trigger_interval": {"interval": draw(st.integers(0, 9))},
-        "log_level": {"level": "INFO", "logger": draw(keys)},
-        "broadcast": {"type": "t", "value": draw(json_values)},
-        "seek": {"position": 3, "yes": True},
+        "rate_limit": {"rows_per_second": draw(st.integers(1, 9))}, "sample": {"fraction": 0.5},
+        "trigger_interval": {"interval": draw(st.integers(0, 9))}, "log_level": {"level": "INFO", "logger": draw(keys)},
+        "broadcast": {"type": "t", "value": draw(json_values)}, "seek": {"position": 3, "yes": True},
         "release": {"sequence": draw(st.integers(1, max(1, upto))), "checkpoint": 1},
         "checkpoint_config": {"checkpoint_interval": 7},
-    }
+    }  # fmt: skip
     return kind, values.get(kind), delivery if kind not in ("release", "seek", "broadcast") else Delivery.IMMEDIATE
 
 
 @st.composite
 def events(draw: st.DrawFn) -> list[Event]:
-    """In their order, with gaps between their numbers."""
     found, sequence = [], 0
     for _ in range(draw(st.integers(0, 8))):
         sequence += draw(st.integers(1, 3))
@@ -66,6 +62,11 @@ def events(draw: st.DrawFn) -> list[Event]:
 
 def fold(given: list[Event]) -> Configuration:
     return Configuration().after(given)
+
+
+def said(*given: tuple[str, Target, Any]) -> Configuration:
+    """What events of these kinds, targets and values make, in this order."""
+    return fold([Event(number, f"e{number}", *one) for number, one in enumerate(given, 1)])
 
 
 @few
@@ -85,16 +86,6 @@ def test_events_that_are_given_again_change_nothing(given: list[Event], upto: in
     assert whole.after(given) == whole
     assert whole.after(given[:upto]) == whole
     assert fold(given[:upto]).after(given) == whole
-
-
-@few
-@given(events())
-def test_the_sequence_is_that_of_the_last_event_and_never_falls(given: list[Event]) -> None:
-    found, before = Configuration(), 0
-    for event in given:
-        found = found.after([event])
-        assert found.sequence == event.sequence > before
-        before = found.sequence
 
 
 @few
@@ -145,27 +136,22 @@ def test_the_last_one_of_a_slot_wins(given: list[Event]) -> None:
 
 
 def test_nothing_is_left_of_what_was_lifted() -> None:
-    """A configuration does not grow with what was in force once."""
-    found = fold(
-        [
-            Event(1, "a", "rate_limit", source("s"), {"rows_per_second": 1}),
-            Event(2, "b", "rate_limit", source("s"), None),
-            Event(3, "c", "set_config", JOB, {"key": "k", "value": 1}),
-            Event(4, "d", "set_config", JOB, {"key": "k", "unset": True}),
-            Event(5, "e", "pause", JOB),
-            Event(6, "f", "resume", JOB),
-        ]
+    found = said(
+        ("rate_limit", source("s"), {"rows_per_second": 1}),
+        ("rate_limit", source("s"), None),
+        ("set_config", JOB, {"key": "k", "value": 1}),
+        ("set_config", JOB, {"key": "k", "unset": True}),
+        ("pause", JOB, None),
+        ("resume", JOB, None),
     )
     assert found == Configuration(6)
 
 
 def test_a_key_of_the_query_hides_that_of_the_job() -> None:
-    found = fold(
-        [
-            Event(1, "a", "set_config", JOB, {"key": "k", "value": 1}),
-            Event(2, "b", "set_config", JOB, {"key": "l", "value": 1}),
-            Event(3, "c", "set_config", query("q"), {"key": "k", "value": None}),
-        ]
+    found = said(
+        ("set_config", JOB, {"key": "k", "value": 1}),
+        ("set_config", JOB, {"key": "l", "value": 1}),
+        ("set_config", query("q"), {"key": "k", "value": None}),
     )
     assert found.user("q") == {"k": None, "l": 1}
     assert found.user("p") == found.user() == {"k": 1, "l": 1}
@@ -185,21 +171,12 @@ def test_an_aligned_event_waits_for_its_release() -> None:
 @pytest.mark.parametrize(
     ("kind", "target", "mine"),
     [
-        ("set_config", JOB, True),
-        ("set_config", query("q"), True),
-        ("set_config", query("p"), False),
-        ("pause", source("s"), True),
-        ("pause", channel("s", "x"), True),
-        ("pause", source("t"), False),
-        ("pause", channel("t", "x"), False),
-        ("pause", Target.parse("sink:s"), False),
-        ("pause", source("q"), False),
-        ("checkpoint", JOB, False),
-        ("log_level", JOB, True),
-        ("drain", JOB, True),
-        ("no such kind", JOB, False),
+        ("set_config", JOB, True), ("set_config", query("q"), True), ("set_config", query("p"), False),
+        ("pause", source("s"), True), ("pause", channel("s", "x"), True), ("pause", source("t"), False),
+        ("pause", channel("t", "x"), False), ("pause", Target.parse("sink:s"), False), ("pause", source("q"), False),
+        ("checkpoint", JOB, False), ("log_level", JOB, True), ("drain", JOB, True), ("no such kind", JOB, False),
     ],
-)
+)  # fmt: skip
 def test_whom_an_event_concerns(kind: str, target: Target, mine: bool) -> None:
     assert concerns(Event(1, "a", kind, target), "q", "s") is mine
 

@@ -16,9 +16,7 @@ from spark_ext.model.control import JOB, MAX_VALUE_BYTES, Scope, Target, channel
 from spark_ext.model.control_kinds import BadValue, Kind, Where, checked, kinds, register
 from spark_ext.options import UID
 
-uids = (
-    st.from_regex(UID, fullmatch=True).map(lambda text: text[:30]).filter(lambda text: UID.fullmatch(text) is not None)
-)
+uids = st.from_regex(UID, fullmatch=True).map(lambda text: text[:30]).filter(lambda text: bool(UID.fullmatch(text)))
 channels = st.text(min_size=1, max_size=8)
 targets = st.one_of(
     st.just(JOB),
@@ -26,14 +24,8 @@ targets = st.one_of(
     st.builds(channel, uids, channels),
 )
 
-scalars = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(st.characters(), max_size=6),
-    st.sampled_from(["10 s", "-1", "1e400", "\ud800", "\x00", "INFO", "9" * 400]),
-)
+odd = st.sampled_from(["10 s", "-1", "1e400", "\ud800", "\x00", "INFO", "9" * 400])
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=6) | odd
 members = st.sampled_from(
     sorted({name for kind in kinds().values() if kind.value_type for name in kind.value_type.model_fields} | {"schema"})
 )
@@ -44,9 +36,6 @@ anything = st.recursive(
 )
 
 
-# -- targets ----------------------------------------------------------------------------------------------------------
-
-
 @given(targets)
 def test_a_target_is_read_as_it_is_written(target: Target) -> None:
     assert Target.parse(str(target)) == target
@@ -54,11 +43,8 @@ def test_a_target_is_read_as_it_is_written(target: Target) -> None:
 
 @given(st.text() | st.from_regex(re.compile(r"(job|query|source|sink|channel)?:?[a-z/:~]*"), fullmatch=True))
 @example("source:a/")
-@example("source:/a")
 @example("query:a/b")
-@example("sink:")
 @example("job:")
-@example("source")
 @example("source:a\n")
 def test_a_text_is_a_target_or_refused_with_its_forms(text: str) -> None:
     try:
@@ -69,20 +55,13 @@ def test_a_text_is_a_target_or_refused_with_its_forms(text: str) -> None:
         assert str(found) == text
 
 
-def test_a_channel_may_have_any_name() -> None:
+def test_a_channel_may_have_any_name_and_kinds_may_share_uids() -> None:
     assert Target.parse("source:s/a/b: c/") == channel("s", "a/b: c/")
-
-
-def test_uids_of_different_kinds_may_be_equal() -> None:
     assert len({str(one) for one in (query("x"), source("x"), Target(Scope.SINK, "x"), channel("x", "x"))}) == 4
 
 
 def _target(kind: Kind) -> Target:
-    """To which a kind may be addressed."""
     return JOB if Scope.JOB in kind.scopes else channel("s", "c") if Scope.CHANNEL in kind.scopes else source("s")
-
-
-# -- values -----------------------------------------------------------------------------------------------------------
 
 
 @given(st.sampled_from(sorted(kinds())), targets, anything)
@@ -117,14 +96,7 @@ def test_members_of_any_value_are_stored_in_one_form_or_refused(kind: Kind, valu
 def test_every_example_is_taken() -> None:
     for kind in kinds().values():
         if kind.public and kind.value_type is not None:
-            target = (
-                channel("s", "c")
-                if kind.scopes == {Scope.CHANNEL}
-                else JOB
-                if Scope.JOB in kind.scopes
-                else source("s")
-            )
-            assert checked(kind, target, kind.example), kind.name
+            assert checked(kind, _target(kind), kind.example), kind.name
 
 
 @pytest.mark.parametrize(
@@ -150,10 +122,8 @@ def test_every_example_is_taken() -> None:
     ],
 )
 def test_what_is_wrong_is_said(name: str, value: Any, says: str) -> None:
-    kind = kinds()[name]
-    target = _target(kind)
     with pytest.raises(BadValue, match=re.escape(says)):
-        checked(kind, target, value)
+        checked(kinds()[name], _target(kinds()[name]), value)
 
 
 def test_a_kind_is_not_addressed_to_what_cannot_obey_it() -> None:
@@ -163,9 +133,6 @@ def test_a_kind_is_not_addressed_to_what_cannot_obey_it() -> None:
 
 def test_durations_are_stored_as_milliseconds() -> None:
     assert checked(kinds()["trigger_interval"], JOB, {"interval": "10 s"}) == {"interval": 10_000}
-
-
-# -- schemas ----------------------------------------------------------------------------------------------------------
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -189,7 +156,6 @@ def nested(depth: int) -> dict[str, Any]:
     ],
 )
 def test_a_schema_that_looks_elsewhere_or_never_ends_is_refused(schema: Any, says: str) -> None:
-    """A reference was fetched from wherever it pointed to, by the process that accepts events."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(BadValue, match="it is not a JSON Schema") as caught:
@@ -212,18 +178,14 @@ def test_references_inside_a_schema_are_followed() -> None:
     assert "nested too deeply" in str(json_schemas.problem_of(tree, deep))
 
 
-# -- plugins ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_kind_is_registered_once_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_ext.model import control_kinds
 
     monkeypatch.setattr(control_kinds, "_known", dict(kinds()))
     mine = Kind("flush", "Flushes.", frozenset({Scope.JOB}), Where.DRIVER)
-    register(mine)
-    register(mine)
+    for _ in range(2):
+        register(mine)
     assert kinds()["flush"] is mine
-    with pytest.raises(ValueError, match="already"):
-        register(Kind("flush", "Another.", frozenset({Scope.JOB}), Where.DRIVER))
-    with pytest.raises(ValueError, match="already"):
-        register(Kind("pause", "Mine.", frozenset({Scope.JOB}), Where.DRIVER))
+    for name in ("flush", "pause"):
+        with pytest.raises(ValueError, match="already"):
+            register(Kind(name, "Another.", frozenset({Scope.JOB}), Where.DRIVER))

@@ -55,15 +55,11 @@ def history(seed: int, queries: int = 5, steps: int = 80) -> tuple[History, rand
 
 
 def newest(log: QueryLog) -> CutPoint:
-    """The last committed epoch."""
     return CutPoint(log.epochs[-1].number if log.epochs else None, log.finished)
 
 
 def age(point: CutPoint) -> tuple[int, bool]:
     return (-1 if point.epoch is None else point.epoch, point.finished)
-
-
-# -- by hand ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_query_with_committed_epochs_is_never_taken_for_one_without() -> None:
@@ -81,7 +77,6 @@ def test_a_given_place_is_the_cut_or_there_is_none() -> None:
 
 
 def test_u5_what_is_between_the_two_is_in_flight() -> None:
-    """Conformance U5: A at 5,000, B at 2,000."""
     sizes = {"x": {entry: {0: 600, 1: 400} for entry in range(5)}}
     behind = Position({0: (2, 0), 1: (1, 300)})
     found = taken(PAIR, {"a": written(1, 2, 3, 4, 5), "b": read(behind)}, sizes)
@@ -90,24 +85,7 @@ def test_u5_what_is_between_the_two_is_in_flight() -> None:
     assert positions(found) == {("b", "r"): behind}
 
 
-def test_a_consumer_ahead_of_the_look_at_its_producer_steps_back() -> None:
-    logs = {"a": written(1, 2), "b": read(Position.behind(1), Position.behind(2), Position({0: (2, 1), 1: (2, 0)}))}
-    assert taken(PAIR, logs).points == {"a": CutPoint(1), "b": CutPoint(1)}
-    assert taken(PAIR, {**logs, "a": written()}).points == {"a": CutPoint(None), "b": CutPoint(None)}
-    assert taken(PAIR, {**logs, "a": written(1, 2, 3)}).points["b"] == CutPoint(2)
-
-
-def test_the_seal_is_read_only_by_who_comes_after_a_finished_producer() -> None:
-    sealed = {"b": read(Position.behind(1), Position.behind(2))}
-    running, finished = written(1), QueryLog(written(1).epochs, finished=True)
-    assert taken(PAIR, {"a": running, **sealed}).points == {"a": CutPoint(0), "b": CutPoint(0)}
-    found = taken(PAIR, {"a": finished, **sealed})
-    assert found.points == {"a": CutPoint(0, True), "b": CutPoint(1)}
-    assert [(part.end, part.sealed) for part in found.in_flight] == [(2, True)]
-
-
 def test_u8_the_end_of_an_exchange_is_part_of_the_channel_state() -> None:
-    """Conformance U8: a consumer that has read all rows and not the end has the end in flight."""
     logs = {"a": QueryLog(written(1).epochs, finished=True), "b": read(Position.behind(1))}
     (part,) = taken(PAIR, logs, {"x": {0: {0: 7}}}).in_flight
     assert (part.begin.reached, part.end, part.sealed, part.rows) == (1, 2, True, 0)
@@ -120,22 +98,7 @@ def test_a_size_that_is_not_known_gives_no_number_of_rows() -> None:
     assert part.rows == 7
 
 
-def test_a_gated_query_is_in_the_cut_once_its_gate_has_finished_there() -> None:
-    graph = JobGraph((QueryNode("first"), QueryNode("then", after=("first",))))
-    running, then = QueryLog((CommittedEpoch(0),)), QueryLog((CommittedEpoch(0), CommittedEpoch(1)))
-    assert taken(graph, {"first": running, "then": then}).points["then"] == CutPoint(None)
-    assert taken(graph, {"first": QueryLog(running.epochs, True), "then": then}).points["then"] == CutPoint(1)
-
-
-def test_an_epoch_that_spark_has_removed_is_not_taken() -> None:
-    log = read(Position.behind(1), Position.behind(2), Position.behind(3))
-    kept = QueryLog(log.epochs[1:])
-    assert taken(PAIR, {"a": written(1, 2), "b": kept}).points["b"] == CutPoint(1)
-    assert cut(PAIR, {"a": written(1), "b": kept}) == NotNow(Reason.FORGOTTEN, "b")
-
-
 def test_u6_a_long_chain_and_long_logs_take_one_pass() -> None:
-    """Conformance U6: no backlog is waited for, however long the chain."""
     graph = chain(2_000)
     logs = {
         query: QueryLog(
@@ -151,9 +114,6 @@ def test_u6_a_long_chain_and_long_logs_take_one_pass() -> None:
         for query in graph.order
     }
     assert set(taken(graph, logs).points.values()) == {CutPoint(4)}
-
-
-# -- simulated histories ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow(1, "hundreds of random histories")
@@ -175,34 +135,6 @@ def test_u1_any_stale_looks_at_any_history_give_a_cut_that_can_be_restored() -> 
             sealed += part.sealed
         stepped_back += any(found.points[query] != newest(log) for query, log in looks.items())
     assert min(stepped_back, in_flight, sealed) > HISTORIES // 20, "the histories show all of it"
-
-
-def test_the_newest_commits_alone_are_no_cut_even_downstream_first() -> None:
-    """A consumer reads what its producer's sink has committed and Spark has not: this is what stepping back is for."""
-    failures = 0
-    for seed in range(HISTORIES // 4):
-        past, chance = history(seed)
-        looks = past.looks(past.downstream_first(chance))
-        failures += bool(past.problems({query: newest(log) for query, log in looks.items()}, looks))
-    assert failures > 0
-
-
-@pytest.mark.parametrize(("in_order", "what"), [(True, "is not committed"), (False, "has read")])
-def test_the_newest_visible_epochs_are_no_cut_that_can_be_restored(in_order: bool, what: str) -> None:
-    """Looked at downstream first they are consistent, but some lack Spark's commit, and so their state."""
-    found: list[str] = []
-    for seed in range(HISTORIES // 4):
-        past, chance = history(seed)
-        times = past.downstream_first(chance) if in_order else past.any_times(chance)
-        looks = past.looks(times)
-        points = {query: newest(log) for query, log in looks.items()}
-        for query in past.graph.order:
-            visible = past.visible(query, times[query])
-            if past.graph[query].writes and visible:
-                points[query] = CutPoint(visible - 1, looks[query].finished)
-        found += past.problems(points, looks)
-    assert any(what in problem for problem in found)
-    assert not in_order or all(what in problem for problem in found)
 
 
 @settings(deadline=None)
@@ -252,9 +184,6 @@ def test_an_epoch_that_was_removed_never_changes_the_cut_silently(seed: int) -> 
     assert cut(past.graph, cleaned) == (NotNow(Reason.FORGOTTEN, gone[0]) if gone else whole)
 
 
-# -- what may be released ---------------------------------------------------------------------------------------------
-
-
 @settings(deadline=None)
 @given(seeds)
 def test_x2_what_a_later_cut_or_a_held_place_needs_is_never_released(seed: int) -> None:
@@ -285,14 +214,12 @@ def test_x2_what_a_later_cut_or_a_held_place_needs_is_never_released(seed: int) 
 
 
 def test_x5_an_exchange_without_consumers_is_kept_as_a_whole() -> None:
-    """Conformance X5: a consumer may come later."""
     graph = JobGraph((QueryNode("a", writes=("x",)),))
     assert release_bound(graph, taken(graph, {"a": written(1, 2)}), keep={"x": 2}) == {"x": 0}
 
 
 @pytest.mark.parametrize(("held", "keep", "bound"), [((), {}, 3), ((2,), {}, 2), ((2, 1), {}, 1), ((), {"x": 0}, 0)])
 def test_x2_the_slowest_decides(held: tuple[int, ...], keep: dict[str, int], bound: int) -> None:
-    """Conformance X2."""
     now = taken(PAIR, {"a": written(1, 2, 3, 4), "b": read(Position({0: (3, 5), 1: (4, 0)}))})
     places = [{("b", "r"): Position.behind(entries), ("gone", "r"): Position()} for entries in held]
     assert release_bound(PAIR, now, places, keep) == {"x": bound}

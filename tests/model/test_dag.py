@@ -20,7 +20,6 @@ def node(uid: str, reads: str = "", writes: str = "", after: str = "") -> QueryN
 
 
 def edges(graph: JobGraph) -> set[tuple[str, str]]:
-    """Computed from the nodes alone."""
     writers = {exchange: one.uid for one in graph.nodes for exchange in one.writes}
     linked = {(writers[reader.exchange], one.uid) for one in graph.nodes for reader in one.reads}
     return linked | {(gate, one.uid) for one in graph.nodes for gate in one.after}
@@ -111,7 +110,6 @@ def test_descendants_are_all_that_is_reached_in_the_order_of_the_flow(graph: Job
 
 @given(graphs(8), st.randoms(use_true_random=False))
 def test_r4_nothing_unfinished_is_upstream_of_something_finished(graph: JobGraph, chance: random.Random) -> None:
-    """Conformance R4: each such pair is named."""
     finished = {query for query in graph.order if chance.random() < 0.5}
     expected = {(before, after) for before, after in edges(graph) if after in finished and before not in finished}
     found = graph.unfinished_upstreams(finished)

@@ -23,14 +23,11 @@ kept = st.lists(
 @pytest.mark.parametrize(
     ("type_", "labels", "dumped"),
     [
-        ("stall", {"type": "USER_CODE"}, True),
-        ("failure", {"type": "RESOURCE"}, True),
-        ("failure", {"type": "NETWORK"}, False),
-        ("failure", {}, False),
-        ("scheduling", {"type": "RESOURCE"}, False),
+        ("stall", {"type": "USER_CODE"}, True), ("failure", {"type": "RESOURCE"}, True),
+        ("failure", {"type": "NETWORK"}, False), ("failure", {}, False), ("scheduling", {"type": "RESOURCE"}, False),
         ("stop_blocked", {"type": "SINK"}, False),
     ],
-)
+)  # fmt: skip
 def test_stalls_and_a_lack_of_resources_are_dumped(type_: str, labels: dict[str, str], dumped: bool) -> None:
     assert is_dumped(replace(incident("a"), type=type_, labels=labels)) is dumped
 

@@ -54,30 +54,33 @@ def test_phases_of_messages(message: str, phase: Phase) -> None:
     assert Phase.of(message) is phase
 
 
-def test_a_start_is_deploying_until_a_task_runs() -> None:
-    assert state_after().state is State.DEPLOYING
-    assert state_after(look(Phase.STARTING)).state is State.DEPLOYING
+LOADS = look(Phase.EPOCH, Tasks(running=2, done=3))
+
+
+@pytest.mark.parametrize(
+    ("looks", "stateful", "state"),
+    [
+        ((), False, State.DEPLOYING),
+        ((look(Phase.STARTING),), False, State.DEPLOYING),
+        ((look(Phase.EPOCH),), False, State.DEPLOYING),
+        ((look(Phase.EPOCH, Tasks(running=1)),), False, State.RUNNING),
+        # It waits for data.
+        ((look(Phase.PLANNING), look(Phase.IDLE)), False, State.RUNNING),
+        # The driver runs the epoch alone.
+        ((look(Phase.EPOCH),) * 9, False, State.DEPLOYING),
+        ((look(Phase.EPOCH),) * 10, False, State.RUNNING),
+        # Its state is restored until a task that has it is done.
+        ((LOADS,), True, State.RESTORING),
+        ((LOADS, look(Phase.EPOCH, Tasks(running=1, last_stage_done=1))), True, State.RUNNING),
+    ],
+)
+def test_the_state_of_a_start(looks: tuple[Look, ...], stateful: bool, state: State) -> None:
+    assert state_after(*looks, stateful=stateful).state is state
+
+
+def test_why_a_start_takes_and_that_a_commit_ends_the_restore_of_state() -> None:
     assert state_after(look(Phase.PLANNING)).reason == "the first epoch is being planned"
-    assert state_after(look(Phase.EPOCH)).state is State.DEPLOYING
-    assert state_after(look(Phase.EPOCH, Tasks(running=1))).state is State.RUNNING
-
-
-def test_waiting_for_data_is_running() -> None:
-    assert state_after(look(Phase.PLANNING), look(Phase.IDLE)).state is State.RUNNING
-
-
-def test_an_epoch_that_the_driver_runs_alone_is_running_in_the_end() -> None:
-    assert state_after(*[look(Phase.EPOCH)] * 9).state is State.DEPLOYING
-    assert state_after(*[look(Phase.EPOCH)] * 10).state is State.RUNNING
-
-
-def test_state_is_restored_until_a_task_that_has_it_is_done_or_the_epoch_is_committed() -> None:
-    loads = look(Phase.EPOCH, Tasks(running=2, done=3))
-    assert state_after(loads, stateful=True).state is State.RESTORING
-    assert state_after(loads, look(Phase.EPOCH, Tasks(running=1, last_stage_done=1)), stateful=True).state is (
-        State.RUNNING
-    )
-    done = Progress(stateful=True).after(loads).committed()
+    done = Progress(stateful=True).after(LOADS).committed()
     assert execution_state(State.RUNNING, "", done).state is State.RUNNING
 
 
@@ -117,9 +120,7 @@ queries = st.dictionaries(st.sampled_from("abcd"), shown).map(lambda found: list
 
 
 @given(queries, st.booleans())
-def test_l4_a_job_is_in_the_state_of_one_of_its_queries_that_have_not_ended(
-    given_queries: list[tuple[str, Shown]], ran: bool
-) -> None:
+def test_l4_a_job_is_in_the_state_of_one_of_its_queries(given_queries: list[tuple[str, Shown]], ran: bool) -> None:
     left = [one.state for _, one in given_queries if not one.state.ended]
     found = job_execution(State.RUNNING, given_queries, ran=ran)
     assert found.state in left if left else found.state is State.RUNNING

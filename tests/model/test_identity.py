@@ -12,14 +12,9 @@ from spark_ext.errors import StateError
 from spark_ext.model.identity import OPTION, OUTSIDE, Identity, state_of
 
 identities = st.builds(
-    Identity,
-    job=st.text(),
-    query=st.text(),
-    state=st.text(),
-    lineage=st.integers(0, 9),
-    incarnation=st.integers(1, 9),
+    Identity, job=st.text(), query=st.text(), state=st.text(), lineage=st.integers(0, 9), incarnation=st.integers(1, 9),
     start=st.integers(1, 2**63 - 1),
-)
+)  # fmt: skip
 
 
 @given(identities)

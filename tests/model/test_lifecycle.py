@@ -23,12 +23,8 @@ def logged(*sources: object) -> LoggedOffsets:
     return LoggedOffsets(3, {}, sources)
 
 
-# -- states -----------------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(states))
 def test_a_job_has_ended_once_all_its_queries_have_and_finished_only_if_all_are(queries: list[State]) -> None:
-    """A canceled query beside one that runs is no end of the job."""
     state = job_state(queries)
     assert state.ended == all(query.ended for query in queries)
     assert (state is State.FINISHED) == all(query is State.FINISHED for query in queries)
@@ -80,25 +76,17 @@ def test_a_query_comes_from_every_state_to_every_end() -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (State.FINISHING, State.RUNNING),
-        (State.FINISHING, State.RESTARTING),
-        (State.RUNNING, State.FINISHED),
-        (State.RESTARTING, State.FINISHED),
-        (State.CREATED, State.RESTARTING),
+        (State.FINISHING, State.RUNNING), (State.FINISHING, State.RESTARTING), (State.RUNNING, State.FINISHED),
+        (State.RESTARTING, State.FINISHED), (State.CREATED, State.RESTARTING),
     ],
-)
-def test_what_has_all_its_input_never_runs_again_and_finishes_by_its_final_checkpoint(
-    before: State, after: State
-) -> None:
+)  # fmt: skip
+def test_what_has_all_its_input_ends_by_its_final_checkpoint(before: State, after: State) -> None:
     assert not can_follow(before, after)
 
 
 @given(st.sampled_from([State.RESTORING, State.FAILING]), states)
 def test_states_of_a_job_are_none_of_a_query(state: State, other: State) -> None:
     assert not can_follow(state, other) and not can_follow(other, state)
-
-
-# -- the end of the input ---------------------------------------------------------------------------------------------
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.booleans()), st.sets(st.sampled_from("abcd"), min_size=1))
@@ -133,16 +121,11 @@ def test_a_marker_that_is_not_in_the_epoch_has_not_passed() -> None:
 
 
 @given(st.integers(0, 5), st.integers(0, 6), st.integers(0, 12), st.randoms())
-def test_new_finishes_are_those_without_a_flag_in_their_order(
-    confirmed: int, count: int, flagged: int, random: object
-) -> None:
+def test_new_finishes_are_those_without_a_flag(confirmed: int, count: int, flagged: int, random: object) -> None:
     finished = [Finished(confirmed + number, f"c{number}", 0) for number in range(1, count + 1)]
     random.shuffle(finished)  # type: ignore[attr-defined]
     found = new_finishes(SourceOffset("a", finished=tuple(finished)), flagged)
     assert [finish.sequence for finish in found] == list(range(max(confirmed, flagged) + 1, confirmed + count + 1))
-
-
-# -- failures ---------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 6), st.integers(1, 1000), st.floats(1, 10), st.integers(1, 60_000))
@@ -194,13 +177,10 @@ def test_an_outage_of_two_minutes_is_ridden_out_and_found_over_soon(epoch_s: flo
 @pytest.mark.parametrize(
     ("error", "outage"),
     [
-        (StorageError("x"), True),
-        (CommitError("x"), True),
-        (PreparedLostError("x"), True),
-        (TransientError("x"), False),
-        (DataError("x"), False),
+        (StorageError("x"), True), (CommitError("x"), True), (PreparedLostError("x"), True),
+        (TransientError("x"), False), (DataError("x"), False),
     ],
-)
+)  # fmt: skip
 def test_what_is_away_is_waited_for(error: SparkExtError, outage: bool) -> None:
     assert is_outage(error) is outage
 
@@ -208,19 +188,12 @@ def test_what_is_away_is_waited_for(error: SparkExtError, outage: bool) -> None:
 @pytest.mark.parametrize(
     ("error", "handling"),
     [
-        (DataError("x"), Handling(Response.STOP)),
-        (StorageError("x"), Handling(outage=True)),
-        (TransientError("x"), Handling()),
-        (SparkExtError("x"), None),
-        (None, None),
+        (DataError("x"), Handling(Response.STOP)), (StorageError("x"), Handling(outage=True)),
+        (TransientError("x"), Handling()), (SparkExtError("x"), None), (None, None),
     ],
-)
+)  # fmt: skip
 def test_the_class_of_our_errors_says_what_is_done(error: SparkExtError | None, handling: Handling | None) -> None:
-    """What is not ours is for the table of decisions."""
     assert Handling.of(error) == handling
-
-
-# -- the final checkpoint ---------------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, len(FinalStep)))

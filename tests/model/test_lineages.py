@@ -89,7 +89,7 @@ def restored(lineage: int, parent: int, **cut: int) -> LineageEvent:
     return LineageEvent("q", lineage, 1, parent=parent, cut=cut)
 
 
-def test_what_a_restored_lineage_takes_over_ends_at_each_cut() -> None:
+def test_i10_what_a_restored_lineage_takes_over_ends_at_each_cut() -> None:
     events = (restored(2, 1, s=5), restored(3, 2, s=8, t=1), reset("q", 4), restored(5, 3, s=3))
     assert counted(1, "s", events) == ((1, None),)
     assert counted(2, "s", events) == ((2, None), (1, 5))

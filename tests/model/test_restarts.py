@@ -88,7 +88,6 @@ def test_a_failure_while_draining_does_not_lose_the_drain(error: SparkExtError, 
 
 @given(error=terminal | passing, before=failures, moved=st.booleans())
 def test_a_drain_ends_when_what_was_planned_is_committed(error: SparkExtError, before: Failures, moved: bool) -> None:
-    """Before, a query was FINISHED in the middle of an epoch, of which a sink had already shown a part."""
     run = AvailableNowRun(committed=False, moved=moved)
     again = decide(Cause.DRAINED, None, before, POLICY, 0.0, draining=True, run=run)
     assert again == Decision(Action.RUN_AGAIN, delay_ms=0 if moved else RUN_AGAIN_MS, failures=before)
@@ -97,18 +96,13 @@ def test_a_drain_ends_when_what_was_planned_is_committed(error: SparkExtError, b
 
 
 @given(error=terminal | passing, before=failures, draining=st.booleans())
-def test_a_step_that_fails_is_tried_as_often_as_an_epoch(
-    error: SparkExtError, before: Failures, draining: bool
-) -> None:
-    """Before, a step of a drained query that failed was repeated without a wait or an end."""
+def test_a_step_that_fails_is_tried_as_an_epoch_is(error: SparkExtError, before: Failures, draining: bool) -> None:
     decision = decide(Cause.STEP, error, before, POLICY, 2000.0, draining=draining)
     assert decision == decide(Cause.FAILURE, error, before, POLICY, 2000.0)
 
 
 @given(error=passing, attempts=st.integers(0, 8), count=st.integers(0, 10), since=st.floats(0, 1000))
-def test_other_failures_are_restarted_as_often_as_the_policy_says(
-    error: SparkExtError, attempts: int, count: int, since: float
-) -> None:
+def test_the_policy_says_how_often_to_restart(error: SparkExtError, attempts: int, count: int, since: float) -> None:
     policy = RestartPolicy(attempts, outage_ms=0)
     decision = decide(Cause.FAILURE, error, Failures(count, since), policy, since + 1)
     delay = policy.delay_ms(count + 1)
@@ -193,7 +187,5 @@ def test_an_epoch_that_fails_in_the_same_way_is_called_a_poison_epoch() -> None:
         (SparkExtError("x"), 299.0, Action.FAIL),
     ],
 )
-def test_an_outage_is_retried_for_longer_than_other_failures(
-    error: SparkExtError, seconds: float, action: Action
-) -> None:
+def test_an_outage_is_retried_for_longer(error: SparkExtError, seconds: float, action: Action) -> None:
     assert decide(Cause.FAILURE, error, Failures(20, 50.0), POLICY, 50.0 + seconds).action is action

@@ -26,9 +26,7 @@ NOT_WORKING = [
 
 
 @given(st.floats(0.05, 100), st.integers(1, 10_000), st.integers(1, 50), st.floats(0.1, 19))
-def test_an_epoch_of_any_size_may_take_as_long_for_a_row_as_usual(
-    seconds: float, rows: int, larger: int, slower: float
-) -> None:
+def test_an_epoch_may_take_as_long_for_a_row_as_usual(seconds: float, rows: int, larger: int, slower: float) -> None:
     known = Usual.of([(round(1000 * seconds), rows)] * KNOWN)
     assert known is not None
     assert not is_slow(known.seconds * larger * slower, known, rows * larger, 20.0)
@@ -37,9 +35,7 @@ def test_an_epoch_of_any_size_may_take_as_long_for_a_row_as_usual(
 
 
 @given(st.floats(0.001, 1000), st.integers(0, 100), st.integers(0, 10**6), st.floats(1, 100), st.floats(0, 2000))
-def test_more_rows_never_make_an_epoch_slow_and_more_time_never_makes_it_not_so(
-    usual: float, usually: int, rows: int, factor: float, seconds: float
-) -> None:
+def test_only_more_time_makes_epochs_slow(usual: float, usually: int, rows: int, factor: float, seconds: float) -> None:
     known = Usual(usual, usually)
     if is_slow(seconds, known, rows + 1, factor):
         assert is_slow(seconds, known, rows, factor)

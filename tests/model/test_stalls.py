@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -12,19 +13,10 @@ from hypothesis import given
 
 from spark_ext.failures.evidence import Owner
 from spark_ext.failures.labels import FailureType, Origin
-from spark_ext.model import stalls
+from spark_ext.model import stacks, stalls
 from spark_ext.model.execution import Look, Phase, Tasks
 from spark_ext.model.holders import holder
-from spark_ext.model.stacks import (
-    Sample,
-    Thread,
-    WorkerSample,
-    java_thread,
-    role_of,
-    threads_of,
-    threads_of_py_spy,
-    unmoved,
-)
+from spark_ext.model.stacks import Sample, Thread, WorkerSample, java_thread, threads_of, threads_of_py_spy
 from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -41,7 +33,6 @@ WAITS = [f"{SPARKS}/serializers.py:595:read_int", *WORKER]
 
 
 def dump(*stacks: list[str]) -> str:
-    """What faulthandler writes."""
     out = []
     for number, stack in enumerate(stacks):
         out.append(f"{'Current thread' if not number else 'Thread'} 0x00007f{number} (most recent call first):")
@@ -72,97 +63,50 @@ def test_stacks_of_python_are_read() -> None:
     assert threads_of("") == () and threads_of("Segmentation fault\n  ???") == ()
 
 
+def taken(*workers: WorkerSample, driver: str = "", tasks: tuple[str, ...] = (), **more: Any) -> Sample:
+    return Sample(workers, driver=(java(driver),) if driver else (), tasks=(java(*tasks),) if tasks else (), **more)
+
+
+REQUESTS = "/venv/lib/python3.11/site-packages/requests/api.py:3:get"
+OWN_READER = "/x/spark_ext/sources/files/read.py:3:rows"
+PYTHON_STREAMING = "org.apache.spark.sql.execution.python.streaming.PythonStreaming"
+ROCKS = "org.rocksdb.RocksDB.get(Native Method)"
+KAFKA = "org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer.get(K.scala:3)"
+METADATA_LOG = "org.apache.spark.sql.execution.streaming.HDFSMetadataLog.add(H.scala:1)"
+CALLED = Thread("t", threads_of(dump([*MINE, f"{SPARKS}/sql/utils.py:160:call"]))[0].frames)
+FUNCTION = "the function of foreachBatch at /home/me/flights.py, line 12"
+PLANNER = worker(role="planner", uid="in")
+COMMITTER = worker([*MINE, *COMMITS], role="committer", uid="out")
+EPOCH, PLANNING = Phase.EPOCH, Phase.PLANNING
+
+
 @pytest.mark.parametrize(
     ("phase", "sample", "expected", "words"),
     [
-        (Phase.EPOCH, Sample((worker([*MINE, *WORKER]),), tasks=(java(PYTHON_RUNNER),)), "USER_CODE user", "half"),
+        (EPOCH, taken(worker([*MINE, *WORKER]), tasks=(PYTHON_RUNNER,)), "USER_CODE user", "half"),
         # A library that the user's function has called is the user's.
-        (
-            Phase.EPOCH,
-            Sample((worker(["/venv/lib/python3.11/site-packages/requests/api.py:3:get", *MINE, *WORKER]),)),
-            "USER_CODE user",
-            "half",
-        ),
+        (EPOCH, taken(worker([REQUESTS, *MINE, *WORKER])), "USER_CODE user", "half"),
         # A thread of the user's own, beside the one that Spark has begun.
-        (
-            Phase.EPOCH,
-            Sample((worker(["/home/me/pool.py:1:beside"], [*MINE, *WRITES]),)),
-            "SINK user",
-            "half",
-        ),
-        (Phase.EPOCH, Sample((worker([*MINE, *READS]),)), "SOURCE user", "the source at /home/me"),
-        (
-            Phase.EPOCH,
-            Sample((worker(["/x/spark_ext/sources/files/read.py:3:rows", *READS]),)),
-            "SOURCE library",
-            "read.py",
-        ),
+        (EPOCH, taken(worker(["/home/me/pool.py:1:beside"], [*MINE, *WRITES])), "SINK user", "half"),
+        (EPOCH, taken(worker([*MINE, *READS])), "SOURCE user", "the source at /home/me"),
+        (EPOCH, taken(worker([OWN_READER, *READS])), "SOURCE library", "read.py"),
         # Another worker of the query waits for Spark: it says nothing.
-        (Phase.EPOCH, Sample((worker(WAITS), worker([*MINE, *WORKER]))), "USER_CODE user", "half"),
-        (
-            Phase.PLANNING,
-            Sample((worker([*MINE, *PLANS], role="planner", uid="in"),)),
-            "SOURCE user",
-            "the source 'in'",
-        ),
-        (
-            Phase.EPOCH,
-            Sample(
-                (worker([*MINE, *COMMITS], role="committer", uid="out"),),
-                driver=(
-                    java("org.apache.spark.sql.execution.python.streaming.PythonStreamingSinkCommitRunner.a(X:1)"),
-                ),
-            ),
-            "SINK user",
-            "the sink 'out'",
-        ),
+        (EPOCH, taken(worker(WAITS), worker([*MINE, *WORKER])), "USER_CODE user", "half"),
+        (PLANNING, taken(worker([*MINE, *PLANS], role="planner", uid="in")), "SOURCE user", "the source 'in'"),
+        (EPOCH, taken(COMMITTER, driver=f"{PYTHON_STREAMING}SinkCommitRunner.a(X:1)"), "SINK user", "the sink 'out'"),
         # The partitions of an epoch are planned within it.
-        (
-            Phase.EPOCH,
-            Sample(
-                (worker(role="planner", uid="in"),),
-                driver=(java("org.apache.spark.sql.execution.python.streaming.PythonStreamingSourceRunner.p(X:1)"),),
-            ),
-            "SYSTEM spark",
-            "planner of 'in'",
-        ),
+        (EPOCH, taken(PLANNER, driver=f"{PYTHON_STREAMING}SourceRunner.p(X:1)"), "SYSTEM spark", "planner of 'in'"),
         # The planner of the last epoch says nothing about this one.
-        (
-            Phase.EPOCH,
-            Sample(
-                (worker([*MINE, *PLANS], role="planner"),),
-                driver=(java("org.apache.spark.sql.execution.streaming.HDFSMetadataLog.add(H.scala:1)"),),
-            ),
-            "SYSTEM spark",
-            "Spark's checkpoint",
-        ),
-        (
-            Phase.EPOCH,
-            Sample(
-                driver=(java(IN_FUNCTION),),
-                python=(Thread("t", threads_of(dump([*MINE, f"{SPARKS}/sql/utils.py:160:call"]))[0].frames),),
-            ),
-            "USER_CODE user",
-            "the function of foreachBatch at /home/me/flights.py, line 12",
-        ),
-        (Phase.EPOCH, Sample((worker(WAITS),), silent=("1",)), "SYSTEM spark", "executor 1 does not answer"),
-        (
-            Phase.EPOCH,
-            Sample(tasks=(java("org.rocksdb.RocksDB.get(Native Method)", "a.b.C.d(C.java:1)"),)),
-            "USER_CODE user",
-            "a.b.C.d",
-        ),
-        (Phase.EPOCH, Sample(tasks=(java("org.rocksdb.RocksDB.get(Native Method)"),)), "SYSTEM spark", "state store"),
-        (
-            Phase.EPOCH,
-            Sample(tasks=(java("org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer.get(K.scala:3)"),)),
-            "SOURCE library",
-            "Kafka",
-        ),
+        (EPOCH, taken(worker([*MINE, *PLANS], role="planner"), driver=METADATA_LOG), "SYSTEM spark", "'s checkpoint"),
+        (EPOCH, taken(driver=IN_FUNCTION, python=(CALLED,)), "USER_CODE user", FUNCTION),
+        (EPOCH, taken(worker(WAITS), silent=("1",)), "SYSTEM spark", "executor 1 does not answer"),
+        (EPOCH, taken(tasks=(ROCKS, "a.b.C.d(C.java:1)")), "USER_CODE user", "a.b.C.d"),
+        (EPOCH, taken(tasks=(ROCKS,)), "SYSTEM spark", "state store"),
+        (EPOCH, taken(tasks=(KAFKA,)), "SOURCE library", "Kafka"),
         # A process that is frozen writes no stack.
-        (Phase.PLANNING, Sample((worker(role="planner", uid="in"),)), "SYSTEM spark", "planner of 'in'"),
-        (Phase.EPOCH, Sample((worker(),), tasks=(java(PYTHON_RUNNER),)), "SYSTEM spark", "does not answer"),
-        (Phase.EPOCH, Sample(), "SYSTEM spark", "driver"),
+        (PLANNING, taken(PLANNER), "SYSTEM spark", "planner of 'in'"),
+        (EPOCH, taken(worker(), tasks=(PYTHON_RUNNER,)), "SYSTEM spark", "does not answer"),
+        (EPOCH, Sample(), "SYSTEM spark", "driver"),
     ],
 )
 def test_l6_what_holds_a_query(phase: Phase, sample: Sample, expected: str, words: str) -> None:
@@ -171,9 +115,6 @@ def test_l6_what_holds_a_query(phase: Phase, sample: Sample, expected: str, word
     assert words in found.what
     if found.origin is Origin.USER and found.type is not FailureType.SYSTEM:
         assert found.frame is not None and found.labels["line"] == str(found.frame.line)
-
-
-# -- the clock --------------------------------------------------------------------------------------------------------
 
 
 def look(phase: Phase, tasks: Tasks | None = None) -> Look:
@@ -185,9 +126,7 @@ NOT_STUCK = st.sampled_from([(Phase.IDLE, None), (Phase.EPOCH, Tasks(waiting=3))
 
 
 @given(st.lists(st.tuples(st.one_of(STUCK, NOT_STUCK), st.integers(0, 3), st.floats(0.1, 5)), max_size=20))
-def test_the_clock_runs_only_while_nothing_changes_and_something_should(
-    looks: list[tuple[tuple[Phase, Tasks | None], int, float]],
-) -> None:
+def test_the_clock_runs_only_while_nothing_changes(looks: list[tuple[tuple[Phase, Tasks | None], int, float]]) -> None:
     clock, now, since, last = StallClock(), 0.0, 0.0, None
     for (phase, tasks), done, seconds in looks:
         now += seconds
@@ -216,14 +155,9 @@ def test_patience() -> None:
     # One epoch in ten that was longer, such as the first one, is not what is usual.
     assert patience((200,) * 9 + (60_000,), None) == stalls.SHORTEST
     assert patience((10_000, 10_000), 3.0) == 3
-
-
-def test_next_to_no_progress_is_given_as_long_as_the_rows_of_the_epoch_take() -> None:
+    # Next to no progress is given as long as the rows of the epoch take.
     assert weak_patience(5.0, None) == weak_patience(5.0, 1.0) == stalls.WEAK * 5.0
     assert weak_patience(5.0, 100.0) == 200.0
-
-
-# -- progress of processes --------------------------------------------------------------------------------------------
 
 
 def samples(cpu: float, switches: int) -> tuple[Sample, Sample]:
@@ -270,14 +204,11 @@ def test_workers_that_wake_up_while_executors_do_not_answer_are_no_progress() ->
     assert moves(*silent, 1.0) == Moves.NOT
     assert moves(before, silent[1], 1.0) == Moves.WEAKLY
     # Another executor that computes, or a worker that does.
-    assert (
-        moves(silent[0], replace(silent[1], tasks=(java("a.b.C.loop(C.java:3)", state="RUNNABLE"),)), 1.0) == Moves.YES
-    )
+    computes = java("a.b.C.loop(C.java:3)", state="RUNNABLE")
+    assert moves(silent[0], replace(silent[1], tasks=(computes,)), 1.0) == Moves.YES
     before, after = samples(0.5, 4)
     assert moves(replace(before, silent=("0",)), replace(after, silent=("0",)), 1.0) == Moves.YES
 
-
-# -- processes that leave no notes ------------------------------------------------------------------------------------
 
 UNSEEN = WorkerSample("host", 8, "task", no_stack="it is not installed")
 
@@ -296,12 +227,12 @@ def test_a_worker_that_may_be_another_querys_counts_only_if_it_stands_still() ->
     mine = worker([*MINE, *WORKER], cpu=1.0)
     maybe = replace(mine, pid=9, alone=False)
     before = Sample((mine, maybe))
-    assert unmoved(before, before, 1.0) == before
+    assert stacks.unmoved(before, before, 1.0) == before
     busy = replace(maybe, cpu=1.5)
     elsewhere = replace(maybe, threads=worker(WAITS).threads)
     new = replace(maybe, pid=10)
     for other in (busy, elsewhere, new):
-        assert unmoved(before, Sample((mine, other)), 1.0).workers == (mine,)
+        assert stacks.unmoved(before, Sample((mine, other)), 1.0).workers == (mine,)
     # And its CPU time is not progress of this query.
     assert moves(before, Sample((mine, busy)), 1.0) == Moves.NOT
     assert moves(before, Sample((replace(mine, cpu=1.5), maybe)), 1.0) == Moves.YES
@@ -328,5 +259,5 @@ def test_what_py_spy_writes_is_read() -> None:
     ],
 )
 def test_what_a_process_does_is_known_by_its_command_line(module: str, role: str) -> None:
-    assert role_of(["/usr/bin/python3", "-m", module, "x"]) == role
-    assert role_of(["python3", "shop.py"]) == role_of([]) == "task"
+    assert stacks.role_of(["/usr/bin/python3", "-m", module, "x"]) == role
+    assert stacks.role_of(["python3", "shop.py"]) == stacks.role_of([]) == "task"

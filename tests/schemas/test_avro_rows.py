@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from spark_ext.clients.pinned_schemas import Pinned
-from spark_ext.clients.schema_registry import Registry
 from spark_ext.errors import DataError
 from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.avro import Unsupported, spark_type
@@ -28,12 +27,6 @@ from spark_ext.sources.kafka_range.decoding import Avro
 
 UTC = datetime.timezone.utc
 
-
-def kind(ddl: str) -> T.StructType:
-    return columns(ddl)
-
-
-# -- the law: what is encoded is decoded to the same value -------------------------------------------------------------
 
 _SIMPLE: list[tuple[T.DataType, st.SearchStrategy[Any]]] = [
     (T.BooleanType(), st.booleans()),
@@ -69,9 +62,7 @@ def _map(one: tuple[T.DataType, st.SearchStrategy[Any]]) -> tuple[T.DataType, st
     return T.MapType(T.StringType(), one[0]), pairs
 
 
-def _struct(
-    inner: list[tuple[T.DataType, st.SearchStrategy[Any]]],
-) -> tuple[T.DataType, st.SearchStrategy[Any]]:
+def _struct(inner: list[tuple[T.DataType, st.SearchStrategy[Any]]]) -> tuple[T.DataType, st.SearchStrategy[Any]]:
     fields = [T.StructField(f"f{number}", one[0]) for number, one in enumerate(inner)]
     values = st.fixed_dictionaries({f"f{number}": _or_null(one) for number, one in enumerate(inner)})
     return T.StructType(fields), values
@@ -92,22 +83,15 @@ def test_what_is_encoded_is_what_the_source_decodes(data: st.DataObject) -> None
     column = pa.array(rows, arrow_type(of))
     pinned = Pinned("avro", "s", 0, 7, json.dumps(avro_schema(of)))
     content = Encoder("value", of, pinned, "test").encoded(column).to_pylist()
-    decoder = Avro(pinned, _nobody, "test")
+    decoder = Avro(pinned, lambda: pytest.fail("asked the registry"), "test")
     assert all(one is None or one[:5] == b"\0\0\0\0\7" for one in content)
     back = [None if one is None else decoder.value(one) for one in content]
     assert pa.array(back, arrow_type(decoder.kind)).cast(column.type).to_pylist() == column.to_pylist()
 
 
-def _nobody() -> Registry:
-    raise AssertionError("asked the registry")
-
-
-# -- the schema --------------------------------------------------------------------------------------------------------
-
-
 def test_the_schema_of_a_struct() -> None:
     """Names are those of Spark's own `to_avro`; whether Spark thinks that a field may be null makes no difference."""
-    found = avro_schema(kind("id bigint NOT NULL, lines array<struct<n: decimal(10,2)>>"))
+    found = avro_schema(columns("id bigint NOT NULL, lines array<struct<n: decimal(10,2)>>"))
     price = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
     line = {
         "type": "record",
@@ -122,33 +106,27 @@ def test_the_schema_of_a_struct() -> None:
             {"name": "lines", "type": ["null", {"type": "array", "items": ["null", line]}], "default": None},
         ],
     }
-    assert avro_schema(kind("id bigint"), "shop.Order")["name"] == "shop.Order"
+    assert avro_schema(columns("id bigint"), "shop.Order")["name"] == "shop.Order"
     parse_schema(found)
 
 
 def test_records_of_the_same_shape_have_different_names() -> None:
-    """A name that is defined twice is no schema."""
     one = "struct<x: int, y: struct<x: int>>"
-    parse_schema(
-        avro_schema(kind(f"a {one}, b array<{one}>, c map<string, {one}>, element {one}, topLevelRecord {one}"))
-    )
-
-
-def _of(name: str, of: T.DataType) -> T.StructType:
-    return T.StructType([T.StructField(name, of)])
+    ddl = f"a {one}, b array<{one}>, c map<string, {one}>, element {one}, topLevelRecord {one}"
+    parse_schema(avro_schema(columns(ddl)))
 
 
 @pytest.mark.parametrize(
     ("of", "words"),
     [
-        (kind("a map<int, string>"), "'a' is a map with keys of the type int, not string"),
-        (kind("a struct<b: map<date, int>>"), r"'a\.b' is a map with keys of the type date"),
-        (_of("a", T.ArrayType(T.DayTimeIntervalType())), r"'a\.element' has the type interval day to second"),
-        (_of("a", T.NullType()), "'a' has the type void"),
-        (_of("a b", T.IntegerType()), "'a b' has a name that Avro does not allow"),
-        (_of("ä", T.IntegerType()), "'ä' has a name that Avro does not allow"),
-        (_of("1", T.IntegerType()), "'1' has a name that Avro does not allow"),
-        (kind("a int, A int"), "'a' is there twice, or as another name that differs in case only"),
+        (columns("a map<int, string>"), "'a' is a map with keys of the type int, not string"),
+        (columns("a struct<b: map<date, int>>"), r"'a\.b' is a map with keys of the type date"),
+        (T.StructType().add("a", T.ArrayType(T.DayTimeIntervalType())), r"'a\.element' has the type interval day to"),
+        (T.StructType().add("a", T.NullType()), "'a' has the type void"),
+        (T.StructType().add("a b", T.IntegerType()), "'a b' has a name that Avro does not allow"),
+        (T.StructType().add("ä", T.IntegerType()), "'ä' has a name that Avro does not allow"),
+        (T.StructType().add("1", T.IntegerType()), "'1' has a name that Avro does not allow"),
+        (columns("a int, A int"), "'a' is there twice, or as another name that differs in case only"),
         (T.StructType([]), "it is a struct without fields"),
     ],
 )
@@ -156,8 +134,6 @@ def test_types_without_a_form_are_refused_by_their_place(of: T.DataType, words: 
     with pytest.raises(Unsupported, match=words):
         avro_schema(of)
 
-
-# -- a schema that is there --------------------------------------------------------------------------------------------
 
 ORDER = {
     "type": "record",
@@ -176,26 +152,18 @@ ORDER = {
 }
 COLUMNS = "id int, sent boolean, state string, at timestamp, amount decimal(10,2), tags array<string>, hash binary"
 AT = datetime.datetime(2024, 5, 1, 12, 0, 0, 1000, UTC)
-ROW = {
-    "id": 1,
-    "sent": True,
-    "state": "NEW",
-    "at": AT,
-    "amount": Decimal("12.50"),
-    "tags": ["a"],
-    "hash": b"ab",
-}
+ROW = {"id": 1, "sent": True, "state": "NEW", "at": AT, "amount": Decimal("12.50"), "tags": ["a"], "hash": b"ab"}
 
 
 def test_rows_are_written_by_an_existing_schema() -> None:
     """Wider numbers, an enum, a fixed, and a field that may be null and is not there."""
-    content = _order().encoded(pa.array([ROW], arrow_type(kind(COLUMNS))))[0].as_py()
+    content = _order().encoded(pa.array([ROW], arrow_type(columns(COLUMNS))))[0].as_py()
     found: Any = schemaless_reader(io.BytesIO(content[5:]), parse_schema(dict(ORDER)), None)
     assert found == {**ROW, "note": None}
 
 
 def _order() -> Encoder:
-    return Encoder("value", kind(COLUMNS), Pinned("avro", "orders-value", 1, 9, json.dumps(ORDER)), "test")
+    return Encoder("value", columns(COLUMNS), Pinned("avro", "orders-value", 1, 9, json.dumps(ORDER)), "test")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +181,7 @@ def _order() -> Encoder:
 )
 def test_a_value_that_an_existing_schema_does_not_take(change: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
-        _order().encoded(pa.array([{**ROW, **change}], arrow_type(kind(COLUMNS))))
+        _order().encoded(pa.array([{**ROW, **change}], arrow_type(columns(COLUMNS))))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +196,6 @@ def test_a_value_that_an_existing_schema_does_not_take(change: dict[str, Any], w
     ],
 )
 def test_what_a_reader_of_the_schema_would_not_have(schema: Any, value: Any, words: str | None) -> None:
-    """Published, it would be another value, or none."""
     of = spark_type(schema)
     encoder = Encoder("value", of, Pinned("avro", "s", 1, 9, json.dumps(schema)), "test")
     if words is None:
@@ -242,8 +209,8 @@ def test_what_a_reader_of_the_schema_would_not_have(schema: Any, value: Any, wor
 def test_a_decimal_of_fewer_places_has_as_many_digits_before_the_point_as_the_schema(amount: int) -> None:
     """The library counts the digits of 1000, and not those of 1000.00, which it writes where four are allowed."""
     ddl = COLUMNS.replace("decimal(10,2)", "decimal(5,0)")
-    encoder = Encoder("value", kind(ddl), Pinned("avro", "orders-value", 1, 9, json.dumps(ORDER)), "test")
-    rows = pa.array([{**ROW, "amount": Decimal(amount)}], arrow_type(kind(ddl)))
+    encoder = Encoder("value", columns(ddl), Pinned("avro", "orders-value", 1, 9, json.dumps(ORDER)), "test")
+    rows = pa.array([{**ROW, "amount": Decimal(amount)}], arrow_type(columns(ddl)))
     if abs(amount) >= 100:
         with pytest.raises(DataError, match=f"'amount' is {amount}, and the schema has 2 digits before the point"):
             encoder.encoded(rows)
@@ -267,7 +234,7 @@ def test_a_decimal_of_fewer_places_has_as_many_digits_before_the_point_as_the_sc
 )
 def test_columns_that_an_existing_schema_does_not_take(ddl: str, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
-        writer(kind(ddl), spark_type(ORDER))
+        writer(columns(ddl), spark_type(ORDER))
 
 
 def test_a_long_does_not_fit_an_int() -> None:
@@ -287,8 +254,8 @@ def test_maps_within_maps_keep_the_check_for_null() -> None:
 
 
 def test_bytes_are_those_of_the_library() -> None:
-    schema = avro_schema(kind("id bigint"))
+    schema = avro_schema(columns("id bigint"))
     out = io.BytesIO()
     schemaless_writer(out, parse_schema(schema), {"id": 5})
-    encoder = Encoder("value", kind("id bigint"), Pinned("avro", "s", 0, 258, json.dumps(schema)), "test")
+    encoder = Encoder("value", columns("id bigint"), Pinned("avro", "s", 0, 258, json.dumps(schema)), "test")
     assert encoder.encoded(pa.array([{"id": 5}]))[0].as_py() == b"\0\0\0\1\2" + out.getvalue()

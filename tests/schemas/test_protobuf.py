@@ -69,14 +69,11 @@ VALUES = st.fixed_dictionaries(
         **{f"{kind}_plain": SCALARS[kind] for kind in SOME},
         **{f"{kind}_set": st.none() | SCALARS[kind] for kind in SOME},
         **{f"{kind}_list": st.lists(values, max_size=2) for kind, values in SCALARS.items()},
-        "by_text": st.dictionaries(TEXTS, LONGS, max_size=2),
-        "by_number": st.dictionaries(INTS, TEXTS, max_size=2),
-        "at": st.none() | st.datetimes(timezones=st.just(UTC)),
-        "wrapped": st.none() | st.integers(0, 2**64 - 1),
-        "inner": st.none() | INNER,
-        "inners": st.lists(INNER, max_size=2),
+        "by_text": st.dictionaries(TEXTS, LONGS, max_size=2), "by_number": st.dictionaries(INTS, TEXTS, max_size=2),
+        "at": st.none() | st.datetimes(timezones=st.just(UTC)), "wrapped": st.none() | st.integers(0, 2**64 - 1),
+        "inner": st.none() | INNER, "inners": st.lists(INNER, max_size=2),
     }
-)
+)  # fmt: skip
 
 
 def _column(decoder: Protobuf, content: bytes) -> Any:
@@ -173,7 +170,6 @@ message M { google.protobuf.Timestamp at = 1; }
 
 @pytest.mark.parametrize("nanos", [-1, 10**9, 2**31 - 1])
 def test_a_time_whose_nanoseconds_are_no_part_of_a_second_is_refused(nanos: int) -> None:
-    """It would be another second."""
     decoder, kind = made(TIMED)
     message = kind()
     message.at.seconds = 5

@@ -16,21 +16,11 @@ from spark_ext.schemas.strptime import parsed, refused_directive
 from tests.schemas.text_oracle import KINDS, plain, same, texts, value_of
 
 ONE = {
-    "tinyint": "-128",
-    "smallint": "0x7FFF",
-    "int": "007",
-    "bigint": "9223372036854775807",
-    "float": "1.5e-3",
-    "double": "-0.0",
-    "decimal(38,0)": "9" * 38,
-    "decimal(38,18)": "-12345678901234567890.123456789012345678",
-    "decimal(5,2)": "1e2",
-    "boolean": "true",
-    "string": "5",
-    "date": "0000-02-29",
-    "timestamp": "2024-02-29 23:59:59.999999-23:59",
-    "timestamp_ntz": "9999-12-31T23:59:59.999999",
-}
+    "tinyint": "-128", "smallint": "0x7FFF", "int": "007", "bigint": "9223372036854775807", "float": "1.5e-3",
+    "double": "-0.0", "decimal(38,0)": "9" * 38, "decimal(38,18)": "-12345678901234567890.123456789012345678",
+    "decimal(5,2)": "1e2", "boolean": "true", "string": "5", "date": "0000-02-29",
+    "timestamp": "2024-02-29 23:59:59.999999-23:59", "timestamp_ntz": "9999-12-31T23:59:59.999999",
+}  # fmt: skip
 """A text that is not refused, for each type."""
 
 
@@ -125,14 +115,10 @@ def test_directives_that_contradict_each_other_are_refused(pattern: str) -> None
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
-        ("02/30/24", "%x"),
-        ("Fri Feb 30 10:00:00 2024", "%c"),
-        ("Fri Mar  1 10:00:60 2024", "%c"),
-        ("2024-01-01 00:00:61", "%F %T"),
-        ("2024-01-01 00:00:60", "%F %X"),
-        ("2024-01-01 95960", "%F %H%M%OS"),
+        ("02/30/24", "%x"), ("Fri Feb 30 10:00:00 2024", "%c"), ("Fri Mar  1 10:00:60 2024", "%c"),
+        ("2024-01-01 00:00:61", "%F %T"), ("2024-01-01 00:00:60", "%F %X"), ("2024-01-01 95960", "%F %H%M%OS"),
     ],
-)
+)  # fmt: skip
 def test_parts_of_directives_for_several_are_checked(text: str, pattern: str) -> None:
     with pytest.raises(pa.ArrowInvalid, match=r"a day that its month does not have|a second that no minute has"):
         parsed(pa.array([text, None]), pattern)

@@ -40,10 +40,8 @@ def test_the_column_is_named_and_other_rows_of_a_larger_batch_do_not_count(colum
 
 
 def test_bytes_are_no_text() -> None:
-    assert (
-        undecodable(pa.record_batch({"b": RAW, "n": NUMBERS, "s": pa.nulls(4, pa.struct([("t", pa.string())]))}))
-        is None
-    )
+    structs = pa.nulls(4, pa.struct([("t", pa.string())]))
+    assert undecodable(pa.record_batch({"b": RAW, "n": NUMBERS, "s": structs})) is None
 
 
 INT, INTS = pa.field("i", pa.int32(), nullable=False), pa.list_(pa.field("element", pa.int32(), nullable=False))

@@ -85,7 +85,6 @@ def value_of(text: str, kind: pa.DataType) -> Any:
 
 
 def plain(values: pa.Array) -> list[Any]:
-    """Values in the form of `value_of`."""
     number = pa.int32() if types.is_date(values.type) else pa.int64() if types.is_timestamp(values.type) else None
     return list((values if number is None else values.view(number)).to_pylist())
 

@@ -56,10 +56,6 @@ class Query:
     def committed(self) -> int:
         return len(self.epochs) - (self.moment < 3)
 
-    @property
-    def visible(self) -> int:
-        return len(self.epochs) - (self.moment < 2)
-
 
 class History:
     def __init__(self, graph: JobGraph, chance: random.Random, steps: int) -> None:
@@ -67,7 +63,7 @@ class History:
         self.chance = chance
         self.exchanges = {exchange: Exchange(chance.randint(1, 3)) for exchange in graph.exchanges}
         self.queries = {query: Query() for query in graph.order}
-        self.past: list[dict[str, tuple[int, int, bool]]] = []
+        self.past: list[dict[str, tuple[int, bool]]] = []
         self._note()
         for _ in range(steps):
             self._step(chance.choice(graph.order))
@@ -81,14 +77,12 @@ class History:
         }
 
     def look(self, query: str, time: int) -> QueryLog:
-        committed, _, finished = self.past[time][query]
+        """What a look at a query at a time finds."""
+        committed, finished = self.past[time][query]
         return QueryLog(tuple(self.queries[query].epochs[:committed]), finished)
 
     def looks(self, times: Mapping[str, int]) -> dict[str, QueryLog]:
         return {query: self.look(query, time) for query, time in times.items()}
-
-    def visible(self, query: str, time: int) -> int:
-        return self.past[time][query][1]
 
     def any_times(self, chance: random.Random, since: int = 0) -> dict[str, int]:
         """A time for each query, in any order."""
@@ -97,11 +91,6 @@ class History:
     def later(self, times: Mapping[str, int], chance: random.Random) -> dict[str, int]:
         """A time for each query, not before the given one."""
         return {query: chance.randrange(time, len(self.past)) for query, time in times.items()}
-
-    def downstream_first(self, chance: random.Random) -> dict[str, int]:
-        """A time for each query: none is before that of a query downstream of it."""
-        times = sorted(chance.randrange(len(self.past)) for _ in self.graph.order)
-        return dict(zip(reversed(self.graph.order), times, strict=True))
 
     def problems(self, points: Mapping[str, CutPoint], looks: Mapping[str, QueryLog]) -> list[str]:
         """Why a job cannot be restored to a cut: counted by rows, with nothing of the code under test."""
@@ -137,7 +126,7 @@ class History:
         return Position() if point.epoch is None else self.queries[query].epochs[point.epoch].reads[source]
 
     def _note(self) -> None:
-        self.past.append({uid: (one.committed, one.visible, one.finished) for uid, one in self.queries.items()})
+        self.past.append({uid: (one.committed, one.finished) for uid, one in self.queries.items()})
 
     def _step(self, uid: str) -> None:
         query, node, chance = self.queries[uid], self.graph[uid], self.chance

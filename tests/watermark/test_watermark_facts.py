@@ -71,16 +71,10 @@ def test_the_form_by_hand_is_the_one_that_works(streams: Streams) -> None:
     assert streams.rows() == ALL
 
 
-def test_a_plain_flag_is_pushed_below_the_watermark_and_eats_the_marker(streams: Streams) -> None:
+@pytest.mark.parametrize("flag", ["not flag", "spark_partition_id() >= 0 and not flag"], ids=["plain", "conjunct"])
+def test_a_flag_is_pushed_below_the_watermark_and_eats_the_marker(streams: Streams, flag: str) -> None:
     streams.put("a", HOURLY)
-    streams.run(hourly(by_hand(streams.read("a"), keep=lambda df: df.where("not flag"))), NOW)
-    assert streams.rows() == ALL[:2]
-
-
-def test_a_flag_as_one_of_two_conjuncts_is_split_off_and_pushed_too(streams: Streams) -> None:
-    streams.put("a", HOURLY)
-    keep = F.expr("spark_partition_id() >= 0 and not flag")
-    streams.run(hourly(by_hand(streams.read("a"), keep=lambda df: df.where(keep))), NOW)
+    streams.run(hourly(by_hand(streams.read("a"), keep=lambda df: df.where(flag))), NOW)
     assert streams.rows() == ALL[:2]
 
 
@@ -147,9 +141,6 @@ def test_sparks_watermark_on_a_window_is_garbage(streams: Streams) -> None:
     seen = {progress["eventTime"].get("max", "")[:4] for progress in streams.query.recentProgress}
     assert "1970" in seen
     assert "2024" not in seen
-
-
-# -- limits that the manual names -------------------------------------------------------------------------------------
 
 
 class Nowhere(DataSourceStreamWriter):

@@ -75,37 +75,19 @@ def join_then_window(mark: Mark, read: Read) -> DataFrame:
 
 
 SHAPES: dict[str, Shape] = {
-    "tumbling": tumbling,
-    "session": session,
-    "chained": chained,
-    "distinct_by_time": distinct_by_time,
-    "distinct_within": distinct_within,
-    "filtered": filtered,
-    "inner": join("inner"),
-    "left": join("left_outer"),
-    "right": join("right_outer"),
-    "full": join("full_outer"),
-    "semi": join("left_semi"),
+    "tumbling": tumbling, "session": session, "chained": chained, "distinct_by_time": distinct_by_time,
+    "distinct_within": distinct_within, "filtered": filtered, "inner": join("inner"), "left": join("left_outer"),
+    "right": join("right_outer"), "full": join("full_outer"), "semi": join("left_semi"),
     "join_then_window": join_then_window,
-}
+}  # fmt: skip
 
 STORES = "org.apache.spark.sql.execution.streaming.state"
 
 TYPES = (
-    "1",
-    "1.5D",
-    "cast(2 as decimal(20, 3))",
-    "true",
-    "'s'",
-    "cast('s' as binary)",
-    "date'2024-01-01'",
-    "timestamp'2024-01-01 00:00:00'",
-    "timestamp_ntz'2024-01-01 00:00:00'",
-    "array(1, 2)",
-    "array(named_struct('a', 1, 'b', 's'))",
-    "map('k', 1)",
-    "named_struct('a', 1, 'b', array('x'))",
-)
+    "1", "1.5D", "cast(2 as decimal(20, 3))", "true", "'s'", "cast('s' as binary)", "date'2024-01-01'",
+    "timestamp'2024-01-01 00:00:00'", "timestamp_ntz'2024-01-01 00:00:00'", "array(1, 2)",
+    "array(named_struct('a', 1, 'b', 's'))", "map('k', 1)", "named_struct('a', 1, 'b', array('x'))",
+)  # fmt: skip
 
 NOW = {"availableNow": True}
 ZERO = {"processingTime": "0 seconds"}
@@ -135,7 +117,6 @@ def test_all_is_emitted_and_state_is_empty_available_now_without_no_data_batches
 @pytest.mark.core_for("[session]")
 @pytest.mark.parametrize("name", ["session", "chained", "distinct_by_time", "distinct_within", "full"])
 def test_all_is_emitted_and_state_is_empty_trigger_zero_with_no_data_batches(streams: Streams, name: str) -> None:
-    """On Spark's default state store."""
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
     streams.spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
     streams.spark.conf.set("spark.sql.streaming.stateStore.providerClass", f"{STORES}.HDFSBackedStateStoreProvider")
@@ -144,7 +125,8 @@ def test_all_is_emitted_and_state_is_empty_trigger_zero_with_no_data_batches(str
 
 def test_rows_of_every_type_pass_with_their_schema(streams: Streams) -> None:
     """Columns that may not be null stay so, although the marker has nothing for them."""
-    columns = [column for number, kind in enumerate(TYPES) for column in both_ways(number, kind)]
+    columns = [f"{kind} as full{number}" for number, kind in enumerate(TYPES)]
+    columns += [f"if(n > 0, {kind}, null) as maybe{number}" for number, kind in enumerate(TYPES)]
     streams.put("a", [(0.5, "x", 1), (1.5, "y", -1)])
 
     def shape(df: DataFrame) -> DataFrame:
@@ -158,11 +140,6 @@ def test_rows_of_every_type_pass_with_their_schema(streams: Streams) -> None:
     assert [(field.name, field.dataType, field.nullable) for field in marked.schema] == [
         (field.name, field.dataType, field.nullable) for field in plain
     ]
-
-
-def both_ways(number: int, kind: str) -> tuple[str, str]:
-    """A column that may not be null, and one that may."""
-    return f"{kind} as full{number}", f"if(n > 0, {kind}, null) as maybe{number}"
 
 
 @pytest.mark.parametrize("kind", ["interval '3' hour", "make_interval(1)", "parse_json('[1]')"])
@@ -206,25 +183,20 @@ def test_a_column_that_is_no_event_time_is_refused(streams: Streams, column: str
         with_watermark(df, column, "1 hour")
 
 
-def test_a_column_twice_is_refused(streams: Streams) -> None:
-    with pytest.raises(ConfigurationError, match="2 columns are named 'ts'"):
-        with_watermark(streams.read("a").selectExpr("*", "ts"), "ts", "1 hour")
-
-
-def test_a_batch_frame_is_refused(streams: Streams) -> None:
-    with pytest.raises(ConfigurationError, match="not streaming"):
-        with_watermark(streams.batch("a"), "ts", "1 hour")
-
-
-def test_a_second_watermark_is_refused(streams: Streams) -> None:
-    for once in (streams.read("a").withWatermark("ts", "1 hour"), with_watermark(streams.read("a"), "ts", "1 hour")):
-        with pytest.raises(ConfigurationError, match="a watermark below this one already"):
-            with_watermark(once.where("n > 1"), "ts", "1 hour")
-
-
-def test_a_uid_twice_is_refused(streams: Streams) -> None:
-    with pytest.raises(ConfigurationError, match="'a' occurs 2 times"):
-        with_watermark(streams.read("a").union(streams.read("a")), "ts", "1 hour")
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        (lambda of: of.read("a").selectExpr("*", "ts"), "2 columns are named 'ts'"),
+        (lambda of: of.batch("a"), "not streaming"),
+        (lambda of: of.read("a").union(of.read("a")), "'a' occurs 2 times"),
+        (lambda of: of.read("a").withWatermark("ts", "1 hour").where("n > 1"), "a watermark below this one already"),
+        (lambda of: with_watermark(of.read("a"), "ts", "1 hour").where("n > 1"), "a watermark below this one"),
+    ],
+    ids=["a column twice", "a batch frame", "a uid twice", "a second watermark", "a second one of this kind"],
+)
+def test_what_has_no_watermark_is_refused(streams: Streams, shape: Callable[[Streams], DataFrame], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        with_watermark(shape(streams), "ts", "1 hour")
 
 
 def test_watermark_policy_max_is_refused(streams: Streams) -> None:

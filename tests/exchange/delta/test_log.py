@@ -79,9 +79,6 @@ def log_of(place: Place) -> DeltaLog:
     return found
 
 
-# -- Delta's own log --------------------------------------------------------------------------------------------------
-
-
 def test_positions_stay_valid_when_old_log_files_are_deleted(place: Place) -> None:
     producer = Producer(place).claim()
     early = Reader(place)
@@ -137,9 +134,6 @@ def test_it_is_a_delta_table_with_the_rows_that_are_held(local: Place) -> None:
     assert set(table.to_pyarrow_table().schema.names) >= {"id", "name", "__spark_ext_entry"}
 
 
-# -- writers ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_write_that_took_too_long_is_checked(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log file may have got a number that was used and cleaned up: nobody reads it."""
     Producer(local).claim()
@@ -163,9 +157,7 @@ def test_a_write_that_took_too_long_is_checked(local: Place, monkeypatch: pytest
     assert list(log_of(local).look().consumers) == ["faster", "slow"]
 
 
-def test_a_commit_that_was_frozen_within_the_library_while_the_table_was_replaced(
-    local: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_frozen_while_the_table_was_replaced(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log file is there, under the next version of the former table: it damages nothing, and counts nowhere."""
     producer = Producer(local).claim()
     producer.run(0, 0, 10)
@@ -225,9 +217,6 @@ def test_storage_that_fails_is_not_taken_for_an_empty_log(local: Place) -> None:
         producer.parts.master.log.look()
     (folder / f"{2:020}.json").rmdir()
     assert producer.register("reader") is not None
-
-
-# -- what is not an exchange, or not this one -------------------------------------------------------------------------
 
 
 def test_an_entry_for_an_exchange_that_is_not_there(local: Place) -> None:

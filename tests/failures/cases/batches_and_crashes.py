@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import os
 import random
+import shutil
 import string
-from collections.abc import Callable, Iterator
+import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
+import pyspark
 from delta import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceStreamWriter, InputPartition
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 import spark_ext as sx
-from tests.failures.building import add_java
 from tests.failures.cases.code_and_rows import database
 from tests.failures.cases.settings_and_networks import Pages, kept, own
 from tests.failures.cases.sources_and_sinks import epochs
 from tests.failures.corpus import case
 from tests.failures.running import TIMEOUT, fails, into_noop, numbers
 from tests.support.waiting import until
-
-
-def in_batch(rows: DataFrame, does: Callable[[DataFrame], object]) -> None:
-    """Give each batch to a function."""
-    fails(rows.writeStream.foreachBatch(lambda batch, epoch: does(batch)))  # type: ignore[arg-type,func-returns-value]
 
 
 def jvm() -> psutil.Process:
@@ -79,22 +77,37 @@ def sink_crash(spark: SparkSession, folder: Path) -> None:
     fails(kept(folder, numbers(spark).selectExpr("'x' AS line").writeStream.format(own(spark, Encoded))))
 
 
-def values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The column `value` alone."""
-    for batch in batches:
-        yield batch.select(["value"])
-
-
 @case("sixth.arrow_columns", type="USER_CODE", origin="user", decision="stop")
 def arrow_columns(spark: SparkSession, folder: Path) -> None:
-    into_noop(numbers(spark).mapInArrow(values, "value long, name string"))
+    value_alone = lambda batches: (batch.select(["value"]) for batch in batches)  # noqa: E731
+    into_noop(numbers(spark).mapInArrow(value_alone, "value long, name string"))
 
 
-class Counter(StatefulProcessor):
-    """Returns a column fewer than is declared."""
+def add_java(spark: SparkSession, name: str, body: str) -> None:
+    """Compile a Java class, `package.Name`, and add its jar to the session, which keeps it: Spark cannot remove one."""
+    spark.sql(f"ADD JAR '{_jar(name, body)}'")
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self.handle = handle
+
+@functools.cache
+def _jar(name: str, body: str) -> Path:
+    package, kind = name.rsplit(".", 1)
+    folder = _folder() / kind
+    folder.mkdir()
+    source = folder / f"{kind}.java"
+    source.write_text(f"package {package};\n{body}")
+    jars = Path(pyspark.__file__).parent / "jars"
+    subprocess.run(["javac", "-proc:none", "-cp", f"{jars}/*", "-d", f"{folder}/classes", str(source)], check=True)
+    jar = folder / f"{kind.lower()}.jar"
+    subprocess.run(["jar", "cf", str(jar), "-C", f"{folder}/classes", "."], check=True)
+    return jar
+
+
+@functools.cache
+def _folder() -> Path:
+    """Lives as long as the process: each task of a session opens the jars that were added to it."""
+    folder = tempfile.mkdtemp(prefix="failures-jars-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @case("sixth.java_result", type="USER_CODE", origin="user", decision="stop")
@@ -112,7 +125,8 @@ def inserted(spark: SparkSession, folder: Path) -> None:
 
 @case("sixth.repeated", type="RESOURCE", origin="user", decision="stop")
 def repeated(spark: SparkSession, folder: Path) -> None:
-    in_batch(numbers(spark), lambda batch: batch.select(F.array_repeat("value", F.lit(2_147_483_640))).collect())
+    write = lambda batch, epoch: batch.select(F.array_repeat("value", F.lit(2_147_483_640))).collect()  # noqa: E731
+    fails(numbers(spark).writeStream.foreachBatch(write))
 
 
 @case("sixth.index_row", type="RESOURCE", origin="dependency", decision="stop", line="cursor.executemany(")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,22 +27,11 @@ def _run(writer: DataStreamWriter) -> None:
         query.stop()
 
 
-def _replace(file: Path, content: str) -> None:
-    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-    file.write_text(content)
-
-
-@case("checkpoints.commits_ahead", type="CHECKPOINT", origin="spark", decision="restore")
-def commits_ahead(spark: SparkSession, folder: Path) -> None:
-    _run(_into(folder, numbers(spark)))
-    shutil.rmtree(folder / "checkpoint" / "offsets")
-    fails(_into(folder, numbers(spark)))
-
-
 @case("checkpoints.metadata", type="CHECKPOINT", origin="user", decision="restore")
 def metadata(spark: SparkSession, folder: Path) -> None:
     _run(_into(folder, numbers(spark)))
-    _replace(folder / "checkpoint" / "metadata", '{"id":')
+    (folder / "checkpoint" / ".metadata.crc").unlink(missing_ok=True)
+    (folder / "checkpoint" / "metadata").write_text('{"id":')
     fails(_into(folder, numbers(spark)))
 
 

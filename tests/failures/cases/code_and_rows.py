@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,11 +76,6 @@ def cast_overflow(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("CAST(value * 1000 AS tinyint) AS small"))
 
 
-@case("expressions.arithmetic_overflow", type="USER_DATA", origin="user", decision="stop", line="9223372036854775807")
-def arithmetic_overflow(spark: SparkSession, folder: Path) -> None:
-    into_noop(numbers(spark).select(F.col("value") + F.lit(9223372036854775807)))
-
-
 @case("expressions.datatype_mismatch", type="USER_CODE", origin="user", decision="stop", line="value + other")
 def datatype_mismatch(spark: SparkSession, folder: Path) -> None:
     orders = numbers(spark)
@@ -96,14 +90,6 @@ def check_constraint(spark: SparkSession, folder: Path) -> None:
     spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT positive CHECK (value > 0)")
     writer = numbers(spark).select("value").writeStream.format("delta")
     fails(writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "table")))
-
-
-@case("data.char_length", type="USER_DATA", origin="library", decision="stop")
-def char_length(spark: SparkSession, folder: Path) -> None:
-    spark.sql(f"CREATE TABLE delta.`{folder}/table` (name varchar(5)) USING delta")
-    rows = numbers(spark).select(F.concat(F.lit("number "), "value").alias("name"))
-    writer = rows.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint"))
-    fails(writer.option("path", str(folder / "table")))
 
 
 @case("data.unique_key", type="USER_DATA", origin="dependency", decision="stop", line="jdbc(database")
@@ -191,13 +177,9 @@ def database() -> Iterator[Database]:
 
 
 @case(
-    "fourth.no_group_by",
-    held_out=True,
-    type="USER_CODE",
-    origin="user",
-    decision="stop",
+    "fourth.no_group_by", held_out=True, type="USER_CODE", origin="user", decision="stop",
     line="batch.sparkSession.sql(",
-)
+)  # fmt: skip
 def no_group_by(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         batch.createOrReplaceTempView("fourth_updates")
@@ -217,13 +199,9 @@ def open_case(spark: SparkSession, folder: Path) -> None:
 
 
 @case(
-    "fourth.no_token",
-    held_out=True,
-    type="CONFIGURATION",
-    origin="user",
-    decision="stop",
+    "fourth.no_token", held_out=True, type="CONFIGURATION", origin="user", decision="stop",
     line='os.environ["FOURTH_RATES_TOKEN"]',
-)
+)  # fmt: skip
 def no_token(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         headers = {"Authorization": os.environ["FOURTH_RATES_TOKEN"]}
@@ -239,29 +217,6 @@ def no_kernel(spark: SparkSession, folder: Path) -> None:
         return pc.multiply(prices, quantities)
 
     into_noop(numbers(spark).select(total("value", F.col("value").cast("string"))))
-
-
-@case("fifth.merge_types", held_out=True, type="USER_CODE", origin="dependency", decision="stop", line="frame.merge(")
-def merge_types(spark: SparkSession, folder: Path) -> None:
-    prices = pd.DataFrame({"sku": ["0", "1", "2"], "price": [1.5, 2.5, 3.5]})
-
-    def priced(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for frame in frames:
-            yield frame.merge(prices, on="sku", how="left")
-
-    skus = numbers(spark).selectExpr("value AS sku")
-    into_noop(skus.mapInPandas(priced, "sku long, price double"))
-
-
-@case(
-    "fifth.column_as_bool", held_out=True, type="USER_CODE", origin="user", decision="stop", line="if batch.value > 3"
-)
-def column_as_bool(spark: SparkSession, folder: Path) -> None:
-    def write(batch: DataFrame, epoch: int) -> None:
-        if batch.value > 3:
-            batch.write.parquet(str(folder / "late"), mode="append")
-
-    fails(numbers(spark).writeStream.foreachBatch(write))
 
 
 @case("fifth.csv_payload", held_out=True, type="USER_DATA", origin="dependency", decision="stop", line="pd.read_csv(")
@@ -283,17 +238,6 @@ def free_date(spark: SparkSession, folder: Path) -> None:
         return parser.parse(text)
 
     into_noop(numbers(spark).select(written(F.expr("concat(value + 28, ' Feb 2023')"))))
-
-
-@case("fifth.held_pool", held_out=True, type="SERIALIZATION", origin="user", decision="stop", subject="SimpleQueue")
-def held_pool(spark: SparkSession, folder: Path) -> None:
-    pool = ThreadPoolExecutor(4)
-
-    @F.pandas_udf("string")
-    def names(values: pd.Series) -> pd.Series:
-        return pd.Series(list(pool.map(hex, values)))
-
-    into_noop(numbers(spark).select(names("value")))
 
 
 @case(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import resource
-import shutil
 import signal
 import sqlite3
 import sys
@@ -21,9 +19,8 @@ from typing import Any
 import confluent_kafka
 import pandas as pd
 import psutil
-import psycopg
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
@@ -83,15 +80,6 @@ def lost_blocks(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).join(names, "value"))
 
 
-@case("systems.lost_folder", type="SYSTEM", origin="spark", decision="restart", where="process")
-def lost_folder(spark: SparkSession, folder: Path) -> None:
-    disk = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()  # type: ignore[union-attr]
-    for place in disk.localDirsString():
-        shutil.rmtree(place)
-        Path(place).write_text("no folder any more")
-    into_noop(numbers(spark, partitions=2).repartition(4))
-
-
 @case("others.native_exit", type="SYSTEM", origin="spark", decision="restart")
 def native_exit(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
@@ -117,64 +105,6 @@ def shuffle_files_cleaned(spark: SparkSession, folder: Path) -> None:
     into_noop(spread.select(while_temporary_files_are_cleaned("value")))
 
 
-@case(
-    "others.result_size", type="RESOURCE", origin="user", decision="stop", line=".collect()",
-    where="process", conf={"spark.driver.maxResultSize": "1m"},
-)  # fmt: skip
-def result_size(spark: SparkSession, folder: Path) -> None:
-    @F.udf("binary")
-    def body_of(value: int) -> bytes:
-        return random.Random(value).randbytes(1_000_000)
-
-    def write(batch: DataFrame, epoch: int) -> None:
-        bodies = batch.select(body_of("value").alias("body"))
-        (folder / "bodies.bin").write_bytes(b"".join(row.body for row in bodies.collect()))
-
-    fails(numbers(spark).writeStream.foreachBatch(write))
-
-
-@case(
-    "others.kryo_registration", type="SERIALIZATION", origin="spark", decision="stop",
-    subject="org.apache.spark.sql.delta.actions.AddFile", where="process",
-    conf={
-        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-        "spark.kryo.registrationRequired": "true",
-    },
-)  # fmt: skip
-def kryo_registration(spark: SparkSession, folder: Path) -> None:
-    writer = numbers(spark).writeStream.format("delta").option("path", str(folder / "table"))
-    fails(writer.option("checkpointLocation", str(folder / "checkpoint")))
-
-
-@case(
-    "others.backend_terminated", type="NETWORK", origin="dependency", decision="restart",
-    line="target.execute", where="process",
-)  # fmt: skip
-def backend_terminated(spark: SparkSession, folder: Path) -> None:
-    from tests.servers.postgres import PASSWORD, USER, PostgresServer
-
-    server = PostgresServer().create()
-
-    def write(batch: DataFrame, epoch: int) -> None:
-        address = f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{server.port}/postgres"
-        with psycopg.connect(address) as target:
-            with server.admin() as admin:
-                admin.execute("SELECT pg_terminate_backend(%s)", (target.info.backend_pid,))
-            target.execute("SELECT 1")
-
-    try:
-        fails(numbers(spark).writeStream.foreachBatch(write))
-    finally:
-        server.close()
-
-
-def _newest(folder: Path, log: str) -> Path:
-    """The newest entry of a checkpoint's log, without its checksum."""
-    newest = max((folder / "checkpoint" / log).glob("[0-9]*"), key=lambda entry: int(entry.name))
-    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
-    return newest
-
-
 @case("fourth.threads", held_out=True, type="RESOURCE", origin="user", decision="restart", line="thread.start()")
 def threads(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
@@ -191,13 +121,9 @@ def threads(spark: SparkSession, folder: Path) -> None:
 
 
 @case(
-    "fourth.full_database",
-    held_out=True,
-    type="RESOURCE",
-    origin="dependency",
-    decision="restart",
+    "fourth.full_database", held_out=True, type="RESOURCE", origin="dependency", decision="restart",
     line="cursor.executemany(",
-)
+)  # fmt: skip
 def full_database(spark: SparkSession, folder: Path) -> None:
     with database() as shop, shop.server.small_tablespace("1m") as place:
         shop.run(f"CREATE TABLE readings (value bigint, reading text) TABLESPACE {place}")
@@ -221,7 +147,8 @@ def delta_offset(spark: SparkSession, folder: Path) -> None:
     query = kept(folder, orders).start()
     epochs(query, 0)
     query.stop()
-    newest = _newest(folder, "offsets")
+    newest = max((folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda entry: int(entry.name))
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     newest.write_text(newest.read_text()[:-20])
     fails(kept(folder, orders))
 
@@ -239,14 +166,9 @@ def _soon(spark: SparkSession, stop: Any) -> None:
 
 
 @case(
-    "fourth.pod_terminated",
-    held_out=True,
-    type="CANCELED",
-    origin="user",
-    decision="stop",
-    line="sys.exit(143)",
+    "fourth.pod_terminated", held_out=True, type="CANCELED", origin="user", decision="stop", line="sys.exit(143)",
     where="process",
-)
+)  # fmt: skip
 def pod_terminated(spark: SparkSession, folder: Path) -> None:
     def terminated(number: int, frame: object) -> None:
         sys.exit(143)
@@ -281,14 +203,6 @@ def somebody(acts: Callable[[int], object], found: Callable[[], list[int]]) -> I
     finally:
         over.set()
         thread.join()
-
-
-@case(
-    "fifth.executor_heap", held_out=True, type="RESOURCE", origin="spark", decision="restart", where="cluster",
-    conf={"spark.executor.memory": "512m", "spark.task.maxFailures": "2"},
-)  # fmt: skip
-def executor_heap(spark: SparkSession, folder: Path) -> None:
-    into_noop(numbers(spark).select(F.repeat(F.col("value").cast("string"), F.lit(900_000_000))))
 
 
 @case("fifth.reindexed", held_out=True, type="RESOURCE", origin="dependency", decision="restart", line="frame.reindex(")
@@ -382,7 +296,10 @@ def kafka_producer(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-def _meanwhile(folder: Path, act: Callable[[], object]) -> threading.Thread:
+@contextmanager
+def meanwhile(folder: Path, act: Callable[[], object]) -> Iterator[None]:
+    """Do something once the file `begun` is there."""
+
     def run() -> None:
         for _ in range(400):
             if (folder / "begun").exists():
@@ -392,36 +309,13 @@ def _meanwhile(folder: Path, act: Callable[[], object]) -> threading.Thread:
 
     thread = threading.Thread(target=run)
     thread.start()
-    return thread
-
-
-def _slow_function(begun: Path) -> Callable[..., Column]:
-    """A function that takes long; a file says that it has begun."""
-
-    @F.udf("long")
-    def slow(value: int) -> int:
-        begun.touch()
-        time.sleep(5)
-        return value
-
-    return slow
-
-
-@case("third.stopped_in_batch", type="CANCELED", origin="spark", decision="stop", where="process")
-def stopped_in_batch(spark: SparkSession, folder: Path) -> None:
-    slow = _slow_function(folder / "begun")
-
-    def write(batch: DataFrame, epoch: int) -> None:
-        batch.select(slow("value")).collect()
-
-    thread = _meanwhile(folder, spark.stop)
     try:
-        fails(numbers(spark).writeStream.foreachBatch(write))
+        yield
     finally:
         thread.join()
 
 
-def _slow(spark: SparkSession, folder: Path) -> DataFrame:
+def slowly(folder: Path, frame: DataFrame) -> DataFrame:
     """Rows that take long; the file `begun` tells that the first one is being made."""
     begun = folder / "begun"
 
@@ -431,33 +325,35 @@ def _slow(spark: SparkSession, folder: Path) -> DataFrame:
         time.sleep(5)
         return value
 
-    return numbers(spark).select(slow("value"))
+    return frame.select(slow("value"))
+
+
+@case("third.stopped_in_batch", type="CANCELED", origin="spark", decision="stop", where="process")
+def stopped_in_batch(spark: SparkSession, folder: Path) -> None:
+    def write(batch: DataFrame, epoch: int) -> None:
+        slowly(folder, batch).collect()
+
+    with meanwhile(folder, spark.stop):
+        fails(numbers(spark).writeStream.foreachBatch(write))
 
 
 @case("cancellation.all_jobs", type="CANCELED", origin="spark", decision="stop")
 def all_jobs(spark: SparkSession, folder: Path) -> None:
-    thread = _meanwhile(folder, spark.sparkContext.cancelAllJobs)
-    try:
-        into_noop(_slow(spark, folder))
-    finally:
-        thread.join()
+    with meanwhile(folder, spark.sparkContext.cancelAllJobs):
+        into_noop(slowly(folder, numbers(spark)))
 
 
 @case("cancellation.keyboard", type="CANCELED", origin="user", decision="stop")
 def keyboard(spark: SparkSession, folder: Path) -> None:
-    thread = _meanwhile(folder, lambda: os.kill(os.getpid(), signal.SIGINT))
     try:
-        into_noop(_slow(spark, folder))
+        with meanwhile(folder, lambda: os.kill(os.getpid(), signal.SIGINT)):
+            into_noop(slowly(folder, numbers(spark)))
     finally:
-        thread.join()
         # The interrupt has cost this thread its connection to the JVM, and with it the active session.
         sx.register(spark)
 
 
 @case("cancellation.stopped_session", type="CANCELED", origin="spark", decision="stop", where="process")
 def stopped_session(spark: SparkSession, folder: Path) -> None:
-    thread = _meanwhile(folder, spark.stop)
-    try:
-        into_noop(_slow(spark, folder))
-    finally:
-        thread.join()
+    with meanwhile(folder, spark.stop):
+        into_noop(slowly(folder, numbers(spark)))

@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import configparser
-import contextlib
 import http.server
 import os
-import socket
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import confluent_kafka.admin
 import deltalake
 import psycopg
 import pyarrow.parquet as pq
 import requests
-import urllib3
 from pyarrow import fs
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    InputPartition,
-)
-from pyspark.sql.streaming import DataStreamWriter, StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from tests.failures.cases.code_and_rows import database
 from tests.failures.corpus import case
 from tests.failures.running import fails, into_noop, numbers
-
-if TYPE_CHECKING:
-    pass
 
 
 @case("configuration.missing_path", type="CONFIGURATION", origin="user", decision="stop")
@@ -106,95 +93,24 @@ def output_mode(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).groupBy("value").count())
 
 
-class _Refuses(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(401)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@case("configuration.password", type="CONFIGURATION", origin="dependency", decision="stop", line="raise_for_status()")
-def password(spark: SparkSession, folder: Path) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refuses) as server:
-        threading.Thread(target=server.serve_forever).start()
-        url = f"http://127.0.0.1:{server.server_port}/"
-
-        @F.udf("string")
-        def customer(value: int) -> str:
-            answer = requests.get(url, auth=("shop", "old password"), timeout=5)
-            answer.raise_for_status()
-            return answer.text
-
-        try:
-            into_noop(numbers(spark).select(customer("value")))
-        finally:
-            server.shutdown()
-
-
 @contextmanager
-def server(*, resets: bool = False, says: bytes = b"") -> Iterator[int]:
-    """The port of a server that accepts connections, and does not answer as a server should."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        kept: list[socket.socket] = []
-
-        def accept() -> None:
-            try:
-                while True:
-                    peer, _ = listening.accept()
-                    kept.append(peer)
-                    if says:
-                        peer.sendall(says)
-                    if resets:
-                        peer.recv(1)
-                        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                        peer.close()
-            except OSError:
-                return
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
-            for peer in kept:
-                peer.close()
-
-
-@case(
-    "networks.kafka",
-    type="NETWORK",
-    origin="library",
-    decision="restart",
-    where="process",
-    conf={"spark.jars.packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"},
-)
-def kafka(spark: SparkSession, folder: Path) -> None:
-    clicks = spark.readStream.format("kafka").option("subscribe", "clicks")
-    clicks = clicks.option("kafka.bootstrap.servers", "127.0.0.1:1").option("kafka.default.api.timeout.ms", "3000")
-    into_noop(clicks.option("kafka.request.timeout.ms", "2000").load())
-
-
-@contextlib.contextmanager
 def answering(status: int) -> Iterator[str]:
-    """The address of a server that answers every request with a status; 0 hangs up instead."""
+    """The address of a server that answers every request with a status."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if status:
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
-        def log_message(self, *words: object) -> None:
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
             yield f"127.0.0.1:{server.server_port}"
@@ -203,13 +119,20 @@ def answering(status: int) -> Iterator[str]:
             thread.join()
 
 
-@case(
-    "more.unavailable",
-    type="NETWORK",
-    origin="dependency",
-    decision="restart",
-    line=".raise_for_status()",
-)
+@case("configuration.password", type="CONFIGURATION", origin="dependency", decision="stop", line="raise_for_status()")
+def password(spark: SparkSession, folder: Path) -> None:
+    with answering(401) as address:
+
+        @F.udf("string")
+        def customer(value: int) -> str:
+            answer = requests.get(f"http://{address}/", auth=("shop", "old password"), timeout=5)
+            answer.raise_for_status()
+            return answer.text
+
+        into_noop(numbers(spark).select(customer("value")))
+
+
+@case("more.unavailable", type="NETWORK", origin="dependency", decision="restart", line=".raise_for_status()")
 def unavailable(spark: SparkSession, folder: Path) -> None:
     with answering(503) as address:
 
@@ -446,25 +369,6 @@ def database_host(spark: SparkSession, folder: Path) -> None:
             connection.execute("INSERT INTO epochs VALUES (%s, %s)", [epoch, batch.count()])
 
     fails(numbers(spark).writeStream.foreachBatch(write))
-
-
-@case("fifth.alert_pool", held_out=True, type="NETWORK", origin="dependency", decision="restart", line="pool.request(")
-def alert_pool(spark: SparkSession, folder: Path) -> None:
-    class Alerts(StatefulProcessor):
-        def init(self, handle: StatefulProcessorHandle) -> None:
-            self.seen = handle.getValueState("seen", "n long")
-
-        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-            pool = urllib3.PoolManager(retries=1)
-            pool.request("POST", "http://127.0.0.1:1/alerts", json={"key": key[0]})
-            self.seen.update((sum(1 for _ in rows),))
-            yield Row(key=key[0])
-
-        def close(self) -> None:
-            pass
-
-    groups = numbers(spark).withColumn("key", F.col("value") % 2).groupBy("key")
-    into_noop(groups.transformWithState(Alerts(), "key long", "append", "none"))
 
 
 @case("fifth.publish", held_out=True, type="NETWORK", origin="library", decision="restart")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import io
-import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -18,17 +16,12 @@ from confluent_kafka import TopicPartition
 from delta import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamWriter,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
 from tests.failures.cases.code_and_rows import database
-from tests.failures.cases.settings_and_networks import Pages, own
+from tests.failures.cases.settings_and_networks import Pages, answering, own
 from tests.failures.cases.settings_and_networks import kept as with_checkpoint
 from tests.failures.corpus import case
 from tests.failures.running import TIMEOUT, fails, into_noop, numbers
@@ -84,32 +77,12 @@ def file_log(spark: SparkSession, folder: Path) -> None:
         spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 
-class _Receiver(http.server.BaseHTTPRequestHandler):
-    status = 500
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(self.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @case("sinks.http_500", type="SINK", origin="library", decision="restart")
 def http_500(spark: SparkSession, folder: Path) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Receiver) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            writer = numbers(spark).select("value").writeStream.format("http_2pc").option("uid", "shop")
-            writer = writer.option("url", f"http://127.0.0.1:{server.server_port}/").option(
-                "outbox", str(folder / "out")
-            )
-            writer = writer.option("commit_attempts", "2").option("checkpointLocation", str(folder / "checkpoint"))
-            fails(writer)
-        finally:
-            server.shutdown()
+    with answering(500) as address:
+        writer = numbers(spark).select("value").writeStream.format("http_2pc").option("commit_attempts", "2")
+        writer = writer.options(uid="shop", url=f"http://{address}/", outbox=str(folder / "out"))
+        fails(writer.option("checkpointLocation", str(folder / "checkpoint")))
 
 
 def kept(folder: Path, frame: DataFrame, format: str = "noop") -> DataStreamWriter:
@@ -165,13 +138,9 @@ class _Written(DataSourceStreamWriter):
 
 
 @case(
-    "fourth.commit_rows",
-    held_out=True,
-    type="SINK",
-    origin="user",
-    decision="restart once",
+    "fourth.commit_rows", held_out=True, type="SINK", origin="user", decision="restart once",
     line="message.rows for message",
-)
+)  # fmt: skip
 def commit_rows(spark: SparkSession, folder: Path) -> None:
     class Counted(_Written):
         def commit(self, messages: list[Any], epoch: int) -> None:
@@ -217,33 +186,6 @@ def page_frame(spark: SparkSession, folder: Path) -> None:
                 yield (str(amount),)
 
     into_noop(spark.readStream.format(own(spark, Orders)).load())
-
-
-@case("fifth.last_page", held_out=True, type="SOURCE", origin="user", decision="restart once", line=".group(1)")
-def last_page(spark: SparkSession, folder: Path) -> None:
-    class Linked(Pages):
-        def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
-            link = '<https://shop.internal/orders?after=17>; rel="next"'
-            return {"page": int(re.search(r"page=(\d+)", link).group(1))}  # type: ignore[union-attr]
-
-    into_noop(spark.readStream.format(own(spark, Linked)).load())
-
-
-@case("fifth.log_retention", held_out=True, type="SOURCE", origin="library", decision="restart")
-def log_retention(spark: SparkSession, folder: Path) -> None:
-    table = str(folder / "table")
-
-    def append() -> None:
-        spark.range(3).write.format("delta").mode("append").save(table)
-
-    append()
-    ran(folder, spark.readStream.format("delta").load(table))
-    for _ in range(3):
-        append()
-    deltalake.DeltaTable(table).create_checkpoint()
-    for version in range(3):
-        (folder / "table" / "_delta_log" / f"{version:020}.json").unlink()
-    fails(into(folder, spark.readStream.format("delta").load(table)))
 
 
 @case("fifth.half_dimension", held_out=True, type="SOURCE", origin="spark", decision="restart")
@@ -334,17 +276,13 @@ def deadlock(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-def _state_files(checkpoint: Path) -> list[Path]:
-    return [file for file in (checkpoint / "state" / "0").glob("[0-9]*/*") if file.is_file()]
-
-
 @case("fifth.cut_state", held_out=True, type="STATE", origin="spark", decision="restore")
 def cut_state(spark: SparkSession, folder: Path) -> None:
     late = numbers(spark).withWatermark("timestamp", "1 minute")
     counts = late.groupBy(F.window("timestamp", "1 minute")).count()
-    for file in _state_files(ran(folder, counts, 3)):
-        whole = file.read_bytes()
-        file.write_bytes(whole[: len(whole) // 2])
+    for file in (ran(folder, counts, 3) / "state" / "0").glob("[0-9]*/*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     fails(into(folder, counts))
 
 
