@@ -19,7 +19,6 @@ from spark_ext.checkpoints.savepoint import (
     FLAGS,
     About,
     Savepoint,
-    child,
     exchange_folder,
     query_folder,
     seal,
@@ -30,7 +29,7 @@ from spark_ext.errors import CheckpointError, ConfigurationError, StorageError
 from spark_ext.exchange.pinned import pin as pin_exchange
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.spark.logs.epoch_files import files_of_epoch
-from spark_ext.storage import Location, link
+from spark_ext.storage import Location, child, link
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,7 @@ from spark_ext.ledger.columns import from_arrow, to_arrow
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.definitions import QueryDefinition
-from spark_ext.storage import Folder, Location, checksum
+from spark_ext.storage import Folder, Location, checksum, child
 
 VERSION: Final = 2
 """The version of the manifest that is written.
@@ -114,11 +114,6 @@ def exchange_folder(name: str) -> str:
     return f"exchanges/{name}"
 
 
-def child(folder: str, name: str) -> str:
-    """The place of a file of a savepoint."""
-    return f"{folder.rstrip('/')}/{name}"
-
-
 def write_text(folder: str, name: str, text: str) -> None:
     """Write a small file."""
     Location.of(folder, {}).folder.write(name, text)
@@ -144,6 +139,10 @@ def read_savepoint(path: str) -> Savepoint:
 
     Args:
         path: of its folder, or a URI.
+
+    Raises:
+        StateError: it does not exist, was never completed, it is damaged, or a newer release has written it.
+        OSError: it cannot be read.
     """
     location = Location.of(path, {})
     folder, who = location.uri, f"savepoint {location.uri}"

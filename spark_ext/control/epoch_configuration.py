@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.control import stamps
-from spark_ext.delta.failures import child
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.options import UID
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.storage import child
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger

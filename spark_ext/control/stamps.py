@@ -34,7 +34,7 @@ def file_of(name: str) -> str:
 
 
 def write(checkpoint: str, text: str) -> str:
-    """Write a stamp, unless it is there."""
+    """Write a stamp, unless it is there; returns its name."""
     name = name_of(text)
     reach(FailPoint.CONTROL_BEFORE_STAMP)
     put(checkpoint, file_of(name), text)
@@ -43,7 +43,13 @@ def write(checkpoint: str, text: str) -> str:
 
 
 def decide(checkpoint: str, name: str, wanted: str) -> str:
-    """Decide a question once for all planners of a query: the first answer counts."""
+    """Decide a question once for all planners of a query: the first answer counts, and is returned.
+
+    Args:
+        checkpoint: path or URI of the query's checkpoint directory.
+        name: of the question.
+        wanted: this planner's answer.
+    """
     place = f"{FOLDER}/{name}.txt"
     there = SparkLog(checkpoint).read(place)
     if there is None:
@@ -53,11 +59,7 @@ def decide(checkpoint: str, name: str, wanted: str) -> str:
 
 
 def put(checkpoint: str, place: str, text: str) -> None:
-    """Write a file of the checkpoint directory, unless it is there.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-    """
+    """Write a file of the checkpoint directory, unless it is there; `place` is relative to it."""
     folder = folder_at(checkpoint)
     if isinstance(folder, LocalFolder):
         folder.create_once(place, text)

@@ -30,11 +30,6 @@ _DAMAGED = re.compile(
 """What is said of files that are torn, changed or missing among others."""
 
 
-def child(uri: str, *names: str) -> str:
-    """A path or URI below another."""
-    return "/".join((uri.rstrip("/"), *names))
-
-
 def log_folder(uri: str) -> Path | None:
     """The folder of a table's log when it is local: a look at an idle table then costs no more than a `stat`."""
     folder = local_path(uri)

@@ -14,7 +14,12 @@ Guaranteed by the callers:
 
 Required of a kind:
 
-- An entry is durable, whole and visible to every reader when `append` returns, or not there at all.
+- An entry is durable, whole and visible to every reader when `append` returns, or not there at all. Durable means that
+  it survives the end of every process. The kind `arrow` survives a power failure too: it syncs files of rows, and their
+  folder, before the entry that names them, and the entry, and its folder, before `append` returns. A reader may see the
+  entry some milliseconds earlier. The kind `delta` is as durable as its storage: an object store keeps what it has
+  confirmed; on a file system delta-rs syncs nothing, so a power failure may lose or damage the newest entries. The next
+  start refuses an exchange that is damaged, or that lacks epochs which the job has committed (`StateError`).
 - `append` writes an entry only directly after the state from which it was decided (compare-and-swap): what `decide`
   saw still holds at the moment of the write, however long the process was frozen in between.
 - This holds also where another exchange was put into the place of this one meanwhile (see `pinned.py`): what a process

@@ -26,7 +26,7 @@ from spark_ext.exchange.descriptor import Descriptor
 from spark_ext.exchange.inflight import InFlightLog, in_flight, is_abandoned
 from spark_ext.exchange.kinds import parts
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.storage import Location, link
+from spark_ext.storage import Location, child, link
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +62,13 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
         end: the number after the last entry that belongs to the producer's part of the cut; not less than the entry of
             any consumer's position.
         folder: where it is kept, a path or URI; what an earlier attempt has left there is replaced.
+
+    Raises:
+        FileNotFoundError: an entry or its rows are not there any more, as when they were released meanwhile: the cut is
+            too old, and there is a newer one.
+        ValueError: the log does not have these entries.
+        StateError: the exchange is damaged.
+        OSError, StorageError: something cannot be read or written.
     """
     reach(FailPoint.EXCHANGE_BEFORE_PIN)
     about = master.describe()
@@ -75,7 +82,7 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
         first = min(max(first, state.released), end)
     log = in_flight(about.id, state, _entries(master, state, first, end, about.who), first, end)
     for segment in log.segments:
-        link(_below(place, "data", segment.name), _below(folder, "data", segment.name))
+        link(child(place, "data", segment.name), child(folder, "data", segment.name))
     kept = Location.of(folder, {}).folder
     kept.write(ABOUT, about.to_json())
     kept.write(LOG, log.to_json())
@@ -85,7 +92,7 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
 
 def _entries(master: ExchangeMaster, state: LogState, first: int, end: int, who: str) -> dict[int, Entry]:
     if end == 0:
-        # The query that writes it was reset, and has not begun anew: what older lineages have written is released, or
+        # The query that writes it was reset, and has not started since: what older lineages have written is released or
         # will be abandoned by its first start, and in neither case belongs to the cut.
         return {}
     if is_abandoned(state, end):
@@ -105,10 +112,11 @@ def _entries(master: ExchangeMaster, state: LogState, first: int, end: int, who:
 
 
 def read_pinned(folder: str, who: str) -> Pinned:
-    """What is kept in a folder.
+    """What is kept in a folder, a path or URI.
 
-    Args:
-        folder: a path or URI.
+    Raises:
+        StateError: a file or a segment is missing, damaged, of another exchange or of a newer release.
+        OSError: it cannot be read.
     """
     named = f"{who}, savepoint at {folder}"
     about = Descriptor.from_json(_text(folder, ABOUT, named), named)
@@ -145,7 +153,8 @@ def put_back(folder: str, target: str, *, number: int, lineage: int, job_id: str
     master = parts(wanted.kind, target, who).master
     master.register(wanted)
     for segment in pinned.log.segments:
-        link(_below(folder, "data", segment.name), _below(target, "data", segment.name))
+        # Synced, as those of any entry are before it is written.
+        link(child(folder, "data", segment.name), child(target, "data", segment.name), durable=True)
     master.log.seed(state, entries, "0")
     if local is not None:
         (local / UNFINISHED).unlink(missing_ok=True)
@@ -179,10 +188,6 @@ def _empty(folder: Path) -> None:
             shutil.rmtree(item)
         elif item.name != UNFINISHED:
             item.unlink()
-
-
-def _below(folder: str, *names: str) -> str:
-    return "/".join((folder.rstrip("/"), *names))
 
 
 def _text(folder: str, name: str, who: str) -> str:

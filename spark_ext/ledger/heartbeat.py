@@ -1,4 +1,4 @@
-"""When a driver was last alive: a small file of its incarnation, rewritten every few seconds.
+"""When a driver was last alive: a small file of its incarnation, written again every few seconds.
 
 A driver that is killed records no end. Without the heartbeat a job that had nothing to do for an hour, and was killed
 then, would seem to have been down for that hour. The next start reads the file, records what it says as an incident,
@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.delta.failures import child
-from spark_ext.storage import Location
+from spark_ext.storage import Location, child
 
 if TYPE_CHECKING:
     from spark_ext.ledger.identity import Incarnation
@@ -26,7 +25,7 @@ FOLDER: Final = "heartbeats"
 """In the state directory."""
 
 SILENT_AFTER: Final = 60_000
-"""A driver whose last beat is older is taken for lost by who cannot ask it, unless he says otherwise, ms."""
+"""Default age of the last beat at which a driver that cannot be asked counts as lost, ms."""
 
 
 Vitals = Mapping[str, Mapping[str, Any]]
@@ -50,11 +49,7 @@ class Heartbeat:
         self._name = _name(incarnation.number, incarnation.start)
 
     def beat(self, at: datetime | None = None, queries: Vitals | None = None) -> None:
-        """The driver is alive now.
-
-        Args:
-            at: UTC; None: the current time.
-        """
+        """The driver is alive at a time, UTC; None: now."""
         found = {"at": (at or datetime.now(timezone.utc)).isoformat()}
         text = json.dumps({**found, "queries": queries} if queries else found)
         with suppress(OSError):
@@ -93,12 +88,9 @@ def read_beat(
 
 
 def is_silent(beat: datetime | None, now: datetime, after: int = SILENT_AFTER) -> bool:
-    """Whether a heartbeat is so old that its driver is probably gone; one that is not there says nothing.
+    """Whether a heartbeat is older than `after` ms, so that its driver is probably gone; None says nothing.
 
-    Args:
-        beat: the newest one, UTC.
-        now: UTC. Clocks of two machines may differ.
-        after: how old it may be, ms.
+    Clocks of two machines may differ.
     """
     return beat is not None and (now - beat).total_seconds() * 1000 > after
 

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_ext.delta.failures import child
 from spark_ext.ledger.columns import R
 from spark_ext.ledger.identity import FIRST_LINEAGE, in_order, lineages
 from spark_ext.ledger.schema import (
@@ -28,6 +27,7 @@ from spark_ext.ledger.schema import (
     Row,
 )
 from spark_ext.ledger.tables import LedgerTable
+from spark_ext.storage import child
 
 FINAL = ("acknowledged", "rejected", "failed", "expired")
 """Statuses behind which nothing more comes of a control event."""

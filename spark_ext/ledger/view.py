@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ext.delta import light_arrow
-from spark_ext.delta.failures import child
 from spark_ext.delta.tail import Tail
 from spark_ext.delta.where import Where
 from spark_ext.errors import RESET, StateError
@@ -26,6 +25,7 @@ from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow,
 from spark_ext.ledger.tables import CHECKPOINT_EVERY, REOPEN_AFTER, LedgerTable
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.control import Delivery, Event, Target
+from spark_ext.storage import child
 
 
 class SourceView:

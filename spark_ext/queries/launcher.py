@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ext.control import holds
-from spark_ext.delta.failures import child
 from spark_ext.errors import SparkExtError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.lifecycle import State
@@ -25,7 +24,7 @@ from spark_ext.spark.logs import watermarks
 from spark_ext.spark.logs.watermarks import EventTimes
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.late_claim import is_asked
-from spark_ext.storage import Folder, Location
+from spark_ext.storage import Folder, Location, child
 
 if TYPE_CHECKING:
     from spark_ext.model.offsets import LoggedOffsets

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.delta.failures import child
 from spark_ext.masking import mask
 from spark_ext.model.stacks import WorkerSample, threads_of
 from spark_ext.spark.watching.attendance import attended
-from spark_ext.storage import Location
+from spark_ext.storage import Location, child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

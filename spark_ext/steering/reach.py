@@ -11,13 +11,12 @@ from urllib.parse import unquote, urlsplit
 from spark_ext.control.client import LocalClient
 from spark_ext.control.http_client import ControlClient
 from spark_ext.control.known import KnownJob
-from spark_ext.delta.failures import child
 from spark_ext.errors import NOTHING_DONE, ConfigurationError
 from spark_ext.ledger import Ledger
 from spark_ext.model.control_kinds import kinds as known_kinds
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
-from spark_ext.storage import local_path
+from spark_ext.storage import child, local_path
 
 if TYPE_CHECKING:
     from spark_ext.control.client import Client

@@ -12,7 +12,7 @@ from spark_ext.storage.copies import checksum, link
 from spark_ext.storage.filesystem import filesystem_of
 from spark_ext.storage.folder import Folder, writer_of
 from spark_ext.storage.local import LocalFolder, move
-from spark_ext.storage.location import Location, check_for_delta, folder_at, local_path
+from spark_ext.storage.location import Location, check_for_delta, child, folder_at, local_path
 from spark_ext.storage.options import StoreOptions, is_s3
 from spark_ext.storage.store import StoreFolder, require_conditional_writes
 
@@ -24,6 +24,7 @@ __all__ = [
     "StoreOptions",
     "check_for_delta",
     "checksum",
+    "child",
     "filesystem_of",
     "folder_at",
     "is_s3",

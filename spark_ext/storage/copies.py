@@ -16,21 +16,28 @@ if TYPE_CHECKING:
 _BLOCK: Final = 1 << 20
 
 
-def link(source: str, target: str) -> None:
+def link(source: str, target: str, *, durable: bool = False) -> None:
     """Make `target` hold what `source` holds; a target that exists is replaced. See `LocalFolder.link`.
 
     Args:
         source: local path or URI of a file that nobody changes any more.
         target: local path or URI; its folder is made.
+        durable: survive a power failure, as in `Folder.write`.
+
+    Raises:
+        FileNotFoundError: the source does not exist.
+        OSError: one of them cannot be read or written.
     """
     there, here = local_path(source), local_path(target)
     if there is not None and here is not None:
-        LocalFolder(here.parent).link(there, here.name)
+        LocalFolder(here.parent).link(there, here.name, durable=durable)
     elif there is not None or here is not None or not _copied_by_store(source, target):
         folder, _, name = target.rstrip("/").rpartition("/")
         with _open(source) as stream, Location.of(folder, {}).folder.open_output(name) as out:
             while block := stream.read(_BLOCK):
                 out.write(block)
+        if durable and here is not None:
+            LocalFolder(here.parent).sync(here.name)
 
 
 def checksum(file: str) -> tuple[int, str]:

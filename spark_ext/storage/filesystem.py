@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 _ATTEMPTS: Final = 6
-"""Of a request that the store has not answered, or has put off; what waits longer is tried again as a whole."""
+"""Attempts of a request that the store has not answered, or has put off. What waits longer is repeated as a whole."""
 
 
 def filesystem_of(uri: str, options: Mapping[str, str] | None = None) -> tuple[fs.FileSystem, str]:

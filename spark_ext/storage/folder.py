@@ -58,7 +58,7 @@ class Folder(ABC):
 
     @abstractmethod
     def create_once(self, name: str, content: bytes | str, *, durable: bool = False, writer: str = NOBODY) -> bool:
-        """Create a file with its whole content, unless it exists: a compare-and-swap among all that try.
+        """Create a file with its whole content, unless it exists, however many try: a compare-and-swap.
 
         Arguments are as in `write`. After a lost answer of an object store the file may exist by this call, though it
         returns False.
@@ -100,7 +100,7 @@ class Folder(ABC):
         """Remove a folder in this one, or this one itself, with everything below it; a missing one is ignored.
 
         On an object store the log of a Delta table goes last, its newest file first: until nothing is left, the table
-        can be opened, so its next user can repeat what was interrupted.
+        can be opened, so the next process that opens it can repeat what was interrupted.
         """
 
     @abstractmethod

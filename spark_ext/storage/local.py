@@ -8,6 +8,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -79,7 +80,7 @@ class LocalFolder(Folder):
             self._sync(target.parent)
         return True
 
-    def link(self, source: Path, name: str) -> None:
+    def link(self, source: Path, name: str, *, durable: bool = False) -> None:
         """Make a file hold what another one holds: by a hard link, or else a copy; a file of this name is replaced.
 
         A hard link costs neither time nor space, and keeps the content after the other name is deleted. It is right
@@ -92,7 +93,7 @@ class LocalFolder(Folder):
             except FileExistsError:
                 with suppress(FileNotFoundError):
                     if target.samefile(source):
-                        return
+                        break
                     target.unlink()
             except FileNotFoundError:
                 source.stat()
@@ -101,10 +102,13 @@ class LocalFolder(Folder):
                 if problem.errno not in _NO_LINK:
                     raise
                 self._copy(source, target)
-                return
+                break
             else:
-                return
-        raise FileExistsError(f"the file {target} is made and removed again and again")
+                break
+        else:
+            raise FileExistsError(f"the file {target} is made and removed again and again")
+        if durable:
+            self.sync(name)
 
     def open_input(self, name: str) -> NativeFile:
         """See `Folder`."""
@@ -122,6 +126,10 @@ class LocalFolder(Folder):
         except FileNotFoundError:
             target.parent.mkdir(parents=True, exist_ok=True)
             return pa.OSFile(str(target), "wb")
+
+    def make(self, *, durable: bool = False) -> None:
+        """Make the folder, unless it exists."""
+        self._made(self.path, durable)
 
     def sync(self, name: str) -> None:
         """Make a file durable that something else has written and closed: the file, then its folder."""
@@ -189,9 +197,9 @@ class LocalFolder(Folder):
         raise FileNotFoundError(f"the folder {draft.parent} is removed again and again")
 
     def _made(self, folder: Path, durable: bool) -> None:
-        missing = [one for one in (folder, *folder.parents) if not one.exists()] if durable else []
+        missing = list(takewhile(lambda one: not one.exists(), (folder, *folder.parents)))
         folder.mkdir(parents=True, exist_ok=True)
-        for one in missing:
+        for one in missing if durable else ():
             self._sync(one.parent)
 
     # Each step that a power failure can separate from the next: a test records them.

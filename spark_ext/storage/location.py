@@ -33,6 +33,11 @@ def local_path(uri: str) -> Path | None:
     return None if _SCHEME.match(uri) else Path(uri)
 
 
+def child(uri: str, *names: str) -> str:
+    """A path or URI below another."""
+    return "/".join((uri.rstrip("/"), *names))
+
+
 def folder_at(uri: str, *, make: bool = True) -> Folder:
     """The folder at a path or URI, opened by Arrow, whose file systems can be used after a fork.
 

@@ -93,7 +93,11 @@ class StoreOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, object], who: str, *, kept: str = NOTHING_DONE) -> StoreOptions:
-        """Check options that a user wrote."""
+        """Check options that a user wrote, by name in any case.
+
+        Raises:
+            ConfigurationError: an option is unknown, unsafe, invalid, or lacks another one; names it.
+        """
         values: dict[str, str] = {}
         for raw, value in given.items():
             name = str(raw).lower()
@@ -113,7 +117,7 @@ class StoreOptions:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> StoreOptions:
-        """Those options that are variables of an environment, unchecked; their values are not remembered as secrets."""
+        """The options that are variables of an environment, unchecked. None of their values is remembered as secret."""
         found = {name: environment.get(name.upper(), "") for name in KEYS}
         for other, name in _OTHER_NAMES.items():
             found[name] = found[name] or environment.get(other.upper(), "")
@@ -136,7 +140,7 @@ class StoreOptions:
         return found
 
     def enter(self, environment: MutableMapping[str, str]) -> None:
-        """Let delta-rs and Arrow find the options."""
+        """Let delta-rs and Arrow find the options, in this process and in those that it starts."""
         environment.update(self.environment())
 
     def hadoop(self) -> dict[str, str]:
@@ -191,7 +195,7 @@ def _check_aws(values: Mapping[str, str], who: str, kept: str) -> None:
         )
     if _TOKEN in values and _ACCESS_KEY not in values:
         raise refused(
-            f"the storage option '{_TOKEN}' belongs to a temporary key, and no key is given",
+            f"the storage option '{_TOKEN}' belongs to a temporary key, which is missing",
             who,
             f"give {_ACCESS_KEY} and {_SECRET_KEY} as well",
             kept=kept,

@@ -1,6 +1,6 @@
 """Folders in object stores, by Arrow's file systems; files that are created once, by conditional writes.
 
-A conditional write (`If-None-Match: *`) creates an object unless one of its name exists, even if others try. Neither
+A conditional write (`If-None-Match: *`) creates an object unless one of its name exists, however many try. Neither
 Arrow nor delta-rs offers it for plain files, so it needs the library obstore, which is delta-rs's own client.
 """
 

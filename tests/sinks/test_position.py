@@ -63,6 +63,7 @@ def test_what_cannot_be_read_or_written_is_not_known(
 
 
 def test_a_sink_gets_no_other_uid_while_its_last_epoch_may_be_repeated(checkpoint: str) -> None:
+    """After a crash between the two commits the epoch would be written again, under the new uid."""
     remember(checkpoint, MINE, START)
     with pytest.raises(ConfigurationError, match="was 'out' and is 'other' now, and epoch 7 was committed"):
         refuse_other_uid(checkpoint, "other", 1, "query-id")

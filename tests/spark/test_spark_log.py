@@ -59,6 +59,7 @@ def test_what_spark_wrote_is_read(tmp_path: Path, form: str) -> None:
 
 
 def test_the_second_version_of_the_log_is_read() -> None:
+    """Its lines are `id:offset`; taken for text, they would hide the end of input."""
     lines = ["v2", json.dumps(HEADER), '10:{"version":2,"uid":"b"}', "2:17", '0:{"a":"x:y"}', "the_input:-"]
     logged = parse_offsets(3, "\n".join(lines))
     assert logged is not None

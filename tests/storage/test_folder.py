@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from spark_ext.storage import Folder, LocalFolder, Location, StoreFolder, checksum, folder_at, link, local_path, move
 from spark_ext.storage.folder import writer_of
 from tests.servers.object_store import Bucket
+from tests.support.recording import Recording
 
 
 class Contract:
@@ -156,13 +157,13 @@ class TestLocal(Contract):
         """A draft and its content, then the name, then the folder; those that were made, from the top down."""
         folder = Recording(tmp_path / "x")
         folder.write("a/f", "1", durable=True)
-        assert folder.steps == ["sync x", "sync x/..", "sync draft", "replace x/a/f", "sync x/a"]
-        folder.steps.clear()
+        assert folder.noted() == ["sync x", "sync .", "sync draft", "replace x/a/f", "sync x/a"]
         assert folder.create_once("a/g", "1", durable=True)
-        assert folder.steps == ["sync draft", "link x/a/g", "sync x/a"]
-        folder.steps.clear()
+        assert folder.noted() == ["sync draft", "link x/a/g", "sync x/a"]
+        folder.link(folder.path / "a/f", "b", durable=True)
+        assert folder.noted() == ["link x/b", "sync x/b", "sync x"]
         folder.write("a/f", "2")
-        assert folder.steps == ["replace x/a/f"]
+        assert folder.noted() == ["replace x/a/f"]
 
     def test_a_folder_is_made_only_where_that_is_wanted(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
@@ -201,30 +202,6 @@ class TestLocal(Contract):
         folder.write("a/f", "1")
         move(folder.path / "a", folder.path / "b")
         assert list(folder.files()) == ["b/f"]
-
-
-class Recording(LocalFolder):
-    """Notes every step that a power failure may separate from the next, and takes it."""
-
-    def __init__(self, path: Path, *, make: bool = True) -> None:
-        super().__init__(path, make=make)
-        self.steps: list[str] = []
-
-    def _noted(self, step: str, path: Path) -> None:
-        name = "draft" if writer_of(path.name) else os.path.relpath(path, self.path.parent)
-        self.steps.append(f"{step} {name if path != self.path.parent else f'{self.path.name}/..'}")
-
-    def _sync(self, path: Path) -> None:
-        self._noted("sync", path)
-        super()._sync(path)
-
-    def _link(self, source: Path, target: Path) -> None:
-        self._noted("link", target)
-        super()._link(source, target)
-
-    def _replace(self, source: Path, target: Path) -> None:
-        self._noted("replace", target)
-        super()._replace(source, target)
 
 
 class TestStoreOfDeltaRs(Contract):

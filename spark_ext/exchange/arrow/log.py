@@ -38,7 +38,7 @@ from spark_ext.exchange.entries import Entry, LogState, not_empty
 from spark_ext.storage import LocalFolder, writer_of
 
 SPAN: Final = 100
-"""The number of entries between two stored states."""
+"""Entries between two stored states."""
 
 ROUNDS: Final = 40
 """How often an entry is decided again, after other writers were faster, before the caller's back-off takes over."""
@@ -50,11 +50,17 @@ _STATE: Final = re.compile(r"state-(\d{20})\.json")
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 
 _File: TypeAlias = "tuple[int, int, int] | None"
-"""Which file it is: inode, time of change and size; None: it does not exist."""
+"""Which file it is: inode, time of change and size; None: the file does not exist."""
 
 
 class ArrowLog(ExchangeLog):
-    """See the module. The threads of a process may share one."""
+    """See the module. The threads of a process may share one.
+
+    Args:
+        folder: of the log; made with the first entry.
+        who: the exchange, for messages.
+        span: entries between two stored states.
+    """
 
     def __init__(self, folder: LocalFolder, who: str, span: int = SPAN) -> None:
         self._folder, self._who, self._span = folder, who, span
@@ -150,7 +156,7 @@ class ArrowLog(ExchangeLog):
             self._opened = False
             if done:
                 return
-            self._folder.write(_state_name(last), state.to_json(), writer=writer)
+            self._folder.write(_state_name(last), state.to_json(), durable=True, writer=writer)
             for number in sorted(entries):
                 self._create(number, entries[number], writer)
 
@@ -163,7 +169,7 @@ class ArrowLog(ExchangeLog):
     def store_state(self, writer: str) -> None:
         """Store the state of the last look, from which others may begin."""
         with self._one:
-            self._folder.write(_state_name(self._state.last), self._state.to_json(), writer=writer)
+            self._folder.write(_state_name(self._state.last), self._state.to_json(), durable=True, writer=writer)
 
     def numbers(self) -> list[int]:
         """The numbers of all entries whose files are there, in order."""
@@ -172,8 +178,7 @@ class ArrowLog(ExchangeLog):
     def delete(self, below: int) -> None:
         """Delete the files of entries below a number, and stored states that nobody begins from any more.
 
-        Args:
-            below: the number; a state of an entry that is not below it has to be stored.
+        A state of an entry that is not below it has to be stored.
         """
         for number in self.numbers():
             if number < below:
@@ -240,8 +245,9 @@ class ArrowLog(ExchangeLog):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _create(self, number: int, entry: Entry, writer: str) -> bool:
+        # Durable before anybody acts on it: the queries on both sides commit epochs that count on this entry.
         name = self._file(number).name
-        return self._folder.create_once(name, entry.to_json(), writer=writer)
+        return self._folder.create_once(name, entry.to_json(), durable=True, writer=writer)
 
     def _file(self, number: int) -> Path:
         return _path(self._folder.path, number)

@@ -21,7 +21,7 @@ ABOUT: Final = "exchange.json"
 
 
 class ArrowMaster(ExchangeMaster):
-    """See the module."""
+    """See the module. `who` is the exchange, for messages."""
 
     def __init__(self, folder: LocalFolder, who: str) -> None:
         self._folder, self._who = folder, who
@@ -36,12 +36,12 @@ class ArrowMaster(ExchangeMaster):
         """See `ExchangeMaster.register`."""
         found = self.describe()
         if found is None:
-            self._folder.create_once(ABOUT, wanted.to_json())
+            self._folder.create_once(ABOUT, wanted.to_json(), durable=True)
             found = self.describe()
             assert found is not None
         merged = found.merged(wanted)
         if merged != found:
-            self._folder.write(ABOUT, merged.to_json())
+            self._folder.write(ABOUT, merged.to_json(), durable=True)
         return merged
 
     def describe(self) -> Descriptor | None:

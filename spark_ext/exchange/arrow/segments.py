@@ -2,7 +2,7 @@
 
 A task collects rows, sorts them by partition in their order, and writes them as one batch per partition; when it has
 collected `BUFFER` bytes it does so, and starts the next runs. Nothing refers to a file before its epoch's entry is in
-the log. A reader maps a file into memory and reads the batches of its runs alone.
+the log, and by then it is synced to disk. A reader maps a file into memory and reads the batches of its runs alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ArrowWriter(ExchangeWriter):
                 if not batch.num_rows:
                     continue
                 if file is None:
-                    self._folder.path.mkdir(parents=True, exist_ok=True)
+                    self._folder.make(durable=True)
                     file = pa.ipc.new_file(str(self._folder.path / name), batch.schema)
                 collected.add(batch, targets)
                 if collected.full:
@@ -63,6 +63,7 @@ class ArrowWriter(ExchangeWriter):
                 file.close()
         if not runs:
             return None
+        self._folder.sync(name)
         return Segment(name, (self._folder.path / name).stat().st_size, tuple(runs))
 
 
@@ -97,7 +98,7 @@ class ArrowReader(ExchangeReader):
                 f"the newest files: {problem}",
                 operator="the reader of an exchange",
                 kept="nothing of this epoch was committed",
-                do="restore the file from a backup or, without one, reset the query that writes the exchange with "
+                do="restore the file from a backup; without one, reset the query that writes the exchange with "
                 f"{RESET}",
             ) from None
 

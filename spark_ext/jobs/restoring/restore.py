@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.checkpoints.savepoint import Savepoint, child, exchange_folder, read_savepoint
+from spark_ext.checkpoints.savepoint import Savepoint, exchange_folder, read_savepoint
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
@@ -43,7 +43,7 @@ from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.logs.rescaled import take
-from spark_ext.storage import local_path
+from spark_ext.storage import child, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

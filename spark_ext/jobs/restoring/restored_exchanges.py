@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spark_ext.checkpoints.savepoint import UNCHANGED, child, exchange_folder
+from spark_ext.checkpoints.savepoint import UNCHANGED, exchange_folder
 from spark_ext.errors import RESET, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import UNFINISHED, read_pinned
 from spark_ext.jobs.restoring.restore_targets import REPLACED
-from spark_ext.storage import local_path
+from spark_ext.storage import child, local_path
 
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeMaster

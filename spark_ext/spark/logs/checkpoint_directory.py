@@ -34,7 +34,7 @@ def state_of_checkpoint(query_id: str | None, committed: int, *, other: bool) ->
     """What is wrong with a directory that is not where the ledger says that the query is.
 
     Args:
-        query_id: Spark's id in it, if any.
+        query_id: Spark's id in it; None: it has none.
         committed: the newest committed epoch in it.
         other: whether it is of another query than the one recorded.
     """

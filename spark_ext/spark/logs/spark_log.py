@@ -31,7 +31,7 @@ class SparkLog:
         return self.read("metadata") is not None
 
     def query_id(self) -> str | None:
-        """Spark's id of the query, generated when the directory was created, if any."""
+        """Spark's id of the query, generated when the directory was created; None: never started."""
         text = self.read("metadata")
         return str(self.parsed("metadata", text)["id"]) if text else None
 
@@ -72,7 +72,7 @@ class SparkLog:
         return self._folder.has(name)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, in no order; none if it does not exist."""
+        """The names in a folder, in no order; none if the folder does not exist."""
         return self._folder.names(folder)
 
     def numbers(self, folder: str) -> list[int]:
@@ -107,7 +107,7 @@ class SparkLog:
             ) from None
 
     def delete(self, name: str) -> None:
-        """Remove a file of the directory that is none of Spark's; one that is not there is ignored."""
+        """Remove a file of the directory that is not Spark's; a missing one is ignored."""
         self._folder.delete(name)
 
     def replace(self, name: str, text: str) -> None:
