@@ -28,7 +28,7 @@ from spark_ext import masking
 from spark_ext.clients.library import load
 from spark_ext.listeners.contract import IncidentChange, IncidentListener, ListenerOptions, MetricsContext
 from spark_ext.options import Milliseconds
-from spark_ext.sinks.http_2pc.exchange import proxy_for
+from spark_ext.sinks.http_2pc.tls import proxy_for
 
 if TYPE_CHECKING:
     import httpcore

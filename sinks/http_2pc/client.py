@@ -22,8 +22,7 @@ from spark_ext.clients.library import load
 from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.http_2pc import oauth
-from spark_ext.sinks.http_2pc.exchange import proxy_for
-from spark_ext.sinks.http_2pc.tls import Tls, is_refused_client
+from spark_ext.sinks.http_2pc.tls import Tls, is_refused_client, proxy_for
 
 if TYPE_CHECKING:
     import httpcore
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
     from spark_ext.model.token_bucket import TokenBucket
     from spark_ext.sinks.http_2pc.addresses import Allowed
     from spark_ext.sinks.http_2pc.chunks import Chunk
-    from spark_ext.sinks.http_2pc.exchange import Answer, Proxy
+    from spark_ext.sinks.http_2pc.exchange import Answer
+    from spark_ext.sinks.http_2pc.tls import Proxy
 
 SHOWN = 300
 """Maximum number of characters of an answer that an error shows."""

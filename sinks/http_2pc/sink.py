@@ -29,13 +29,13 @@ from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhase
 from spark_ext.sinks.http_2pc.addresses import Addresses
 from spark_ext.sinks.http_2pc.chunks import Chunk, ChunkRule
 from spark_ext.sinks.http_2pc.client import Sender, Wire, library, shown
-from spark_ext.sinks.http_2pc.exchange import proxy_for
 from spark_ext.sinks.http_2pc.headers import check_value, credentials_in_clear
 from spark_ext.sinks.http_2pc.oauth import Grant
 from spark_ext.sinks.http_2pc.options import HttpOptions
 from spark_ext.sinks.http_2pc.outbox import Outbox, placed
 from spark_ext.sinks.http_2pc.outbox_pieces import stage
 from spark_ext.sinks.http_2pc.rows import check_types
+from spark_ext.sinks.http_2pc.tls import proxy_for
 from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.storage import check_for_delta
 

@@ -383,7 +383,7 @@ class Idle:
         self._looked_at = self._clock()
 
 
-# -- what Spark pickles -----------------------------------------------------------------------------------------------
+# -- the data source of Spark -----------------------------------------------------------------------------------------
 # What Spark pickles: at registration the adapter's class, which reaches the process that creates the source; from then
 # on instances, which travel to planners and to every task. An adapter class is made at run time, so no module has it,
 # and cloudpickle sends it by value: a name, a base, and the source's class. That class is sent as any other: by

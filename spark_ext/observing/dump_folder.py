@@ -8,10 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.delta.failures import child
 from spark_ext.errors import refused
 from spark_ext.model.dumps import KeptDump, excess
-from spark_ext.storage import Location, local_path
+from spark_ext.storage import Location, child, local_path
 
 if TYPE_CHECKING:
     from spark_ext.settings import JobSettings

@@ -91,6 +91,7 @@ def test_i11_a_late_coordinator_takes_in_every_epoch(lab: JobHarness, monkeypatc
 
 @pytest.mark.core
 def test_i12_a_stop_ends_a_job_that_waits_for_finalization(lab: JobHarness) -> None:
+    """It is not started again until the time limit of finalization."""
     job = lab.job(lab.source(counts="10"), sink="patient_folder", sink_finalize_after=100_000).start()
     until(lambda: job.snapshot().query("q").state is State.FINISHING, "the wait", SOON)
     until(lambda: job.snapshot().query("q").epochs >= 3, "further epochs", SOON)
@@ -125,6 +126,7 @@ def test_i12_a_stop_during_the_start_ends_it(lab: JobHarness, monkeypatch: pytes
 
 @pytest.mark.core
 def test_i12_the_ends_of_queries_with_sparks_own_sources(lab: JobHarness) -> None:
+    """An empty one ends; a drain that a crash left in force ends with the planned epoch."""
     empty = lab.folder / "empty"
     empty.mkdir()
     frame = lab.spark.readStream.schema("n long").parquet(str(empty))
@@ -158,6 +160,7 @@ def test_i12_the_ends_of_queries_with_sparks_own_sources(lab: JobHarness) -> Non
 
 @pytest.mark.slow(30, "a driver with a JVM of its own, which is killed")
 def test_i12_a_jvm_that_is_killed_ends_the_job_by_name(tmp_path: Path) -> None:
+    """`run()` raises no bare ConnectionRefusedError, and the end is recorded."""
     ledger = Ledger(str(tmp_path / "state"))
     with running(mixed, tmp_path) as driver:
         until(lambda: SparkLog(str(tmp_path / "state/queries/q/checkpoint")).newest_commit(), "epochs", 120)
@@ -193,6 +196,7 @@ print("first", first.snapshot().state, "second", second.stop().state)
 
 @pytest.mark.slow(30, "a driver whose session is stopped and made again")
 def test_i12_a_session_that_is_stopped_ends_its_job(tmp_path: Path) -> None:
+    """The next start in this process does not find the job running."""
     script = tmp_path / "stopped.py"
     script.write_text(STOPPED_SESSION)
     with Tree([sys.executable, script, tmp_path], tmp_path / "driver.log", forking()) as driver:

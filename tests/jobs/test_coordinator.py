@@ -180,6 +180,7 @@ def test_a_cut_holds_the_last_committed_epoch_of_each_query(tmp_path: Path) -> N
 
 
 def test_a_hook_that_does_not_return_delays_no_other_query(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that takes in the epochs of all queries runs no hook."""
     gate, entered = threading.Event(), threading.Event()
 
     def hook(operators: OperatorHooks) -> None:
@@ -203,6 +204,7 @@ def test_a_hook_that_does_not_return_delays_no_other_query(job: FakeJob, monkeyp
 
 
 def test_a_stop_that_does_not_return_is_given_up_and_the_result_says_so(job: FakeJob) -> None:
+    """A job is at its end when all its queries are; none is left RUNNING."""
     gate = threading.Event()
     stop = job.a.query.stop
     job.a.query.stop = lambda: (gate.wait(END), stop())[1]  # type: ignore[method-assign]
@@ -218,6 +220,7 @@ def test_a_stop_that_does_not_return_is_given_up_and_the_result_says_so(job: Fak
 
 
 def test_two_queries_that_end_one_after_the_other_are_both_canceled(job: FakeJob) -> None:
+    """The coordinator does not leave with the first one."""
     gate = threading.Event()
     stop = job.b.query.stop
     job.b.query.stop = lambda: (gate.wait(END), stop())[1]  # type: ignore[method-assign]
