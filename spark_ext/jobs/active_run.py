@@ -139,9 +139,7 @@ class ActiveRun:
         """See `Job.run`.
 
         Args:
-            how: how it ends.
             recover: called after a failure; returns if the job is to be started again, otherwise raises.
-            progress: show a live line.
         """
         result = self._part_to_end(how, recover, progress)
         parts = itertools.cycle((how.drained(gated=bool(self.composition.gates)), how) if how.emit == "all" else ())
@@ -266,9 +264,6 @@ class ActiveRun:
 
         Args:
             starting: whether to wait for that of a start under way.
-
-        Raises:
-            StateError: it has not been started.
         """
         if starting and self._starting:
             self._announced.wait()
@@ -292,11 +287,7 @@ class ActiveRun:
         return None if self.running is None else self._context
 
     def write_behind(self, operator: str) -> WriteBehind:
-        """Takes the incidents of a job that runs.
-
-        Raises:
-            StateError: it does not run.
-        """
+        """Takes the incidents of a job that runs."""
         context = self.context
         if context is None:
             raise StateError(
@@ -331,11 +322,7 @@ class ActiveRun:
         return self._metrics
 
     def refuse_started(self, what: str, do: str) -> None:
-        """Refuse what has to be done before the job is started.
-
-        Raises:
-            ConfigurationError: it has been.
-        """
+        """Refuse what has to be done before the job is started."""
         if self._coordinator is not None:
             raise ConfigurationError(
                 "the job has been started",
@@ -345,11 +332,7 @@ class ActiveRun:
             )
 
     def refuse_running(self, what: str, do: str) -> None:
-        """Refuse what cannot be done to a running job.
-
-        Raises:
-            StateError: it runs.
-        """
+        """Refuse what cannot be done to a running job."""
         if self.running is not None:
             raise StateError(
                 "the job is running",

@@ -43,11 +43,7 @@ class ChangeDeclarations:
     removed: frozenset[str] = frozenset()
 
     def with_query(self, job: str, query: str, renamed_from: str | None, accept: Collection[str]) -> ChangeDeclarations:
-        """What was said of a query when it was added.
-
-        Raises:
-            ConfigurationError: it contradicts itself, or what was said before.
-        """
+        """What was said of a query when it was added."""
         who = f"job '{job}', query '{query}'"
         if isinstance(accept, str):
             accept = (accept,)
@@ -73,11 +69,7 @@ class ChangeDeclarations:
         return replace(self, renamed=renamed, accepted={**self.accepted, query: frozenset(accept)})
 
     def with_removed(self, job: str, query: str) -> ChangeDeclarations:
-        """A query is abandoned.
-
-        Raises:
-            ConfigurationError: it is in the job.
-        """
+        """A query is abandoned."""
         if query in self.accepted:
             raise _added_and_removed(job, query)
         return replace(self, removed=self.removed | {query})
@@ -172,12 +164,7 @@ class Composition:
         return query_spec(self.job, uid, given() if callable(given) else given, available_now=available_now)
 
     def renewed(self, spec: QuerySpec, configuration: Configuration) -> QuerySpec:
-        """A query with another configuration: calls the user's function if it takes one.
-
-        Raises:
-            ConfigurationError: as `Job.add`.
-            Exception: what the function raises.
-        """
+        """A query with another configuration: calls the user's function if it takes one."""
         if spec.built is None:
             return spec
         values, sequence = configuration.user(spec.uid), configuration.sequence
@@ -190,11 +177,7 @@ class Composition:
         self.specs.append(spec)
 
     def refuse_repeated(self, spec: QuerySpec, others: Sequence[QuerySpec]) -> None:
-        """Refuse a query with the uid of an operator of another one.
-
-        Raises:
-            ConfigurationError: names it.
-        """
+        """Refuse a query with the uid of an operator of another one."""
         for other in others:
             for name in set(self.writes(spec)) & set(self.writes(other)):
                 raise ConfigurationError(
@@ -232,12 +215,7 @@ class Composition:
         return made
 
     def build(self, gate: Gate, others: Sequence[QuerySpec], configuration: Configuration) -> QuerySpec:
-        """Build a query whose time has come: calls the user's function.
-
-        Raises:
-            ConfigurationError: as `Job.add`.
-            Exception: what the function raises.
-        """
+        """Build a query whose time has come: calls the user's function."""
         spec = self._specified(gate.uid, gate.build, configuration, available_now=gate.available_now)
         self.refuse_repeated(spec, others)
         return spec
@@ -251,12 +229,7 @@ class Composition:
         ended: Collection[str] = (),
         sealed: Collection[str] = (),
     ) -> JobGraph:
-        """The job's graph.
-
-        Raises:
-            ConfigurationError: a cycle; an exchange that nobody writes, or that two queries write; an unknown query in
-                `after`; an exchange of another job.
-        """
+        """The job's graph."""
         written = {name for spec in specs for name in self.writes(spec)}
         after = {gate.uid: tuple(one for one in gate.after if one not in ended) for gate in self.gates}
         nodes = []
@@ -272,11 +245,7 @@ class Composition:
         return JobGraph(tuple(nodes))
 
     def reads(self, spec: QuerySpec) -> tuple[Reader, ...]:
-        """The exchanges that a query reads.
-
-        Raises:
-            ConfigurationError: one is another job's.
-        """
+        """The exchanges that a query reads."""
         return tuple(
             Reader(self._exchange_in(source.options, self._who(spec.uid), source.uid), source.uid)
             for source in spec.sources
@@ -284,11 +253,7 @@ class Composition:
         )
 
     def writes(self, spec: QuerySpec) -> tuple[str, ...]:
-        """The exchanges that a query writes.
-
-        Raises:
-            ConfigurationError: one is another job's.
-        """
+        """The exchanges that a query writes."""
         sink = spec.sink
         if sink is None or not spec.feeds_exchange:
             return ()

@@ -70,15 +70,7 @@ class JobParts:
 
 
 class Coordinator:
-    """Supervises the queries of one incarnation until they have all ended.
-
-    Args:
-        context: the job's.
-        execution: the queries.
-        parts: moved by the coordinator's thread.
-        finals: final checkpoints that an earlier run left unfinished, by query.
-        at_end: called when the job has ended, before `done` is set; what they raise is logged.
-    """
+    """Supervises the queries of one incarnation until they have all ended."""
 
     def __init__(
         self,

@@ -70,14 +70,7 @@ class EndRequest:
 
 
 class Ending:
-    """Takes the last steps, and keeps the first failure among them.
-
-    Args:
-        context: the job's.
-        upkeep: writes the last rows.
-        state: of the job.
-        at_end: called when the job has ended, whatever the storage does; what they raise is logged.
-    """
+    """Takes the last steps, and keeps the first failure among them."""
 
     def __init__(
         self, context: JobContext, upkeep: Upkeep, state: Callable[[], State], at_end: Sequence[Callable[[], object]]
@@ -114,9 +107,7 @@ class Ending:
         """Wait for a condition.
 
         Args:
-            condition: asked again and again.
             by: until when, s, monotonic.
-            deliver: called before each time; what it raises is logged.
         """
         while True:
             self.show_life()

@@ -88,11 +88,7 @@ class Exchange:
         return tuple(self._readers)
 
     def descriptor(self, job_id: str) -> Descriptor | None:
-        """What is known of it before it is written; None when its columns are not.
-
-        Args:
-            job_id: the job's.
-        """
+        """What is known of it before it is written; None when its columns are not."""
         if self._schema is None:
             return None
         limit = self._writing.get("max_in_flight")
@@ -113,10 +109,6 @@ class Exchange:
 
         With a key, each row goes to the partition `hash(key) % partitions` by Spark's Murmur3, as bucketed tables do:
         the same in every process and release, nulls included.
-
-        Raises:
-            ConfigurationError: a column of the key is missing, or of a type that cannot be hashed; or the schema is
-                not the one given to `Job.exchange`.
         """
         from pyspark.errors import AnalysisException
         from pyspark.sql import functions
@@ -155,13 +147,6 @@ class Exchange:
 
         Call it before the job is started, also for a query that is built later (`after`): from then on what this
         source has not read is kept.
-
-        Args:
-            uid: of this source; each query that reads the exchange has one of its own.
-            options: of the source, such as `max_rows_per_epoch`.
-
-        Raises:
-            ConfigurationError: the columns are not known yet.
         """
         if self._schema is None:
             found = parts(self._options["kind"], self.path, self._who).master.describe()

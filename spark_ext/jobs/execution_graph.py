@@ -60,7 +60,6 @@ class ExecutionGraph:
         """About the queries that feed another one, in a run that ends with what is there.
 
         Args:
-            uid: of that one.
             gates_open: whether queries that wait are built in this run.
         """
         stands = {run.spec.uid: Stands(run.state, run.committed) for run in self.runs}

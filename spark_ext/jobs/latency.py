@@ -45,8 +45,6 @@ class LatencyMeter:
     """Follows the markers of one run of a job. Safe for several threads.
 
     Args:
-        job: its name, for messages.
-        graph: returns the job's graph.
         interval: between two markers of a source at least, ms.
         keep: whether percentiles are wanted.
         arrived: given each marker that has passed a commit; must not wait.
@@ -219,8 +217,6 @@ def measured_latency(
     """The meter of a run, which writes to its ledger.
 
     Args:
-        context: the job's.
-        graph: the job's, as it is now.
         arrived: given each marker that has passed a commit; must not wait.
     """
     if context.settings.latency == "off":

@@ -26,9 +26,6 @@ def add_events(control: ControlLog, known: Lineages) -> Callable[[Event], Event]
 
     Returns:
         Gives an event that was accepted before the target that it has now.
-
-    Raises:
-        ControlRefused, FencedError, StateError, StorageError: see `request`.
     """
     if not known.renames:
         return lambda event: event
@@ -42,13 +39,7 @@ def add_events(control: ControlLog, known: Lineages) -> Callable[[Event], Event]
 
 
 def with_renames(found: Configuration, known: Lineages, wanted: Mapping[str, str]) -> Configuration:
-    """The configuration as it will be once the job has been started.
-
-    Args:
-        found: behind the events that there are.
-        known: what the ledger has.
-        wanted: the former uid of queries that the user renames, by their new one; perhaps in an earlier start.
-    """
+    """The configuration as it will be once the job has been started."""
     for rename in known.renames:
         found = found.with_rename(rename.old, rename.new, rename.lineage)
     for new, old in wanted.items():

@@ -61,11 +61,7 @@ class RunOptions:
         if_running: str | None = None,
         wait_timeout: float | None = None,
     ) -> RunOptions:
-        """What a user has given.
-
-        Raises:
-            ConfigurationError: a value is unknown, or two of them do not go together.
-        """
+        """What a user has given."""
         who = f"job '{job}'"
         for name, value, known in (
             ("until", until, (None, "now")),
@@ -103,17 +99,7 @@ class RunOptions:
         return replace(self, until=self.until if gated else None, emit="closed", drain=True)
 
     def when_free(self, job: str, start: Callable[[], T], stopping: threading.Event) -> T:
-        """Start, once no other run of the job is under way.
-
-        Args:
-            job: its name.
-            start: raises `JobRunningError` while another one is.
-            stopping: ends the wait.
-
-        Raises:
-            JobRunningError: another run is under way, and is not to be waited for any longer.
-            Exception: whatever `start` raises.
-        """
+        """Start, once no other run of the job is under way."""
         if self.if_running == "refuse":
             return start()
         limits: list[stop_base] = [stop_when_event_set(stopping)]

@@ -22,14 +22,7 @@ class Serving:
     """The server of one job, which answers from now on; also a context manager.
 
     Args:
-        job: its name.
-        state: its state directory.
         show_token: whether a new token is printed on standard error, once.
-        given: arguments of `ControlServer`.
-
-    Raises:
-        ConfigurationError: the address or the token file cannot be used, or the address needs TLS.
-        EnvironmentProblem: the extra `server` is not installed.
     """
 
     def __init__(self, job: str, state: str, *, show_token: bool = False, **given: Any) -> None:
@@ -58,11 +51,7 @@ class Serving:
         return not self._stopped.is_set()
 
     def end_with(self, done: threading.Event) -> None:
-        """Stop when the run has ended, once those who wait have been answered.
-
-        Args:
-            done: set when the last rows of the ledger are written.
-        """
+        """Stop when the run has ended, once those who wait have been answered."""
         if self._ends is not None or self._stopped.is_set():
             return
 
@@ -93,7 +82,6 @@ class JobClient(LocalClient):
     """Accepts events on behalf of the running incarnation, else as any process does.
 
     Args:
-        state: the job's state directory.
         running: returns what the parts of the running job share; None when it does not run.
     """
 

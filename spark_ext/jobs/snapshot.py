@@ -61,9 +61,7 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
     """A query under supervision, as it is now.
 
     Args:
-        run: the query.
         paused: whether a control event keeps it from reading.
-        latencies: from sources to its commits.
     """
     # Read once: the coordinator's thread may replace them at any time.
     state, logged, shown = run.state, run.offsets, run.shown

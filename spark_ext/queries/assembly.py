@@ -41,13 +41,8 @@ def query_run(
     """Assemble the supervision of a query.
 
     Args:
-        spec: the query.
-        context: the job's.
         lineage: the query's: flags and sink identities of other lineages are not its own.
-        flagged: per source, the last finish sequence whose flag is in the ledger.
         elsewhere: whether its sink writes to another target from this start on, on request.
-        in_spark: makes the query in Spark.
-        workers: makes what carries out its commands.
         clock: s; never goes back. The same as that of `tick`.
     """
     settings, operator, checkpoint = context.settings, context.operator(spec.uid), context.checkpoint_of(spec.uid)

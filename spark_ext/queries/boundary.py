@@ -77,7 +77,6 @@ class BoundaryRestart:
         """The Spark query has ended; returns whether that is a step of the restart.
 
         Args:
-            failed: with a failure.
             ends_itself: whether Spark ends it when there is nothing to read. It may do so while the sources hold: that
                 is not the end of its input.
         """
@@ -91,7 +90,6 @@ class BoundaryRestart:
         """How long no epoch has been under way, s; None: one is.
 
         Args:
-            now: s, on the query's clock.
             unsettled: whether an epoch is planned and not committed.
         """
         if unsettled:

@@ -141,11 +141,6 @@ def refuse_change(before: QuerySpec, after: QuerySpec, committed: Mapping[str, s
     """Refuse what a running query cannot take over: another trigger or target.
 
     Sources, sinks and stateful operators are compared by their definitions, as at a start of the job.
-
-    Args:
-        before: the query as it runs.
-        after: as it is to run.
-        committed: the settings of Spark's that its checkpoint holds, which are in force whatever the session has.
     """
     assert after.built is not None
     operator = after.built.operator

@@ -49,7 +49,6 @@ class CatchingUp:
         """What the end of the Spark query says.
 
         Args:
-            run: what it has left in Spark's log.
             own: what Spark says; None: nothing, as it is ending itself.
             newest: the newest epoch that is planned.
         """
@@ -74,7 +73,6 @@ class CatchingUp:
         """Whether it has to be started again, as those that feed it have written more, or have ended.
 
         Args:
-            now: s, on the query's clock.
             paused: whether a control event keeps it from reading: those that feed it may wait for it.
         """
         if self._until is None or self._rests_since is None or now - self._rests_since < AT_REST:

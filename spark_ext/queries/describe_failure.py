@@ -46,13 +46,6 @@ class SparkFailure(Exception):
         """The failure with its evidence and verdict; the failure itself if it is one of our errors, or has them.
 
         May take its time: it asks the JVM, and calls plugins.
-
-        Args:
-            failure: as Spark raised it.
-            classifier: the job's.
-            job: for plugins, as are `query` and `epoch`.
-            query: its uid.
-            epoch: that failed.
         """
         if isinstance(failure, (SparkExtError, cls)):
             return failure
@@ -139,9 +132,6 @@ class QueryFailures:
         """Record a failure; returns the incident's id.
 
         Args:
-            what: has happened.
-            action: is taken.
-            found: the diagnosis.
             last: whether the query is given up. That is another incident than the one that was retried: listeners are
                 notified of it, and not of each attempt.
         """

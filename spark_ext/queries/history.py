@@ -120,7 +120,6 @@ class CommittedEpoch:
 
         Args:
             committed_at: UTC.
-            shared: fields that all epochs of the query have: `query`, `query_id`, `lineage`, `incarnation`.
         """
         return EpochRow(
             epoch=self.number,
@@ -170,7 +169,6 @@ class EpochHistory:
         """Rows that a source has returned in this run, in all epochs that are known of; None: figures are missing.
 
         Args:
-            source: its uid.
             epoch: the newest one whose rows have to be among them.
         """
         complete = self._reports == self._reported - self._began

@@ -47,7 +47,6 @@ class Launcher:
     """What a query is at present, and what is done with it in Spark. For the deciding thread, except `_launch`.
 
     Args:
-        in_spark: makes the query in Spark, at first and for each new specification.
         elsewhere: whether its sink writes to another target from this start on, on request.
     """
 
@@ -359,7 +358,6 @@ class Launcher:
         """Take the next step of a restart that is wanted.
 
         Args:
-            now: s, on the query's clock.
             failed: called if a start fails.
         """
         wanted, life = self._wanted, self._life

@@ -52,12 +52,7 @@ LIST_EVERY = 1.0
 
 
 class EpochObserver:
-    """Reads Spark's log of one query, and keeps what of it has been seen and stored.
-
-    Args:
-        incarnation: the number under which rows are written.
-        flagged: per source, the last finish sequence whose flag is in the ledger.
-    """
+    """Reads Spark's log of one query, and keeps what of it has been seen and stored."""
 
     def __init__(
         self,
@@ -101,11 +96,7 @@ class EpochObserver:
         return self._log.committed_at(epoch)
 
     def restore(self, known: tuple[str, int] | None, operator: str) -> None:
-        """Read what earlier runs have left: the facts from which this one continues.
-
-        Raises:
-            StateError: the ledger knows committed epochs of this query and its checkpoint is gone or another one.
-        """
+        """Read what earlier runs have left: the facts from which this one continues."""
         left = checkpoint_directory.look(self._log, known, operator, self._spec.uid)
         self._move(QueryPosition(left.query_id, left.committed, left.offsets))
         self._remember(left.committed, left.offsets)
@@ -116,11 +107,7 @@ class EpochObserver:
             self.history.committed(epoch, self._log.offsets(epoch), in_this_run=False)
 
     def recall(self, known: tuple[str, int]) -> None:
-        """Take the position of a query that has finished from the ledger: its checkpoint may be gone.
-
-        Args:
-            known: Spark's query id and the last epoch, as the ledger has them.
-        """
+        """Take the position of a query that has finished from the ledger: its checkpoint may be gone."""
         query_id, epoch = known
         self._move(QueryPosition(query_id, epoch, self._log.offsets(epoch)))
         self._remember(epoch, self.position.offsets)
@@ -155,9 +142,6 @@ class EpochObserver:
 
         Returns:
             New finished flags of channels, to be stored; None when no further epoch has been committed.
-
-        Raises:
-            OSError: Spark's log cannot be read; nothing has been taken in.
         """
         before, newest = self._position.epoch, self._newest_commit()
         logged = self._log.offsets(newest) if newest > before else None
@@ -216,9 +200,6 @@ class EpochObserver:
 
         Args:
             everything: also those whose figures have not come yet.
-
-        Raises:
-            OSError: Spark's log cannot be read; the epoch is given again next time.
         """
         shared = {
             "query": self._spec.uid,

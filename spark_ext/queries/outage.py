@@ -20,11 +20,7 @@ POLL_AGAIN_MS = 1000
 
 
 class Outage:
-    """Whether some facts can be read, and since when they cannot. For one thread.
-
-    Args:
-        what: the facts, for messages.
-    """
+    """Whether some facts can be read, and since when they cannot. For one thread."""
 
     def __init__(self, what: str, operator: str, context: WatchContext) -> None:
         self._what = what

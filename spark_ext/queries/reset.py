@@ -24,12 +24,6 @@ def reset_queries(
 
     Flags, epochs and sink identities of the old lineage stay in the tables and no longer count, so the next start reads
     all input again and writes it again, beside the earlier output.
-
-    Returns:
-        The new lineages.
-
-    Raises:
-        StateError: the job runs, or a checkpoint cannot be moved aside.
     """
     checkpoints = [checkpoint_of(state, name) for query, names in former.items() for name in (query, *names)]
     incarnation = start_incarnation(ledger, job)

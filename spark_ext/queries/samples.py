@@ -41,7 +41,6 @@ class Samples:
     """Takes samples of the Python processes of a job.
 
     Args:
-        state: the job's state directory.
         over: whether nobody waits for answers any more.
     """
 
@@ -54,11 +53,7 @@ class Samples:
         """When each query was sampled last, s, monotonic, and which watchers answered."""
 
     def take(self, query: str, *, stacks: bool) -> tuple[WorkerSample, ...]:
-        """Ask for the processes of one query, and wait for some seconds at most. Nobody may answer.
-
-        Raises:
-            OSError: the state directory cannot be written.
-        """
+        """Ask for the processes of one query, and wait for some seconds at most. Nobody may answer."""
         asked = f"{time.time_ns():020}-{uuid.uuid4().hex[:8]}"
         request = {"at": time.time(), "query": query, "stacks": stacks}
         answers: dict[str, dict[str, Any]] = {}

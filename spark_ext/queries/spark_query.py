@@ -95,9 +95,6 @@ class RunnableQuery(Protocol):
 
         Args:
             only_planned: run the epoch that is planned and not committed, and end.
-
-        Raises:
-            Exception: whatever Spark raises.
         """
 
     def settle(self) -> None:
@@ -295,8 +292,6 @@ def lost_spark(
     and only when the connection to the JVM has failed.
 
     Args:
-        failure: as it was raised.
-        operator: job and query, for the message.
         pid: of the JVM; None: unknown.
         stopped: whether this process has stopped the session.
     """

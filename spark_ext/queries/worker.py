@@ -35,11 +35,7 @@ class Outcome(Generic[T]):
         return self.value  # type: ignore[return-value]
 
     def problem(self) -> Exception | None:
-        """What it raised; None: nothing.
-
-        Raises:
-            FencedError: that is what it raised: a newer incarnation owns the ledger or a target.
-        """
+        """What it raised; None: nothing."""
         if isinstance(self.error, FencedError):
             raise self.error
         return self.error
@@ -66,7 +62,6 @@ class Worker:
     """Carries out commands on a thread of its own, which starts with the first one. For the deciding thread alone.
 
     Args:
-        name: of the thread.
         wake: called on the worker's thread when an outcome has come.
     """
 
@@ -91,8 +86,6 @@ class Worker:
         """Give a command: it is carried out after those given before.
 
         Args:
-            what: for messages.
-            action: the command.
             then: gets its outcome, on the deciding thread.
         """
         with self._lock:
@@ -117,12 +110,7 @@ class Worker:
             command.then(outcome)
 
     def abandon(self, last: Callable[[], object]) -> None:
-        """Give up all commands; their outcomes are not delivered.
-
-        Args:
-            last: carried out at once on a thread of its own, and again behind the command that is under way, which
-                may have changed things in the meantime. Its errors are logged.
-        """
+        """Give up all commands; their outcomes are not delivered."""
         with self._lock:
             self._last = last
             self._left.clear()

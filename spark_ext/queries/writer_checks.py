@@ -175,11 +175,7 @@ def check_source(leaf: PlanSource, operator: str, *, available_now: bool) -> Non
 
 
 def check_ends_now(sources: Iterable[tuple[str, Mapping[str, str]]], operator: str) -> None:
-    """Refuse a run that ends with what is there over a source that always has more.
-
-    Raises:
-        ConfigurationError: names the source.
-    """
+    """Refuse a run that ends with what is there over a source that always has more."""
     for form, options in sources:
         source = operators.source(form, options)
         if not source.ends_now:

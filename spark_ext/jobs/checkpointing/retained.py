@@ -30,11 +30,7 @@ def complete(state: str) -> list[int]:
 
 
 def retained(job: str, state: str, number: int) -> str:
-    """The folder of a retained checkpoint.
-
-    Raises:
-        StateError: no retained checkpoint has that number; names those that exist.
-    """
+    """The folder of a retained checkpoint."""
     there = complete(state)
     if number not in there:
         raise StateError(
@@ -59,10 +55,7 @@ def release_old(state: str, keep: int, incarnation: Incarnation, record: Callabl
     """Delete the retained checkpoints except the newest ones, and what drivers that died have left half-written.
 
     Args:
-        state: the job's state directory.
         keep: how many are kept, at least one.
-        incarnation: that deletes them.
-        record: called with the ledger's row before a checkpoint is deleted.
     """
     root = Location.of(retained_folder(state), {}).folder
     folders = _folders(state)

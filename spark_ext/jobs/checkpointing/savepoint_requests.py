@@ -50,11 +50,7 @@ class CompletionGate:
         self._given_up = ""
 
     def complete(self) -> None:
-        """It is complete, for the thread that records it: what follows makes this known.
-
-        Raises:
-            CheckpointError: it has been given up.
-        """
+        """It is complete, for the thread that records it: what follows makes this known."""
         with self._lock:
             self._completed = not self._given_up
         if self._given_up:
@@ -113,10 +109,6 @@ class CheckpointRequest:
 
         Args:
             timeout: s; None: as long as it takes.
-
-        Raises:
-            CheckpointError: it failed; says why.
-            TimeoutError: it is not complete yet. It stays under way.
         """
         begin = time.monotonic()
         if not self.done.wait(timeout):
@@ -203,10 +195,7 @@ class Savepoints:
         """Take the newest cut that looks allow, keep what belongs to it, and record it.
 
         Args:
-            number: of the checkpoint.
             kind: `savepoint` or `periodic`.
-            mode: how its looks came about.
-            looks: at each query.
             folder: of the savepoint; None: it is kept only if the setting `retained_checkpoints` says so.
             then: gets the outcome, on the coordinator's thread.
             triggered_at: when it was begun; None: when the cut is taken.
@@ -325,9 +314,6 @@ def completed(one: Cutting, metadata: CheckpointMetadata, at: datetime, place: s
     """The rows of a checkpoint that is complete: last the fact, before it what it holds in exchanges.
 
     Args:
-        one: its cut.
-        metadata: its metadata.
-        at: when it was begun.
         place: where it is kept; None: nowhere.
     """
     rows: list[Row] = []
@@ -376,13 +362,7 @@ def check_root(path: str, roots: Sequence[str], job: str, state: str) -> None:
     """Refuse a savepoint of somebody who may have no access to the driver's files, unless it is below a root.
 
     Args:
-        path: as given.
         roots: that the job allows; none: the folder that contains the state directory.
-        job: its name.
-        state: its state directory.
-
-    Raises:
-        ConfigurationError: it is elsewhere.
     """
     allowed = roots or (Location.of(state, {}).uri.rpartition("/")[0],)
     if not any(root and _is_below(Location.of(path, {}).uri, Location.of(root, {}).uri) for root in allowed):
@@ -402,12 +382,7 @@ def _is_below(folder: str, root: str) -> bool:
 
 
 def check_folder(path: str, job: str, state: str) -> str:
-    """The folder of a savepoint, absolute; refuses one that is in use, or in the state directory.
-
-    Raises:
-        ConfigurationError: it is not empty, or a part of what a restore replaces.
-        StorageError: it cannot be listed.
-    """
+    """The folder of a savepoint, absolute; refuses one that is in use, or in the state directory."""
     folder, who = Location.of(str(path), {}).uri, f"job '{job}'"
     if _is_below(f"{folder.rstrip('/')}/", state):
         raise ConfigurationError(

@@ -112,13 +112,7 @@ def cut_metadata(one: Cutting, memory: JobMemory) -> CheckpointMetadata:
     """What the ledger's row of a checkpoint says of its cut.
 
     Args:
-        one: the cut.
         memory: the ledger at the start of the job or later: what had finished by then is taken from it.
-
-    Raises:
-        CheckpointError: rows that the cut needs have been released.
-        StateError, StorageError: a target cannot be read, or its past is not known any more.
-        OSError: a log cannot be read.
     """
     queries = {member.spec.uid: _query(one, member, memory) for member in one.members}
     for name in (node.uid for node in one.graph):
@@ -132,13 +126,7 @@ def cut_metadata(one: Cutting, memory: JobMemory) -> CheckpointMetadata:
 
 
 def describe(one: Cutting, ledger: Ledger) -> ToPin:
-    """All that a savepoint of a cut is made of.
-
-    Raises:
-        CheckpointError: rows that the cut needs have been released.
-        StateError, StorageError: the ledger or a target cannot be read, or a target's past is not known any more.
-        OSError: a log cannot be read.
-    """
+    """All that a savepoint of a cut is made of."""
     memory = JobMemory.read(ledger)
     metadata = cut_metadata(one, memory)
     queries, taken = metadata.queries, one.taken

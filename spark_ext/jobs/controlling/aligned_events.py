@@ -71,9 +71,6 @@ class AlignedEvents:
     """The open aligned events of a job.
 
     Args:
-        control: accepts events, with the fence of this incarnation.
-        align: asks for an aligned checkpoint.
-        worker: on which events are written.
         warn: called with the error when an event could not be written; it is written later.
     """
 

@@ -86,9 +86,6 @@ def poll_pace(took: float) -> float:
 
     Args:
         took: how long the last one took, s.
-
-    Returns:
-        s, at most 1.
     """
     return min(10 * took, 1.0)
 
@@ -107,12 +104,7 @@ class ControlPoll:
         self._lock = threading.Lock()
 
     def poll(self, queries: Sequence[PolledQuery]) -> PollResult:
-        """Poll once.
-
-        Raises:
-            StateError, StorageError, OSError: something cannot be read; the next poll reads it.
-            FencedError: a newer incarnation owns the ledger.
-        """
+        """Poll once."""
         with self._lock:
             for query in queries:
                 self._take_emitted(query)

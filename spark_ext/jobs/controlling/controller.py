@@ -43,19 +43,7 @@ POLL_EVERY = 0.05
 
 
 class Controller:
-    """Follows all open events of a job.
-
-    Args:
-        context: the job's.
-        ledger: the job's, for reading.
-        control: accepts events, with the fence of this incarnation.
-        execution: the job's queries.
-        directives: carries out what the driver obeys.
-        rebuilds: restarts queries.
-        align: polled for an aligned checkpoint; it is triggered under a number that is handed over before.
-        drained: called when a drain is in force.
-        present: gives an event of an earlier start the target that it has now.
-    """
+    """Follows all open events of a job."""
 
     def __init__(
         self,
@@ -114,11 +102,7 @@ class Controller:
     # -- the coordinator's thread -------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Take in what was found, poll again, and decide the outcome of each event; `now` is s, monotonic.
-
-        Raises:
-            FencedError: a newer incarnation owns the ledger.
-        """
+        """Take in what was found, poll again, and decide the outcome of each event; `now` is s, monotonic."""
         self._worker.deliver()
         self._rebuilds.tick(time.monotonic())
         self._directives.tick(self._put)
@@ -192,7 +176,6 @@ class Controller:
         """An event that is open.
 
         Args:
-            event: the event.
             left: whether an earlier start was to obey it.
         """
         self._rebuilds.take(event)
@@ -299,7 +282,6 @@ def unread(control: ControlLog, run: QueryRun | None) -> str:
     """What has kept a query from reading all that is there; "" for nothing. Reads the ledger; for any thread.
 
     Args:
-        control: of the start.
         run: the query; None: it is not built.
     """
     if run is None:

@@ -73,10 +73,7 @@ class DriverDirectives:
         """An event that the driver obeys.
 
         Args:
-            event: the event.
-            kind: its kind.
             left: whether an earlier start was to obey it: a stop holds, other requests have failed.
-            put: records a step.
         """
         if event.expires_ms is not None and time.time() * 1000 >= event.expires_ms:
             put(event, Step("expired", reason="its time was over before it was obeyed"))

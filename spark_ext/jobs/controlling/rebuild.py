@@ -48,11 +48,8 @@ class _Change:
     """An event at which queries may hold.
 
     Args:
-        event: the event.
         subject: the event that takes effect: itself, or the aligned one that it releases.
         only: the queries that may hold at it, if not all: one that came late.
-        before: what was in force before it, of a change that others have passed.
-        after: what is behind it.
     """
 
     def __init__(
@@ -112,10 +109,6 @@ class Rebuilds:
     """The restarts of a job.
 
     Args:
-        context: the job's.
-        control: accepts events, with the fence of this incarnation.
-        configuration: in force when the queries were built.
-        execution: the queries.
         request: whether the job has been asked to stop.
         clock: s; that of the queries.
     """
@@ -160,11 +153,7 @@ class Rebuilds:
             self._left.append(_Change(event, subject or event))
 
     def restart(self, event: Event) -> None:
-        """A restart is requested: it is carried out when it is its turn.
-
-        Raises:
-            ConfigurationError: the query that it is addressed to cannot be restarted.
-        """
+        """A restart is requested: it is carried out when it is its turn."""
         if event.target.scope is Scope.QUERY:
             run = self._execution.find(event.target.uid)
             wrong = "waits for others to finish, and does not run yet" if run is None else _cannot(run)
@@ -329,7 +318,6 @@ class Rebuilds:
         """The queries that hold and are not restarted obey the event, and continue.
 
         Args:
-            change: at which they hold.
             runs: of its queries; None: all.
             behind: a further event at which they need not hold: they obey both with one epoch.
         """

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 def rebuilt(before: QuerySpec, checkpoint: str, values: Mapping[str, Json], sequence: int) -> QuerySpec:
-    """A query built with another configuration, if it can take the place of the one that runs. May take seconds.
-
-    Raises:
-        ConfigurationError: it reads or writes something else, or cannot continue from the checkpoint.
-        Exception: what the user's function raises.
-    """
+    """A query built with another configuration, if it can take the place of the one that runs. May take seconds."""
     assert before.built is not None
     after = before.built.build(values, sequence)
     for change in compare(before.uid, definition_of(before), definition_of(after)):
@@ -59,9 +54,7 @@ def prepared(run: QueryRun, after: QuerySpec | None, context: JobContext) -> Cal
     """What the operators need before the query is started again: those that differ are claimed and opened again.
 
     Args:
-        run: the query, as it runs.
         after: as it is to run; None: as it does.
-        context: the job's.
 
     Returns:
         To be called on a worker's thread, once it has stopped; None: nothing.

@@ -65,9 +65,6 @@ class Exchanges:
     """Registers consumers and releases rows. Its methods are for the coordinator's thread; `tick` does not block.
 
     Args:
-        context: the job's.
-        execution: its queries.
-        links: the exchanges.
         finished: whether a query has finished, be it in the job or not.
         restarted: lineage, by exchange, of producers that are not built yet and have written nothing in it.
         follow: given the views after each look at the exchanges, on the thread that has looked: must not raise.
@@ -126,12 +123,7 @@ class Exchanges:
             self._links = found
 
     def register(self) -> None:
-        """Register all consumers, and say which registered ones are not in the job any more.
-
-        Raises:
-            StateError: a consumer begins, and old entries have been released.
-            OSError: an exchange cannot be read or written.
-        """
+        """Register all consumers, and say which registered ones are not in the job any more."""
         for link in self._links.values():
             master = self._master(link)
             who = f"exchange '{link.name}'"
@@ -220,12 +212,7 @@ class Exchanges:
         """Begin to release what is due.
 
         Args:
-            now: s, monotonic.
             held: by query, the offsets that are known now of a checkpoint which is not complete.
-
-        Raises:
-            FencedError: a newer incarnation has claimed an exchange.
-            StorageError: the exchanges could not be read for too long.
         """
         self._worker.deliver()
         if self._links and now - self._at >= RELEASE_EVERY and not self._worker.busy and self._outage.due(now):
@@ -256,9 +243,6 @@ class Exchanges:
         """Command: do something with the newest cut that looks allow, while nothing is released.
 
         Args:
-            what: for messages.
-            looks: at each query.
-            action: gets the cut, and a view of each exchange that is there; on the worker's thread.
             then: gets its outcome, on the coordinator's thread.
         """
         graph = self._execution.graph
@@ -297,10 +281,6 @@ class Exchanges:
 
         Returns:
             The cut; None if none is consistent now.
-
-        Raises:
-            FencedError: a newer incarnation has claimed an exchange.
-            OSError: an exchange cannot be read or written.
         """
         with self._releasing:
             return self._release_all(looks, graph, held)
@@ -397,12 +377,7 @@ class Exchanges:
         return self._worker.busy
 
     def deliver(self) -> None:
-        """Take in what commands have brought.
-
-        Raises:
-            FencedError: a newer incarnation has claimed an exchange.
-            StorageError: the exchanges could not be read for too long.
-        """
+        """Take in what commands have brought."""
         self._worker.deliver()
 
     def close(self) -> None:

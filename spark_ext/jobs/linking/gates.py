@@ -18,15 +18,7 @@ if TYPE_CHECKING:
 
 
 class Gates:
-    """The queries that wait. Its methods are for the coordinator's thread, and do not block.
-
-    Args:
-        context: the job's.
-        execution: its queries; one that is built is added to them.
-        gates: the queries that wait.
-        build: calls the user's function and checks what it returns; on a thread of its own.
-        begin: gives the query that was built the commands of its start.
-    """
+    """The queries that wait. Its methods are for the coordinator's thread, and do not block."""
 
     def __init__(
         self,

@@ -38,12 +38,7 @@ class AsOf:
     _spark: SparkSession = field(repr=False, compare=False)
 
     def read(self, sink: str) -> DataFrame:
-        """The rows of an output; reads the table's version of that time.
-
-        Raises:
-            ConfigurationError: the output is unknown, or its past cannot be read.
-            CheckpointError: the table there now is another one, or no longer has the version.
-        """
+        """The rows of an output; reads the table's version of that time."""
         position = self.positions.get(sink)
         if sink not in self.paths or not isinstance(position, dict) or "version" not in position:
             known = ", ".join(f"'{uid}'" for uid in sorted(self.paths)) or "none"
@@ -90,12 +85,7 @@ class AsOf:
 
 
 def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int, specs: Sequence[QuerySpec]) -> AsOf:
-    """The outputs at a checkpoint.
-
-    Raises:
-        CheckpointError: the checkpoint is unknown, or not aligned.
-        StateError, StorageError: the ledger cannot be read.
-    """
+    """The outputs at a checkpoint."""
     rows = ledger.table(CheckpointRow).rows([("checkpoint_id", "=", number), ("query", "=", "")])
     done = next((row for row in rows if row.status == "COMPLETED"), None)
     who = f"job '{job}', checkpoint {number}"

@@ -30,12 +30,7 @@ def restore_after(
     restore: Callable[[int], object],
     failure: JobFailedError,
 ) -> None:
-    """Restore a job that has failed, if its settings say so and its state is damaged.
-
-    Raises:
-        JobFailedError: the failure, if its state is not damaged or the job does not restore itself; otherwise with the
-            reason why it could not be restored.
-    """
+    """Restore a job that has failed, if its settings say so and its state is damaged."""
     responses = [run.response for run in runs() if run.state is State.FAILED]
     damaged = bool(responses) and all(response is Response.RESTORE for response in responses)
     if settings.on_damage != "restore" or not damaged:

@@ -31,19 +31,7 @@ def savepoint_of_stopped(spark: SparkSession, composition: Composition, ledger: 
     """Take a savepoint of a job that has ended, in whatever way, where it stands.
 
     Args:
-        spark: the session.
-        composition: the job's queries and exchanges.
-        ledger: the job's.
         folder: of the savepoint; empty or missing.
-
-    Returns:
-        Its number.
-
-    Raises:
-        StateError: the job runs, was never started, or has changed since.
-        CheckpointError: no cut is consistent.
-        ConfigurationError: the folder is not empty.
-        OSError, StorageError: something cannot be read or written.
     """
     who = f"job '{composition.job}'"
     if not JobMemory.read(ledger).ever:

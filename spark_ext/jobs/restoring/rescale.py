@@ -63,21 +63,7 @@ def rescale(
     """Give the state of a query another number of partitions.
 
     Args:
-        spark: the session.
-        composition: the job's queries.
-        ledger: the job's.
-        settings: the job's.
-        query: its uid.
-        partitions: of its state.
         timeout: seconds in which epochs that were interrupted are completed; None: as long as it takes.
-
-    Raises:
-        ConfigurationError: the query is unknown, or the number is not positive.
-        StateError: the job runs, has changed, or the query has no state, an epoch in doubt, or an operator that Spark
-            cannot repartition; or its target is not what it was.
-        FencedError: a newer start has claimed the query's target.
-        SparkExtError: the target cannot be claimed; or an epoch had to be completed, for which the start was refused,
-            or failed.
     """
     who = f"job '{composition.job}', query '{query}'"
     memory = JobMemory.read(ledger)
@@ -158,15 +144,7 @@ def complete_epochs(
     """Start the job until the epoch of a query that was interrupted is committed; no source reads on.
 
     Args:
-        spark: the session.
-        composition: the job's queries.
-        ledger: the job's.
-        settings: the job's.
-        query: whose epoch it is.
         limit: until when, on the monotonic clock, s; None: as long as it takes.
-
-    Raises:
-        SparkExtError: the start was refused, or a query has failed.
     """
     log = SparkLog(checkpoint_of(composition.state, query))
     coordinator = start_job(spark, composition.job, ledger, composition, settings, StartOptions(hold=True))

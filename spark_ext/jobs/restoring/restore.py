@@ -76,14 +76,7 @@ def restore(
     accept_duplicates: Collection[str],
     state_partitions: Mapping[str, int],
 ) -> None:
-    """Restore a job; it is started afterwards, as always. For the arguments see `Job.restore`.
-
-    Raises:
-        StateError: the savepoint is missing, not complete, damaged or another job's; or the job runs, has changed, or
-            has a target that is not what it was.
-        ConfigurationError: a target cannot be put back, or the job was changed in another way.
-        FencedError, StorageError, OSError: a step failed. The restore is then repeated with the same call.
-    """
+    """Restore a job; it is started afterwards, as always. For the arguments see `Job.restore`."""
     if isinstance(savepoint, int):
         savepoint = retained(composition.job, composition.state, savepoint)
     accepted = (accept_duplicates,) if isinstance(accept_duplicates, str) else accept_duplicates

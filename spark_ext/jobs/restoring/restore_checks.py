@@ -62,11 +62,7 @@ class Comparison:
         return frozenset(query for query, name in self.names.items() if self.saved.metadata.queries[name].finished)
 
     def check(self) -> None:
-        """Refuse what cannot continue.
-
-        Raises:
-            StateError, ConfigurationError: says what differs, and the ways out.
-        """
+        """Refuse what cannot continue."""
         for problem in self._problems():
             raise problem
 
@@ -74,9 +70,6 @@ class Comparison:
         """Refuse to restore in place what another copy of the state has taken.
 
         The copy's targets have numbers of versions and epochs that those of this state have too, with other rows.
-
-        Raises:
-            StateError: none of them took the savepoint.
         """
         about = self.saved.about
         if self.in_place and about.start and about.start not in starts:
@@ -95,9 +88,6 @@ class Comparison:
 
         Without a position all is taken away that the sink has ever committed, which is right for a target that was not
         there yet; but the query continues behind the epochs that it had committed.
-
-        Raises:
-            StateError: the savepoint does not say where the target was.
         """
         part = self.saved_query(query)
         sink = None if part is None else part.sinks.get(uid)

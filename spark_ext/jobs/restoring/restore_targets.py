@@ -98,7 +98,6 @@ class Targets:
 
         Args:
             specs: the queries of the job, also those that wait for others now and did not when they wrote.
-            memory: what the ledger remembers of them.
         """
         there = (spec for spec in specs if spec.sink is None or spec.sink.format.lower() != SINK)
         found = [self._target(spec, memory) for spec in there]
@@ -169,11 +168,7 @@ class Targets:
         return tuple(found)
 
     def check_left_out(self, specs: Sequence[QuerySpec], memory: JobMemory) -> None:
-        """Refuse a query that has written since the savepoint and is not in the job, unless it is removed on purpose.
-
-        Raises:
-            StateError: names it.
-        """
+        """Refuse a query that has written since the savepoint and is not in the job, unless `job.remove` says so."""
         for name in self.left_out(specs, memory):
             known = memory.of(name)
             if name in self._comparison.declared.removed or known.removed or known.left_out:
@@ -191,9 +186,6 @@ class Targets:
         """Refuse a query that had run before the savepoint and was not in the job when that was taken.
 
         The savepoint has neither its state nor where its target was; it is not one that came after it.
-
-        Raises:
-            StateError: names it.
         """
         saved = self._comparison.saved
         for spec in specs:
@@ -217,12 +209,7 @@ class Targets:
                 )
 
     def fence(self, targets: Sequence[Target], incarnation: Incarnation, accepted: Collection[str]) -> None:
-        """Claim, as a start does, the targets that cannot be put back and need not be: nothing may come to them now.
-
-        Raises:
-            StateError: one of them is ahead of the state: this is an older copy.
-            FencedError: a newer incarnation has claimed one.
-        """
+        """Claim, as a start does, the targets that cannot be put back and need not be: nothing may come to them now."""
         for target in targets:
             sink = target.sink
             if sink is None or sink.rolls_back or target.name in accepted:
@@ -237,16 +224,7 @@ class Targets:
             attempts(sink.options, f"the claim of sink '{claim.sink}'", reraise=True)(sink.claim, claim)
 
     def check(self, targets: Sequence[Target], accepted: Collection[str]) -> None:
-        """Refuse targets that cannot be put back.
-
-        Args:
-            targets: of the job.
-            accepted: names of those that may keep what they received after the savepoint, and get it again.
-
-        Raises:
-            ConfigurationError: one is of a kind that cannot.
-            StateError: one is not what it was.
-        """
+        """Refuse targets that cannot be put back."""
         for target in targets:
             sink = target.sink
             if target.name in accepted:

@@ -30,16 +30,6 @@ def put_back_bad_rows(
     """Put the bad rows back to the savepoint, before the checkpoints of the job are moved aside.
 
     In another state directory nothing is there to be put back, and the rows of the savepoint's job stay as they are.
-
-    Args:
-        comparison: of job and savepoint.
-        ledger: the job's.
-        job_id: of the job.
-        specs: its queries.
-        lineage: of the restore.
-        sinks: by query, the lineage in which its sink has written.
-        rolled_back: uids of the sinks whose targets are put back. What others have received stays, and so do the rows
-            that they have refused.
     """
     given = list(specs)
     bad_rows = BadRowsOfJob(comparison.job, job_id, ledger.uri, ledger.storage_options)

@@ -32,9 +32,6 @@ def exchanges_in(place: str, operator: str) -> Iterator[tuple[str, str, Exchange
     """Name, name for messages and master of each exchange in a folder.
 
     One that an interrupted restore has not put back in full is left out: nobody has ever written to it.
-
-    Raises:
-        StateError: there is something else in the place of one.
     """
     root = local_path(f"{place}/exchanges")
     for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
@@ -49,20 +46,7 @@ def exchanges_in(place: str, operator: str) -> Iterator[tuple[str, str, Exchange
 def claim_exchanges(
     state: str, interrupted: Iterable[int], mark: FenceMark, job_id: str, operator: str
 ) -> dict[str, int]:
-    """Claim all exchanges of a state directory; the number of the last entry that each of them has had.
-
-    Args:
-        state: the directory.
-        interrupted: the lineages of the restores that were interrupted. What they have moved aside they had claimed.
-        mark: of the restore's incarnation.
-        job_id: of the job.
-        operator: the job, for messages.
-
-    Raises:
-        FencedError: a newer incarnation has claimed one.
-        StateError: one is damaged, or something else.
-        OSError, StorageError: one cannot be read or written.
-    """
+    """Claim all exchanges of a state directory; the number of the last entry that each of them has had."""
     last: dict[str, int] = {}
     for lineage in interrupted:
         for name, _, master in exchanges_in(f"{state}/{REPLACED}/{lineage}", operator):
@@ -79,14 +63,7 @@ def check_readers(comparison: Comparison, composition: Composition, specs: Seque
     """Refuse a source that has not begun, and reads an exchange whose first rows the savepoint lacks.
 
     Args:
-        comparison: the savepoint and the job.
-        composition: the job's queries and exchanges.
-        specs: the queries that can be built now.
         late: whether there are others, which may read what is read under a uid that none of these has.
-
-    Raises:
-        StateError: names the source.
-        OSError: the savepoint cannot be read.
     """
     readers = {(reader.exchange, reader.uid): spec.uid for spec in specs for reader in composition.reads(spec)}
     if late:

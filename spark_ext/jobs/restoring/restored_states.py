@@ -37,8 +37,6 @@ def clear_away(state: str, lineage: int, *, again: bool) -> None:
     restore: what is there was left by an interrupted one, perhaps of another savepoint, and is deleted.
 
     Args:
-        state: the state directory.
-        lineage: of the restore.
         again: whether a restore was interrupted before this one.
     """
     for name in ("exchanges", "queries"):
@@ -53,26 +51,14 @@ def clear_away(state: str, lineage: int, *, again: bool) -> None:
 
 
 class RestoredStates:
-    """The checkpoints of the queries that continue from a savepoint.
-
-    Args:
-        comparison: the savepoint and the job.
-        state: the job's state directory.
-        incarnation: the number of the restore's.
-        lineages: of the job's queries, which may have been renamed since the savepoint.
-    """
+    """The checkpoints of the queries that continue from a savepoint."""
 
     def __init__(self, comparison: Comparison, state: str, incarnation: int, lineages: Lineages) -> None:
         self._comparison, self._state, self._lineages = comparison, state, lineages
         self._folder = f"{state}/{DRAFTS}/{incarnation}"
 
     def prepare(self, spark: SparkSession, partitions: Mapping[str, int]) -> None:
-        """Make them, from links to the savepoint's files where that is possible.
-
-        Raises:
-            StateError: a state cannot be repartitioned.
-            OSError: a file cannot be read or written.
-        """
+        """Make them, from links to the savepoint's files where that is possible."""
         self.discard()
         saved = self._comparison.saved
         for query, name in self._queries():

@@ -52,15 +52,7 @@ def assembled(
     """The coordinator of a job, and what it moves.
 
     Args:
-        books: of the incarnation.
-        composition: the job's queries and exchanges, as the user has made them.
-        control: accepts events, with the fence of the incarnation.
-        plan: what the start has found.
-        context: the job's.
-        execution: its queries.
-        finals: final checkpoints that an earlier run left unfinished, by query.
         arrived: given each latency marker that has passed a commit; must not wait.
-        at_end: called when the job has ended.
     """
     ledger, memory = books.ledger, plan.past.memory
 

@@ -25,14 +25,7 @@ def begin(waiting: Sequence[QueryRun], context: JobContext, coordinator: Coordin
     """Claim the targets of all queries, then open their operators; each step is done everywhere before the next one.
 
     Args:
-        waiting: the queries.
-        context: the job's.
-        coordinator: when it has been asked to stop, the rest is left out.
         late: whether a target may be claimed when something is to be written; see `late_claim`.
-
-    Raises:
-        StorageError: a command has not ended within the setting `start_timeout`.
-        Exception: what a command has raised.
     """
     within = context.settings.start_timeout / 1000
     in_all(waiting, lambda run: run.claim(late=late), context, coordinator, within)
@@ -46,12 +39,7 @@ def in_all(
     coordinator: Coordinator,
     within: float,
 ) -> None:
-    """Give a command to the workers of all queries, and wait until all have carried it out, or the job is stopped.
-
-    Raises:
-        StorageError: a command has not ended within `within` s.
-        Exception: what a command has raised.
-    """
+    """Give a command to the workers of all queries, and wait until all have carried it out, or the job is stopped."""
     if coordinator.stopping:
         return
     for run in runs:
@@ -73,16 +61,10 @@ def stop_older(stops: Mapping[str, Callable[[], object]], context: WatchContext,
     """Stop what an older incarnation runs, on threads that are left behind if a stop does not return.
 
     Args:
-        stops: by query, for messages.
-        context: the job's.
         stopping: whether the job has been asked to stop: the stops that are under way are then not waited for.
 
     Returns:
         Whether all have stopped; False when the job is stopping.
-
-    Raises:
-        StorageError: one has not stopped within the setting `start_timeout`.
-        Exception: what a stop has raised.
     """
     within = context.settings.start_timeout / 1000
     by = time.monotonic() + within

@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 def reset(composition: Composition, ledger: Ledger, uid: str, reason: str, *, cascade: bool) -> None:
-    """Discard the history of a query, and of those behind it.
-
-    Raises:
-        StateError: the job runs, or a checkpoint cannot be moved aside.
-        ConfigurationError: the job never had such a query; or there are queries behind it, and no `cascade`.
-    """
+    """Discard the history of a query, and of those behind it."""
     job, known = composition.job, JobMemory.read(ledger)
     if uid not in known.ever and uid not in composition.uids:
         raise unknown(uid, known, f"job '{job}'", "reset")
@@ -76,12 +71,7 @@ def _behind(composition: Composition, known: JobMemory, uid: str) -> tuple[str, 
 
 
 def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) -> None:
-    """A source is not part of the job any more: what it has not read is released.
-
-    Raises:
-        StateError: the job runs.
-        ConfigurationError: the exchange is unknown, or the source never read it, or is in the job.
-    """
+    """A source is not part of the job any more: what it has not read is released."""
     who = f"job '{composition.job}', exchange '{exchange}'"
     for spec in composition.specs:
         for reader in composition.reads(spec):

@@ -35,15 +35,7 @@ def opened(
     """The queries that can be built now, and those that wait for others which have not finished.
 
     Args:
-        composition: of the job.
-        memory: what the ledger remembers; what has finished may have another name from this start on.
-        number: of the incarnation.
-        configuration: what the control events have put into force.
         holds: whether none is built for the first time; see `JobContext.holds_gates`.
-
-    Raises:
-        ConfigurationError: a query or its rename is refused.
-        Exception: what the user's function raises.
     """
     memory, _ = with_renames(composition.job, memory, composition.uids, composition.declared, number)
     specs = [composition.renewed(spec, configuration) for spec in composition.specs]
@@ -57,20 +49,12 @@ def opened(
 
 
 def check_now(spec: QuerySpec, job: str) -> None:
-    """Refuse a run that ends with what is there over a source of a query that always has more.
-
-    Raises:
-        ConfigurationError: names the source.
-    """
+    """Refuse a run that ends with what is there over a source of a query that always has more."""
     check_ends_now([(one.format, one.options) for one in spec.sources], f"job '{job}', query '{spec.uid}'")
 
 
 def check_followers(specs: Sequence[QuerySpec], graph: JobGraph, job: str) -> None:
-    """Refuse queries that would wait for the end of one that reads what is there now, and has no end.
-
-    Raises:
-        ConfigurationError: names both queries.
-    """
+    """Refuse queries that would wait for the end of one that reads what is there now, and has no end."""
     for spec in specs:
         behind = graph.downstreams(spec.uid)
         if spec.available_now and spec.natives and behind:
@@ -87,11 +71,7 @@ def check_followers(specs: Sequence[QuerySpec], graph: JobGraph, job: str) -> No
 def checked_graph(
     composition: Composition, specs: Sequence[QuerySpec], waiting: Sequence[Gate], memory: JobMemory
 ) -> JobGraph:
-    """The job's graph, in which what has finished may be missing.
-
-    Raises:
-        ConfigurationError: see `Composition.graph`.
-    """
+    """The job's graph, in which what has finished may be missing."""
     ended = frozenset(name for name in memory.names if memory.of(name).finished and name not in composition.uids)
     sealed = frozenset(link.name for link in links_of(composition, specs, waiting=bool(waiting)) if _is_sealed(link))
     return composition.graph(specs, waiting, ended, sealed)
@@ -106,8 +86,6 @@ def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: b
     """The exchanges of some queries, and those that the user has made.
 
     Args:
-        composition: of the job.
-        specs: the queries.
         waiting: whether some queries are not built yet: what is read under a uid that no query has belongs to them.
     """
     places: dict[str, tuple[str, str]] = {
@@ -184,12 +162,7 @@ class LateQueries:
         self._rows: dict[str, DefinitionRow] = {}
 
     def build(self, gate: Gate) -> QueryRun:
-        """A query that is to be started; on a worker's thread.
-
-        Raises:
-            ConfigurationError, StateError: it is refused.
-            Exception: what the user's function raises.
-        """
+        """A query that is to be started; on a worker's thread."""
         there = [run.spec for run in self._execution.runs]
         spec = self._composition.build(gate, there, self._configuration())
         built = {one.uid for one in there} | {spec.uid}

@@ -94,20 +94,13 @@ class Start:
 
         Returns:
             What is worth a line nevertheless.
-
-        Raises:
-            StateError, ConfigurationError: says what differs, and the ways out.
         """
         for problem in self._problems():
             raise problem
         return tuple(self._notices())
 
     def check_late(self, query: str) -> None:
-        """Refuse a query that has no history, and comes to a running job, for what belongs to another one.
-
-        Raises:
-            StateError: an operator of it does.
-        """
+        """Refuse a query that has no history, and comes to a running job, for what belongs to another one."""
         for problem in (*self._moved(query, self.given[query]), *self._left_out(query)):
             raise problem
 
@@ -288,11 +281,7 @@ def _meaning(change: Change) -> str:
 
 
 def renames(job: str, memory: JobMemory, given: Iterable[str], declared: ChangeDeclarations) -> dict[str, str]:
-    """The renames that are still to be done: former name by new name.
-
-    Raises:
-        ConfigurationError: a former name is unknown or in use, or the new one has a history of its own.
-    """
+    """The renames that are still to be done: former name by new name."""
     if not memory.ever:
         # The job's first start in this state directory: a script may contain renames of another one.
         return {}
@@ -339,11 +328,7 @@ def left_out(query: str, operator: str) -> StateError:
 
 
 def refuse_unknown(job: str, memory: JobMemory, declared: ChangeDeclarations) -> None:
-    """Refuse the removal of a query that never was in the job.
-
-    Raises:
-        ConfigurationError: names the known ones.
-    """
+    """Refuse the removal of a query that never was in the job."""
     for query in sorted(declared.removed if memory.ever else ()):
         if query not in memory.ever:
             raise unknown(query, memory, f"job '{job}'", "remove")

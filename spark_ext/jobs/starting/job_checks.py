@@ -38,12 +38,7 @@ class JobIdentity:
 
 
 def checked_job(spark: SparkSession, job: str, state: str, given: Mapping[str, Any]) -> JobIdentity:
-    """Check what a user makes a job of, and let all processes find its storage options.
-
-    Raises:
-        ConfigurationError: a bad name or setting, or an invalid file of failure rules or incidents.
-        EnvironmentProblem: see `Job`.
-    """
+    """Check what a user makes a job of, and let all processes find its storage options."""
     who = f"job '{job}'"
     if not UID.fullmatch(job):
         raise ConfigurationError(

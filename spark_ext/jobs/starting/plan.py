@@ -67,15 +67,7 @@ def planned(
     """Read what earlier starts have left, build the queries, and compare them with it.
 
     Args:
-        books: of the incarnation.
-        composition: of the job.
-        control: accepts events, with the fence of the incarnation.
-        options: of the start.
         halted: whether the job was stopped meanwhile: its past is then left as it is.
-
-    Raises:
-        StateError, ConfigurationError: the job cannot continue.
-        Exception: what the user's functions raise.
     """
     ledger, write_behind, job = books.ledger, books.context.write_behind, books.context.job
     memory = JobMemory.read(ledger)

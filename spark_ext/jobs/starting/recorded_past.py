@@ -54,10 +54,6 @@ def recall(
 
     Facts are written to the ledger first, and what follows from them (a moved folder) is done, or done again, by the
     next start.
-
-    Raises:
-        StateError, ConfigurationError: the job has changed in a way that would lose or repeat something.
-        FencedError, StorageError: the ledger cannot be written.
     """
     start, to_do = _compared(job, memory, ledger, specs, declared, writer.incarnation, waiting)
     after, given = start.memory, start.given
@@ -93,9 +89,6 @@ def check_past(
 
     Returns:
         Queries whose sinks write to another target from the next start on, on request.
-
-    Raises:
-        StateError, ConfigurationError: the job has changed, or a query has been given another name.
     """
     start, to_do = _compared(job, memory, ledger, specs, declared, incarnation, waiting)
     start.check()
@@ -146,9 +139,6 @@ def with_renames(
 
     Returns:
         It, and the renames that are still to be recorded: former name by new name.
-
-    Raises:
-        ConfigurationError: a former name is unknown or in use, or the new one has a history of its own.
     """
     to_do = renames(job, memory, queries, declared)
     for query, old in to_do.items():
@@ -163,9 +153,6 @@ def recall_late(
 
     Returns:
         Its definition, to be recorded when its target is claimed.
-
-    Raises:
-        StateError: an operator of it belongs to another query.
     """
     given = {one.uid: definition_of(one) for one in (*others, spec)}
     Start(job, memory, given, {}, ChangeDeclarations()).check_late(spec.uid)

@@ -68,20 +68,8 @@ def start_job(
     """Start all queries that have not finished. The steps are those of `docs/architecture.md`.
 
     Args:
-        spark: the session.
-        name: the job's.
-        ledger: the job's.
-        composition: its queries and exchanges, and what the user has said of those that changed since the last start.
-        settings: its settings.
-        options: how it is to be started.
         metrics: of the run; None: the settings want none.
-        announce: called before anything is claimed, with what a stop during the start needs.
         stopping: whether the job has been asked to stop before that.
-
-    Raises:
-        StateError: the state directory is another job's, in use, or has lost a checkpoint.
-        ConfigurationError: a target was refused.
-        SparkExtError: anything else; no query runs then.
     """
     tap: Callable[[object], None] = _ignore if metrics is None else metrics.tap
     execution = ExecutionGraph()

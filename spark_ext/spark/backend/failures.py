@@ -218,10 +218,6 @@ def classify(failure: BaseException | str, *, rules: str | None = None) -> Expla
 
     Args:
         failure: an exception; or a stack trace as text, of Java or Python, perhaps among other lines.
-        rules: path of a file of rules that come before those of `conf/failures.yaml`.
-
-    Raises:
-        ConfigurationError: the text has no exception, or the file of rules is invalid.
     """
     classifier = load(rules)
     if isinstance(failure, str):

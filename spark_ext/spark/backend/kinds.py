@@ -26,11 +26,7 @@ _REQUESTS: Final = {
 
 
 def refuse_connect_requests(conf: Mapping[str, str]) -> None:
-    """Raise an error if pyspark would make a session of Spark Connect from these settings.
-
-    Raises:
-        EnvironmentProblem: names the variable or the setting.
-    """
+    """Raise an error if pyspark would make a session of Spark Connect from these settings."""
     for name, classic in _REQUESTS.items():
         found = conf.get(name) if name.startswith("spark.") else os.environ.get(name)
         if found and found.lower() != classic:
@@ -60,9 +56,6 @@ def require_classic(spark: object, who: str, *, kept: str, otherwise: str = "") 
     """Raise an error if a session, or something that was made with one, is of Spark Connect.
 
     What is not Spark's passes. `otherwise` is a further way to proceed.
-
-    Raises:
-        EnvironmentProblem: it belongs to a client, which has no JVM of its own.
     """
     if is_connect(spark):
         name = type(spark).__name__

@@ -191,12 +191,7 @@ class _Columns:
 
 
 def inlined(sql: str, columns: list[tuple[str, str, str]]) -> str:
-    """SQL of Spark's with its columns replaced; without seeds, and short: a long text ends with its checksum.
-
-    Args:
-        sql: of an expression.
-        columns: those in it, in their order: as SQL, by name alone, and what to put in its place.
-    """
+    """SQL of Spark's with its columns replaced; without seeds, and short: a long text ends with its checksum."""
     done = ""
     for *names, text in columns:
         found = re.search("|".join(rf"(?<![\w.`']){re.escape(name)}(?![\w.`'(])" for name in names), sql)

@@ -69,11 +69,7 @@ class StateFiles:
         self._codec = codec
 
     def lineage(self, folder: str, version: StateVersion) -> tuple[StateVersion, ...]:
-        """The versions before this one that its changelog needs, oldest first; empty for the first version.
-
-        Raises:
-            FileNotFoundError: it has no changelog, or no longer.
-        """
+        """The versions before this one that its changelog needs, oldest first; empty for the first version."""
         option = self._jvm.scala.Option
         # It only reads, so that it needs no folder for drafts.
         manager = self._package.RocksDBFileManager(
@@ -88,11 +84,7 @@ class StateFiles:
         return tuple(StateVersion(*item) for item in items)
 
     def referred(self, folder: str, version: StateVersion) -> tuple[str, ...]:
-        """The files to which a snapshot refers, relative to the store's folder, sorted.
-
-        Raises:
-            FileNotFoundError: it has no snapshot, or no longer.
-        """
+        """The files to which a snapshot refers, relative to the store's folder, sorted."""
         kinds = self._package.RocksDBImmutableFile
         path = self._jvm.org.apache.hadoop.fs.Path(f"{folder}/{version.snapshot}")
         with tempfile.TemporaryDirectory(prefix="spark-ext-state-") as drafts, _vanished(str(path)):

@@ -51,14 +51,7 @@ def look(log: SparkLog, known: tuple[str, int] | None, who: str, query: str) -> 
     """Read the directory and compare it with the ledger.
 
     Args:
-        log: reader of the directory.
         known: Spark's query id and the newest committed epoch in the ledger; None if the query never ran.
-        who: job and query, for messages.
-        query: the query's uid.
-
-    Raises:
-        StateError: the ledger has committed epochs of this query, but the directory is missing, is not the one recorded
-            there, or is incomplete.
     """
     query_id = log.query_id()
     newest = log.newest_commit()
@@ -123,9 +116,6 @@ def clear_drafts(checkpoint: str) -> list[str]:
 
     Returns:
         The paths that were removed, relative to the directory, sorted.
-
-    Raises:
-        OSError: the directory cannot be read.
     """
     folder = folder_at(checkpoint)
     drafts = sorted(name for name in folder.files() if _DRAFT.fullmatch(name.rpartition("/")[2]))

@@ -33,10 +33,7 @@ def is_improved(root: str, given: str | None, environment: Mapping[str, str]) ->
     """Whether a query's files are written by `LOCAL_FILES`.
 
     Args:
-        root: its checkpoint directory as Spark resolved it: what has no scheme may be in HDFS.
         given: the class that somebody has set; None: nobody has.
-        environment: of this process. On Databricks local folders such as `/dbfs` may be object stores, and the file
-            system is Databricks' own.
     """
     return root.startswith("file:/") and given is None and _DATABRICKS not in environment
 

@@ -47,10 +47,6 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
 
     Returns:
         Paths relative to the directory, with `/`, each once; `commits/<epoch>` is the last.
-
-    Raises:
-        FileNotFoundError: a file is missing: the epoch was never committed, or Spark has removed what it needs.
-        StateError: the state is not in RocksDB, or its files have no unique ids.
     """
     log = SparkLog(checkpoint)
     logs = ["metadata", *(f"offsets/{number}" for number in (epoch - 1, epoch) if number >= 0)]
@@ -78,11 +74,7 @@ def is_stateful(checkpoint: str, epoch: int) -> bool:
 
 
 def state_partitions(checkpoint: str, epoch: int) -> int:
-    """The number of partitions that the state of a query has at an epoch; 0 if it has none and the log does not say.
-
-    Raises:
-        FileNotFoundError: the checkpoint does not have this epoch, or not any more.
-    """
+    """The number of partitions that the state of a query has at an epoch; 0 if it has none and the log does not say."""
     log = SparkLog(checkpoint)
     recorded = _conf(log, epoch).get(_PARTITIONS)
     if recorded is not None:
@@ -139,12 +131,7 @@ def _source_logs(log: SparkLog, epoch: int) -> Iterator[str]:
 
 
 def unique_ids(log: SparkLog, epoch: int, who: str) -> dict[int, list[list[str]]]:
-    """For each stateful operator and partition the unique ids of its stores, in the order of the description.
-
-    Raises:
-        FileNotFoundError: Spark has removed the epoch.
-        StateError: the state is not in RocksDB, or its files have no unique ids.
-    """
+    """For each stateful operator and partition the unique ids of its stores, in the order of the description."""
     ids = (log.commit(epoch) or {}).get("stateUniqueIds") or {}
     if not ids and not log.numbers("state"):
         return {}

@@ -22,11 +22,7 @@ def put_in_place(prepared: Path, place: Path) -> None:
     """Rename a prepared checkpoint directory to its place, which must be empty.
 
     Args:
-        prepared: the directory.
         place: its new path. State alone, without the rest of a checkpoint, is deleted there.
-
-    Raises:
-        OSError: it cannot be renamed; for example, a checkpoint is there.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:

@@ -29,16 +29,7 @@ _OLD: Final = "checkpoint.until-"
 
 
 def replace(checkpoint: Path, copy: Path, at: datetime) -> None:
-    """Put a complete copy into the place of a checkpoint, which is kept under another name.
-
-    Args:
-        checkpoint: the directory.
-        copy: beside it.
-        at: when; no other replacement of this checkpoint has the same time.
-
-    Raises:
-        OSError: a directory cannot be renamed. Either nothing has changed, or `complete` does what is left.
-    """
+    """Put a complete copy into the place of a checkpoint, which is kept under another name."""
     time = f"{at:%Y%m%dT%H%M%S%f}"
     move(copy, checkpoint.with_name(f"{_NEW}{time}"))
     reach(FailPoint.RESCALE_BEFORE_MOVING_ASIDE)
@@ -52,12 +43,6 @@ def take(checkpoint: str) -> bool:
 
     Args:
         checkpoint: path or URI of the checkpoint directory.
-
-    Returns:
-        Whether it was done.
-
-    Raises:
-        OSError: the copy cannot be renamed.
     """
     place = local_path(checkpoint)
     if place is None or SparkLog(checkpoint).exists():
@@ -78,9 +63,6 @@ def complete(checkpoint: str) -> bool:
 
     Returns:
         Whether a copy is in the place of the checkpoint now.
-
-    Raises:
-        OSError: the copy cannot be renamed.
     """
     taken = take(checkpoint)
     if local_path(checkpoint) is not None and SparkLog(checkpoint).exists():

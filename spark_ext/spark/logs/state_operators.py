@@ -65,9 +65,6 @@ def operators(log: SparkLog, epoch: int, numbers: Iterable[int] | None = None) -
 
     Args:
         numbers: those to read; None: all that there are.
-
-    Raises:
-        FileNotFoundError: one of them has no description.
     """
     return [_operator(log, number, epoch) for number in sorted(log.numbers("state") if numbers is None else numbers)]
 

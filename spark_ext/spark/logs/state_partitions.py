@@ -37,12 +37,6 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
     Returns:
         The newest committed epoch: the one that Spark has added, or the one that was there, if the state has that many
         partitions already.
-
-    Raises:
-        ConfigurationError: the number is not positive.
-        StateError: the query has no state, its last epoch is not committed, its state is not in RocksDB with
-            checkpoint format 2, or one of its operators has its state in one partition always, or is one for which
-            Spark cannot do it.
     """
     if partitions < 1:
         raise refused(f"a state cannot have {partitions} partitions", who, "choose a number of at least 1")
@@ -73,11 +67,7 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
 
 
 def require_state(checkpoint: str, epoch: int, who: str) -> None:
-    """Refuse a query without state.
-
-    Raises:
-        StateError: it has none.
-    """
+    """Refuse a query without state."""
     if not is_stateful(checkpoint, epoch):
         raise _refused("the query has no state that could be repartitioned", who, "do not rescale this query")
 

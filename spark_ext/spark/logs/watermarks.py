@@ -37,25 +37,13 @@ class EventTimes:
 
 
 def newest(checkpoint: str, epoch: int) -> Mapping[str, int]:
-    """By marker, the greatest event time that is known in the epochs up to one, microseconds since 1970.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """By marker, the greatest event time that is known in the epochs up to one, microseconds since 1970."""
     found = [entry for entry in _read(SparkLog(checkpoint)) if entry["epoch"] <= epoch]
     return dict(found[-1]["at"]) if found else {}
 
 
 def record(checkpoint: str, epoch: int, at: Mapping[str, int]) -> None:
-    """Write down what is known, while no planner of the query reads it.
-
-    Args:
-        epoch: a committed one; what is there of later ones belongs to a history that was discarded.
-        at: by marker, the greatest event time in the epochs up to this one.
-
-    Raises:
-        OSError: it cannot be read or written.
-    """
+    """Write down what is known, while no planner of the query reads it."""
     log = SparkLog(checkpoint)
     before = _read(log)
     kept = [entry for entry in before if entry["epoch"] <= epoch]

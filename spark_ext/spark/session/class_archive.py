@@ -57,9 +57,6 @@ def options(archive: Path, given: str = "", environment: Mapping[str, str] = os.
 def make(archive: Path, program: Sequence[str], options: str = "") -> str:
     """Run a program that starts a session, and archive the classes that its JVM has loaded.
 
-    Args:
-        archive: its path. Nobody sees an incomplete one.
-
     Returns:
         Why it is not there, or an empty text. Without it everything works, only slower.
     """

@@ -27,19 +27,11 @@ class Connector(ABC):
         """The format name."""
 
     def streamReader(self, *given: object, **named: object) -> NoReturn:
-        """Called by Spark only if the class itself was given to `spark.dataSource.register`.
-
-        Raises:
-            ConfigurationError: always; says how to register the class.
-        """
+        """Called by Spark only if the class itself was given to `spark.dataSource.register`."""
         raise _not_by_spark(type(self))
 
     def streamWriter(self, *given: object, **named: object) -> NoReturn:
-        """Called by Spark only if the class itself was given to `spark.dataSource.register`.
-
-        Raises:
-            ConfigurationError: always; says how to register the class.
-        """
+        """Called by Spark only if the class itself was given to `spark.dataSource.register`."""
         raise _not_by_spark(type(self))
 
 

@@ -47,11 +47,7 @@ _PROBE: Final = (
 
 
 def java_major(version: str) -> int:
-    """The major version of a JVM's version string: 17 for `17.0.15`, 8 for `1.8.0_402`, 22 for `22-ea`.
-
-    Raises:
-        ValueError: the string contains no version.
-    """
+    """The major version of a JVM's version string: 17 for `17.0.15`, 8 for `1.8.0_402`, 22 for `22-ea`."""
     match = re.match(r"(?:1\.)?(\d+)", version.strip().strip('"'))
     if match is None:
         raise ValueError(f"not a Java version: {version!r}")
@@ -59,11 +55,7 @@ def java_major(version: str) -> int:
 
 
 def require_pyspark() -> None:
-    """Raise an error unless this Python has a pyspark that jobs can use. Imports pyspark.
-
-    Raises:
-        EnvironmentProblem: it is missing, or has a version that is not supported.
-    """
+    """Raise an error unless this Python has a pyspark that jobs can use. Imports pyspark."""
     try:
         import pyspark
     except ImportError as missing:
@@ -99,11 +91,7 @@ def explained(problem: ImportError) -> Exception:
 
 
 def require_delta_version(version: str) -> None:
-    """Raise an error if the installed delta-spark, whose jar a session loads, is not for the supported Spark.
-
-    Raises:
-        EnvironmentProblem: it is for another Spark.
-    """
+    """Raise an error if the installed delta-spark, whose jar a session loads, is not for the supported Spark."""
     if _major_minor(version) != SUPPORTED_DELTA:
         raise EnvironmentProblem(
             f"delta-spark is {version}, and Spark {_dotted(SUPPORTED_SPARK)} needs Delta {_dotted(SUPPORTED_DELTA)}",
@@ -114,11 +102,7 @@ def require_delta_version(version: str) -> None:
 
 
 def require_java_version(version: str, where: str) -> None:
-    """Raise an error if a Java is too old.
-
-    Raises:
-        EnvironmentProblem: it is older than what Spark requires.
-    """
+    """Raise an error if a Java is too old."""
     if java_major(version) < MINIMUM_JAVA:
         raise EnvironmentProblem(
             f"Java {version} is too old: Spark needs Java {MINIMUM_JAVA} or newer",
@@ -136,11 +120,7 @@ def find_java() -> Path | None:
 
 
 def require_java() -> None:
-    """Raise an error unless there is a Java that Spark can run on.
-
-    Raises:
-        EnvironmentProblem: it is not found, is too old, or it does not run.
-    """
+    """Raise an error unless there is a Java that Spark can run on."""
     found = find_java()
     if found is None:
         home = os.environ.get("JAVA_HOME")
@@ -183,9 +163,6 @@ def require_python(executable: str) -> None:
 
     Args:
         executable: name or path of the interpreter with which Spark starts workers.
-
-    Raises:
-        EnvironmentProblem: it does not exist, has another version, or lacks spark-ext or this pyspark.
     """
     found = shutil.which(executable)
     if found is not None and Path(found).absolute() == Path(sys.executable).absolute():
@@ -223,11 +200,7 @@ def _what_is_wrong_with(python: str) -> str:
 
 
 def require_spark_version(version: str) -> None:
-    """Raise an error if Spark is not the supported one, or has another version than this pyspark.
-
-    Raises:
-        EnvironmentProblem: it is older or newer, or its version differs from that of this process's pyspark.
-    """
+    """Raise an error if Spark is not the supported one, or has another version than this pyspark."""
     import pyspark
 
     running, client = _major_minor(version), _major_minor(pyspark.__version__)

@@ -52,21 +52,12 @@ _registered: dict[str, type[Any]] = {}
 
 
 def load() -> tuple[type[Any], ...]:
-    """Every shipped class.
-
-    Raises:
-        ImportError: a module is missing or does not import.
-        AttributeError: a module has no such class.
-    """
+    """Every shipped class."""
     return tuple(map(_shipped, SHIPPED.values()))
 
 
 def add(kind: type[Any]) -> None:
-    """Register a class under its format name in this process; `spark_ext.register` does it for a session's classes.
-
-    Raises:
-        ConfigurationError: the class is abstract, that is, it lacks methods of its contract.
-    """
+    """Register a class under its format name in this process; `spark_ext.register` does it for a session's classes."""
     if inspect.isabstract(kind):
         missing = ", ".join(sorted(kind.__abstractmethods__))
         raise ConfigurationError(
@@ -113,11 +104,7 @@ def unregistered(name: str, base: type[Any]) -> type[Any] | None:
 
 
 def data_source(kind: type[Any]) -> type[DataSource]:
-    """The class to register with Spark: a data source that wraps the given class, or the class itself if it is one.
-
-    Raises:
-        ConfigurationError: it is neither a source, nor a sink, nor a Spark data source.
-    """
+    """The class to register with Spark: a data source that wraps the given class, or the class itself if it is one."""
     for contract, adapter in _ADAPTERS.items():
         if issubclass(kind, _imported(contract)):
             wrapped: type[DataSource] = _imported(adapter)(kind)

@@ -50,9 +50,6 @@ def delta_coordinate(default: str = "") -> str:
     Args:
         default: the version if delta-spark is not installed, as on platforms that bring their own jars; "" to raise an
             error.
-
-    Raises:
-        EnvironmentProblem: delta-spark is not installed, or is for another Spark.
     """
     import pyspark
 
@@ -75,35 +72,17 @@ def delta_coordinate(default: str = "") -> str:
 
 
 def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
-    """Delta's jars and their dependencies, without Spark's own jars, as local files.
-
-    Raises:
-        EnvironmentProblem: they are not on this machine and could not be downloaded.
-    """
+    """Delta's jars and their dependencies, without Spark's own jars, as local files."""
     return session_jars(delta_coordinate(), conf)
 
 
 def session_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
-    """Packages for the class path of a Spark session: without the jars that Spark includes itself.
-
-    Args:
-        coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
-
-    Raises:
-        EnvironmentProblem: they are not on this machine and could not be downloaded.
-    """
+    """Packages for the class path of a Spark session: without the jars that Spark includes itself."""
     return _beyond_sparks_own(package_jars(coordinates, conf), installed_home())
 
 
 def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
-    """Packages and all their dependencies, as local files: a complete class path for a separate JVM.
-
-    Args:
-        coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
-
-    Raises:
-        EnvironmentProblem: they are not on this machine and could not be downloaded.
-    """
+    """Packages and all their dependencies, as local files: a complete class path for a separate JVM."""
     home = installed_home()
     settings = {key: conf[key] for key in RESOLVER_KEYS if key in conf}
     note = _note(coordinates, home, settings)
@@ -118,11 +97,7 @@ def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def jar_version(artifact: str) -> str:
-    """The version of a jar that the installed pyspark has.
-
-    Raises:
-        EnvironmentProblem: it has none.
-    """
+    """The version of a jar that the installed pyspark has."""
     found = sorted((installed_home() / "jars").glob(f"{artifact}-[0-9]*.jar"))
     if not found:
         raise EnvironmentProblem(

@@ -28,9 +28,6 @@ def write(place: Path, uid: str, lag: int, at: float) -> bool:
 
     Args:
         at: when it was so, s since 1970 UTC.
-
-    Raises:
-        OSError: it cannot be written.
     """
     if not (place / f"{uid}.json").exists():
         return False

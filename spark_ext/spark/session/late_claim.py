@@ -30,9 +30,6 @@ def await_claim(mine: Registration | None, place: Path | None = None) -> bool:
     Args:
         mine: of an operator of the query, as its planner has found it; None: outside a job.
         place: the registry's folder; None: that of this process.
-
-    Raises:
-        TransientError: the driver has ended, and with it the parent of this process.
     """
     place = place or registry.folder()
     if mine is None or mine.claims_after is None or place is None or _is_claimed(mine, place):
@@ -52,12 +49,7 @@ def await_claim(mine: Registration | None, place: Path | None = None) -> bool:
 
 
 def before_planning(mine: Registration | None, place: Path | None = None) -> None:
-    """To be called before an epoch is planned: see `await_claim`.
-
-    Raises:
-        TransientError: an older driver has planned an epoch before it was fenced off, which this query does not know;
-            or the driver has ended.
-    """
+    """To be called before an epoch is planned: see `await_claim`."""
     if not await_claim(mine, place):
         return
     assert mine is not None

@@ -46,11 +46,7 @@ def s3_coordinates() -> str:
 
 
 def s3_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
-    """The jars of S3A, as local files.
-
-    Raises:
-        EnvironmentProblem: they are not on this machine and could not be downloaded.
-    """
+    """The jars of S3A, as local files."""
     excludes = ",".join(filter(None, (conf.get("spark.jars.excludes"), EXCLUDED)))
     return session_jars(s3_coordinates(), {**conf, "spark.jars.excludes": excludes})
 
@@ -62,9 +58,6 @@ def use(spark: SparkSession, options: StoreOptions, who: str, *, s3: bool = Fals
 
     Returns:
         Whether the workers' environment has changed: sources and sinks have to be registered again.
-
-    Raises:
-        ConfigurationError: the process has other options already.
     """
     variables = options.environment()
     workers = spark.sparkContext.environment
@@ -98,11 +91,7 @@ def _configure_hadoop(spark: SparkSession, options: StoreOptions) -> None:
 
 
 def check_store(spark: SparkSession, uri: str, who: str) -> None:
-    """Refuse a state directory in a store that this session's Hadoop cannot open.
-
-    Raises:
-        EnvironmentProblem: the jar of the file system is missing; the message says how to get it.
-    """
+    """Refuse a state directory in a store that this session's Hadoop cannot open."""
     scheme, found, _ = uri.partition("://")
     if not found or backend_of(spark).has_file_system(spark, scheme):
         return

@@ -104,11 +104,7 @@ def folder() -> Path | None:
 
 
 def folder_of(spark: SparkSession) -> Path:
-    """The registry's directory of a session.
-
-    Raises:
-        ConfigurationError: the session was never registered.
-    """
+    """The registry's directory of a session."""
     place = spark.sparkContext.environment.get(VARIABLE)
     if place is None:
         raise ConfigurationError(
@@ -151,11 +147,7 @@ def claim_note(uid: str) -> str:
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:
-    """Refuse what another user of this machine has put there.
-
-    Raises:
-        EnvironmentProblem: it belongs to somebody else, or others may write to it.
-    """
+    """Refuse what another user of this machine has put there."""
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
         raise EnvironmentProblem(
             "the session registry's folder was made, or can be changed, by another user of this machine",
@@ -166,22 +158,12 @@ def _require_mine(found: os.stat_result, place: Path) -> None:
 
 
 def write_private(target: Path, value: Any) -> None:
-    """Write a file of a registry as JSON, atomically, for this user alone.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a file of a registry as JSON, atomically, for this user alone."""
     LocalFolder(target.parent, make=False).write(target.name, json.dumps(value), private=True)
 
 
 def publish(entries: Iterable[Registration], place: Path) -> None:
-    """Write registrations, each atomically.
-
-    Raises:
-        ConfigurationError: a uid is in use by another running job of this session.
-        EnvironmentProblem: the directory is another user's.
-        FencedError: a uid is in use by a newer incarnation of the same job.
-    """
+    """Write registrations, each atomically."""
     with _changing:
         _publish(tuple(entries), place)
 
@@ -229,11 +211,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def keep(entries: Iterable[Registration], place: Path) -> None:
-    """Write registrations again that are gone, and renew the times of those that are there.
-
-    Raises:
-        FencedError: a newer incarnation of the job has been started in this session.
-    """
+    """Write registrations again that are gone, and renew the times of those that are there."""
     with _changing:
         gone = []
         for entry in entries:

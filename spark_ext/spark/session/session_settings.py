@@ -66,9 +66,6 @@ def with_settings(spark: SparkSession, settings: Mapping[str, str], who: str) ->
 
     Args:
         settings: by full name; none: several threads may be in such blocks.
-
-    Raises:
-        ConfigurationError: Spark does not know a setting, it is not one of a session, or it does not take the value.
     """
     if not settings:
         with _turns.shared():

@@ -72,11 +72,7 @@ def _folder(state: str) -> Path:
 
 
 def folder_of(state: str) -> Path:
-    """Where the processes of this machine leave their notes for a job, private to the user.
-
-    Raises:
-        OSError: it cannot be made, or belongs to somebody else.
-    """
+    """Where the processes of this machine leave their notes for a job, private to the user."""
     place = _folder(state)
     place.mkdir(mode=0o700, exist_ok=True)
     found = place.lstat()

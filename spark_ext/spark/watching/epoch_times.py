@@ -139,11 +139,7 @@ def stage_of(given: Mapping[str, Any]) -> StageTime | None:
 
 
 def plan_of(graph: Mapping[str, Any], values: Mapping[str, str]) -> PlanTime:
-    """What the operators of a plan have measured.
-
-    Args:
-        graph: of the plan, as Spark's page shows it: nodes, which may contain others, and edges to their parents.
-    """
+    """What the operators of a plan have measured."""
     plan = _Plan(graph, values)
     reading_user = later_user = state = 0
     waits: list[int] = []

@@ -68,11 +68,7 @@ class LocalWorkers:
         return self._py_spy.refused
 
     def take(self, *, besides: Collection[int], alone: Collection[str]) -> tuple[WorkerSample, ...]:
-        """What those do that leave no notes.
-
-        Args:
-            alone: roles of those that cannot work for another query.
-        """
+        """What those do that leave no notes."""
         found, by = [], time.monotonic() + WITHIN
         for process, role in [one for one in self._below() if one[0].pid not in besides][:MOST]:
             with suppress(psutil.Error):
@@ -164,11 +160,7 @@ class PySpy:
         return cls("" if refused else program, refused)
 
     def threads(self, pid: int) -> tuple[tuple[Thread, ...], str]:
-        """The stacks of a process, and "" or why they are missing.
-
-        Args:
-            pid: its number; whose it is has to be known.
-        """
+        """The stacks of a process, and "" or why they are missing."""
         if not self.program:
             return (), self.refused
         nice = shutil.which("nice")
@@ -198,7 +190,6 @@ def ptrace_refused(scope: str, status: str) -> str:
 
     Args:
         scope: the setting of Linux's security module Yama; "" without it.
-        status: `/proc/self/status`, which has the capabilities of this process.
     """
     effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
     # Its children may only be read by their parents, which py-spy is not.

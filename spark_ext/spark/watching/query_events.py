@@ -55,12 +55,7 @@ and Spark writes its own log."""
 
 
 def event_time(text: str) -> datetime | None:
-    """An event time as Spark reports it; None without one.
-
-    Args:
-        text: ISO 8601. Before the first row a watermark is 1970-01-01; the end of input moves it to the end of time,
-            which has more digits than a `datetime` can have.
-    """
+    """An event time as Spark reports it; None without one."""
     if not text or text.startswith("1970-01-01T00:00:00"):
         return None
     try:

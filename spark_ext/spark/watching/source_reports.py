@@ -51,11 +51,7 @@ def source_reports(progress: Mapping[str, Any]) -> dict[str, SourceReport]:
 
 
 def newest(reports: Mapping[str, SourceReport], noted: Mapping[str, SourceReport]) -> dict[str, SourceReport]:
-    """What was said with the newest epoch, with the lag of those that have said another one since.
-
-    Args:
-        noted: what sources have said between epochs.
-    """
+    """What was said with the newest epoch, with the lag of those that have said another one since."""
     found = dict(reports)
     for uid, note in noted.items():
         known = found.get(uid)

@@ -52,12 +52,7 @@ def samples_of(state: str) -> tuple[Folder, float]:
 
 
 class Watcher:
-    """Answers requests.
-
-    Args:
-        samples: where requests and answers are.
-        notes: the folder of this machine's notes.
-    """
+    """Answers requests."""
 
     def __init__(self, samples: Folder, notes: Path) -> None:
         self._samples = samples
