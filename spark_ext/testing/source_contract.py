@@ -177,7 +177,7 @@ class SourceContract:
 
     def test_an_option_that_is_not_there_is_refused(self, world: SourceWorld) -> None:
         """At once, with the option's name, and without showing a secret."""
-        with pytest.raises(ConfigurationError, match="no option 'not_an_option'") as refused:
+        with pytest.raises(ConfigurationError, match="unknown option 'not_an_option'") as refused:
             world.source(not_an_option="1")
         _no_secret(world, str(refused.value))
         with pytest.raises(ConfigurationError, match="max_rows_per_epoch"):

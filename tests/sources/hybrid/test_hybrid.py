@@ -301,7 +301,7 @@ TOPICS = {"live.format": "kafka_range", "live.bootstrap_servers": "127.0.0.1:1"}
         ({"live.format": "nowhere"}, "unknown source 'nowhere' for a stage"),
         ({"live.format": "no_module:Nothing"}, "cannot be imported"),
         ({"live.format": "hybrid"}, "unknown source 'hybrid' for a stage"),
-        ({"live.rows_off": "1"}, "no option 'rows_off'; did you mean 'rows_of'"),
+        ({"live.rows_off": "1"}, "unknown option 'rows_off'; did you mean 'rows_of'"),
         ({"live.seam": "channel:seq"}, "the last stage has a 'seam'"),
         ({"history.select": "a as"}, "does not choose a column"),
         ({"history.seam": "seq"}, "after a row number of each channel, and cannot begin after anything else"),
