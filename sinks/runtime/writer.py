@@ -202,7 +202,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
             barrier=barrier or None,
         )
         if empty:
-            tries = attempts(self._sink.options, f"the look at the target of sink '{self._uid}'", reraise=True)
+            tries = attempts(self._sink.options, f"the check of the target of sink '{self._uid}'", reraise=True)
             tries(self._sink.check, epoch)
             return
         reach(FailPoint.SINK_BEFORE_COMMIT)

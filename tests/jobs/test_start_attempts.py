@@ -68,7 +68,7 @@ def test_brokers_that_answer_late(lab: JobHarness, kafka: Broker) -> None:
     kafka.freeze()
     with at_first_failure(kafka.thaw) as heard:
         assert sx.Job(lab.spark, "lab", state=lab.folder / "state").add("q", writer.options(**given)).run().finished
-    found = re.match("the (look at the target|claim) of sink 'q-out' failed, next attempt in", heard[0])
+    found = re.match("the (check of the target|claim) of sink 'q-out' failed, next attempt in", heard[0])
     assert found and "[STORAGE]" in heard[0], heard[0]
     assert sorted(int(message.value() or b"") for message in kafka.messages(topic)) == list(range(20))
 

@@ -112,6 +112,7 @@ class Session:
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Start a job without queries over an older incarnation, whose query stops in the given way."""
     monkeypatch.setattr(CLASSIC, "jvm_pid", lambda _: 0)
+    monkeypatch.setattr(CLASSIC, "diagnosis", lambda _: None)
     monkeypatch.setattr(CLASSIC, "checkpoint", lambda query: query.place)
     start_incarnation(ledger_in(tmp_path), "lab")
 

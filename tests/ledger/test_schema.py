@@ -76,7 +76,7 @@ def test_the_page_of_the_ledger_has_the_tables_as_they_are() -> None:
     page = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
     assert page.count(BEGIN) == page.count(END) == 1
     assert page.partition(BEGIN)[2].partition(END)[0].strip() == tables_markdown().strip(), (
-        "write it anew with: python -m spark_ext.ledger.docs docs/ledger.md"
+        "write it again with: python -m spark_ext.ledger.docs docs/ledger.md"
     )
 
 

@@ -71,7 +71,7 @@ def test_what_is_no_table_of_deltas_is_refused_by_name(shop: Shop) -> None:
     assert "has the provider 'parquet'" in refused(shop, table=f"{SCHEMA}.texts").what
     assert f"'{SCHEMA}.some' is a view" in refused(shop, table=f"{SCHEMA}.some").what
     assert "temporary view" in refused(shop, table="passing").what
-    assert "no table 'nowhere.daily'" in refused(shop, table="nowhere.daily").what
+    assert "table 'nowhere.daily' is not in" in refused(shop, table="nowhere.daily").what
     assert "out/daily" in refused(shop, table="out/daily").what
     assert "both set" in refused(shop, table=f"{SCHEMA}.texts", path="out").what
     with pytest.raises(ConfigurationError, match="is a view"):
