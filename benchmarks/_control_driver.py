@@ -3,7 +3,7 @@
     python -m benchmarks._control_driver FOLDER
 
 The job's function adds `edited`, read from `FOLDER/edited` when the query is built, to what `set_config` says.
-The query is built anew when the key `built` changes. When the job was stopped and `FOLDER/again` exists, it is started
+The query is rebuilt when the key `built` changes. When the job was stopped and `FOLDER/again` exists, it is started
 again in the same Spark session.
 """
 

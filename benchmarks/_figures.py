@@ -44,7 +44,7 @@ class Sample:
         return low, high
 
     def percentile(self, percent: float) -> float:
-        """The value that so many percent of the values do not exceed, between two of them if necessary."""
+        """The value that this percentage of the values does not exceed, between two of them if necessary."""
         ordered = sorted(self.values)
         place = (len(ordered) - 1) * percent / 100
         low = ordered[int(place)]

@@ -56,7 +56,7 @@ def baseline(names: list[str]) -> None:
     """Run cases, all if none is named, and print their medians."""
     unknown = sorted(set(names) - set(CASES))
     if unknown:
-        raise ValueError(f"there is no case {', '.join(unknown)}; there are: {', '.join(CASES)}")
+        raise ValueError(f"unknown case {', '.join(unknown)}; known are: {', '.join(CASES)}")
     table = Table("case", "figure", "median", "all", title="Flink")
     found: list[dict[str, Any]] = []
     for name in names or list(CASES):

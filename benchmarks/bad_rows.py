@@ -1,6 +1,6 @@
 """What it costs to collect bad rows where there are none: a CSV file read with `quarantine` and with `fail`.
 
-The rows are read by the reader of a task, in this process, in pairs of which either side is first in turns; the figure
+The rows are read by the reader of a task, in this process, in pairs whose sides take turns to be first; the figure
 is the median of the ratios of the pairs' CPU times, which other load on the machine changes least. What a file costs in
 which one line in ten thousand is bad is measured beside it. Likewise for tasks of sinks: `delta_2pc` looks for nulls,
 `files_2pc` and `http_2pc` for times and texts that JSON does not have, `kafka_2pc` at what it checks anyway; none of

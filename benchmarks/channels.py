@@ -1,4 +1,4 @@
-"""100,000 channels, of which 99.9 % have finished, against 100 channels: do finished channels cost anything?
+"""100,000 channels, 99.9 % of them finished, against 100 channels: do finished channels cost anything?
 
 Both sides run 100 channels, one step each per epoch. The large side has 99,900 more that ended in the first epoch, so
 their flags are in the ledger. The planning time is that of an epoch without running its tasks and recording the commit;
@@ -7,7 +7,9 @@ the size is that of the offsets that Spark logs for an epoch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -27,10 +29,8 @@ PLANNING = ("latestOffset", "getBatch", "queryPlanning", "walCommit")
 
 
 def run(rounds: int = ROUNDS) -> Figures:
-    times: dict[str, list[float]] = {side: [] for side in FINISHED}
-    asked: dict[str, list[float]] = {side: [] for side in FINISHED}
-    first: dict[str, list[float]] = {side: [] for side in FINISHED}
-    sizes: dict[str, list[float]] = {side: [] for side in FINISHED}
+    empty: Callable[[], dict[str, list[float]]] = lambda: {side: [] for side in FINISHED}  # noqa: E731
+    times, asked, first, sizes = empty(), empty(), empty(), empty()
     with workplace() as folder, session("channels") as spark:
         for round_ in range(rounds + 1):
             for side, finished in FINISHED.items():
@@ -42,20 +42,17 @@ def run(rounds: int = ROUNDS) -> Figures:
                 times[side] += [sum(report.get(part, 0) for part in PLANNING) for report in reports[WARM:]]
                 asked[side] += [report["latestOffset"] for report in reports[WARM:]]
                 sizes[side].append(_offset_size(folder / side))
-    yield _figure("channels_planning", "time to plan an epoch", times, "ms", _notes(asked, first))
-    yield _figure("channels_offset", "size of the logged offsets of an epoch", sizes, "bytes", {})
-
-
-def _notes(asked: dict[str, list[float]], first: dict[str, list[float]]) -> dict[str, object]:
-    return {
+    notes = {
         "of it the source's own part": {side: Sample.of(values, "ms").to_json() for side, values in asked.items()},
         "latestOffset after a restart, which lists the channels and reads the flags": {
             side: Sample.of(values, "ms").to_json() for side, values in first.items()
         },
     }
+    yield _figure("channels_planning", "time to plan an epoch", times, "ms", notes)
+    yield _figure("channels_offset", "size of the logged offsets of an epoch", sizes, "bytes", {})
 
 
-def _figure(name: str, what: str, sides: dict[str, list[float]], unit: str, notes: dict[str, object]) -> Figure:
+def _figure(name: str, what: str, sides: dict[str, list[float]], unit: str, notes: dict[str, Any]) -> Figure:
     few, many = (Sample.of(values, unit) for values in sides.values())
     return Figure(
         name, f"{what}: 100,000 channels of which 99,900 have finished / 100 channels", many.median / few.median,

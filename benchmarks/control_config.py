@@ -25,7 +25,7 @@ ROUNDS = 2
 EPOCHS = 200
 WARM = 10
 BATCHES, CALLS = 21, 100
-"""Further calls in a task: the median of so many batches of so many calls, which a preemption does not change."""
+"""Further calls in a task: the median of some batches of calls, which a preemption does not change."""
 EVERY = 5  # epochs between two changes, about
 KEYS = 20
 CALL_US, EPOCH_MS = 1.0, 1.0

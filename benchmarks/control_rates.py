@@ -181,7 +181,7 @@ class _Limits:
         return first
 
     def _after(self, first: int, seconds: float) -> list[Epoch]:
-        """The epochs from one on, as soon as one has begun so many seconds after it; none that began later."""
+        """The epochs from one on, as soon as one has begun that many seconds after it; none that began later."""
         begun = {epoch.number: epoch.began for epoch in recorded(self._state, first, ended=self._ended)}[first]
         time.sleep(max(0.0, begun + seconds - time.time()))
         behind = self.newest() + 1

@@ -6,13 +6,15 @@ planning to Spark's record of the commit. An additional first epoch, in which wo
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from benchmarks._figures import Aim, Figure, Figures, Sample
-from benchmarks._spark import cpu_seconds, run_epochs, session, workplace
+from benchmarks._figures import Aim, Figure, Figures, Sample, beside
+from benchmarks._spark import cpu_seconds, run_epochs, session, warm_up, workplace
 
 ROUNDS = 5
 ROWS = 2_500_000
@@ -21,21 +23,12 @@ SINKS = ("delta_2pc", "delta")
 
 
 def run(rounds: int = ROUNDS) -> Figures:
-    rates: dict[str, list[float]] = {sink: [] for sink in SINKS}
-    parts: dict[str, list[float]] = {sink: [] for sink in SINKS}
-    cpu: dict[str, list[float]] = {sink: [] for sink in SINKS}
     with session("delta_throughput") as spark:
-        for round_ in range(rounds):
-            for sink in SINKS:
-                with workplace() as folder:
-                    before = cpu_seconds()
-                    seconds, writing = _seconds(spark, sink, folder)
-                    spent = cpu_seconds() - before
-                if round_ or rounds == 1:  # the first round compiles
-                    rates[sink].append(EPOCHS * ROWS / seconds / 1e6)
-                    parts[sink].append(writing / seconds)
-                    cpu[sink].append(spent)
-    ours, delta = (Sample.of(rates[sink], "M rows/s") for sink in SINKS)
+        measure = partial(_measured, spark)
+        if rounds > 1:  # the first round compiles
+            warm_up(lambda: [measure(sink) for sink in SINKS])
+        found = beside(SINKS, max(1, rounds - 1), measure)
+    ours, delta = (Sample.of([one["rate"] for one in found[sink]], "M rows/s") for sink in SINKS)
     yield Figure(
         "delta_throughput",
         f"rows per second on {EPOCHS * ROWS:,} rows: delta_2pc / Spark's Delta sink",
@@ -46,12 +39,23 @@ def run(rounds: int = ROUNDS) -> Figures:
             "rows": EPOCHS * ROWS,
             "epochs": EPOCHS,
             "share of addBatch in the time": {
-                sink: round(Sample.of(values, "").median, 2) for sink, values in parts.items()
+                sink: round(median(one["part"] for one in runs), 2) for sink, runs in found.items()
             },
-            "CPU time of a query": {sink: Sample.of(values, "s").to_json() for sink, values in cpu.items()},
+            "CPU time of a query": {
+                sink: Sample.of([one["cpu"] for one in runs], "s").to_json() for sink, runs in found.items()
+            },
         },
         divided=("delta_2pc", "Spark's Delta sink"),
     )
+
+
+def _measured(spark: SparkSession, sink: str) -> dict[str, float]:
+    """M rows/s of the epochs that count, the part of addBatch in their time, and the CPU time of the query, s."""
+    with workplace() as folder:
+        before = cpu_seconds()
+        seconds, writing = _seconds(spark, sink, folder)
+        spent = cpu_seconds() - before
+    return {"rate": EPOCHS * ROWS / seconds / 1e6, "part": writing / seconds, "cpu": spent}
 
 
 def _seconds(spark: SparkSession, sink: str, folder: Path) -> tuple[float, float]:

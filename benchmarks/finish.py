@@ -56,7 +56,7 @@ class Ending:
 
 
 def _excess(endings: list[Ending]) -> Figure:
-    """By the protocol, windows end in two more epochs, of which the second writes; the rest is ours."""
+    """By the protocol, windows end in two more epochs, and the second writes; the rest is ours."""
     excess = Sample.of([ending.finish - 2 * ending.empty for ending in endings], "ms")
     return Figure(
         "finish_watermark",

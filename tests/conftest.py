@@ -121,7 +121,6 @@ pytest_plugins = [
     "tests.support.saved",
     "tests.support.scheduling",
     "tests.support.selection",
-    "tests.support.slow_tests",
     "tests.servers.postgres",
     "tests.servers.kafka",
     "tests.servers.object_store",

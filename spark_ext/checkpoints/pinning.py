@@ -29,7 +29,7 @@ from spark_ext.errors import CheckpointError, ConfigurationError, StorageError
 from spark_ext.exchange.pinned import pin as pin_exchange
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.spark.logs.epoch_files import files_of_epoch
-from spark_ext.storage import Location, child, link
+from spark_ext.storage import LocalFolder, Location, child, link, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +76,12 @@ def pin(spark: SparkSession, folder: str, what: ToPin, before_seal: Callable[[],
     """
     who = f"job '{what.about.job}'"
     refuse_used(folder, who)
+    local = local_path(folder)
+    try:
+        if local is not None:
+            LocalFolder(local).make()
+    except OSError as problem:
+        raise not_writable(folder, who, problem) from problem
     try:
         return _written(spark, folder, what, before_seal)
     except FileNotFoundError as gone:

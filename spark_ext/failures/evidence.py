@@ -1,6 +1,6 @@
 """What is known of a failure: the exceptions that led to it, as data. Pure.
 
-Evidence is read at the edge, from the driver's JVM (`spark.failure_chain`), from an exception of this process
+Evidence is read at the edge, from the driver's JVM (`spark.backend.failures`), from an exception of this process
 (`of_exception`) or from text (`failures.text`), and everything that judges a failure sees this form alone. Each
 exception keeps its own class, message and frames, so that a message is never taken for an exception.
 """

@@ -1,7 +1,7 @@
 """Java's stack traces as text, read into exceptions. Pure.
 
 For logs and for what an executor reports of an exception that the driver cannot read. Text can be imitated: a message
-with a line break may look like a further exception. Where the JVM can be asked, `spark.failure_chain` is used instead.
+with a line break may look like a further exception. Where the JVM can be asked, `spark.backend.failures` is used.
 """
 
 from __future__ import annotations

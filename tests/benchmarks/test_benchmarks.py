@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic and the form of what they write; the benchmarks themselves run with `make bench`."""
+"""The benchmarks' own arithmetic, clients and inputs, and the form of what they write; they run with `make bench`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ import pytest
 from rich.console import Console
 
 import benchmarks
-from benchmarks import _report
-from benchmarks._figures import Aim, Figure, Sample
+from benchmarks.__main__ import read, show, write
+from benchmarks._control import WITHOUT_LIMIT, Epoch, first_planned, made, period, rate
+from benchmarks._control_clients import poll, posts
+from benchmarks._figures import Aim, Figure, Sample, beside, in_pairs
 from benchmarks._measure import NAMES, QUICK, measure
 from benchmarks._operators import Steps
+from benchmarks.control_rates import files
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, Request
+from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.server.limits import Limits
+from spark_ext.server.server import ControlServer
 from spark_ext.sources.contract import Channel, Limit
+from spark_ext.sources.files.source import Files
 
 
 def figure(ratio: float, aim: Aim) -> Figure:
@@ -38,14 +47,12 @@ def test_an_aim_is_met_on_its_own_side(aim: Aim, ratio: float, met: bool) -> Non
     assert figure(ratio, aim).meets is met
 
 
-def test_a_disturbed_measurement_moves_neither_median_nor_quartiles_far() -> None:
-    sample = Sample.of([1.0, 2.0, 3.0, 4.0, 100.0], "ms")
-    assert sample.median == 3
-    assert sample.quartiles == (2, 4)
-
-
-def test_a_sample_of_one_has_itself_as_quartiles() -> None:
-    assert Sample.of([7.0], "s").quartiles == (7, 7)
+@pytest.mark.parametrize(("values", "quartiles"), [([1.0, 2.0, 3.0, 4.0, 100.0], (2, 4)), ([7.0], (7, 7))])
+def test_a_disturbed_measurement_moves_neither_median_nor_quartiles_far(
+    values: list[float], quartiles: tuple[float, float]
+) -> None:
+    sample = Sample.of(values, "ms")
+    assert (sample.median, sample.quartiles) == (sum(quartiles) / 2, quartiles)
 
 
 def test_a_sample_of_nothing_is_refused() -> None:
@@ -84,7 +91,7 @@ def test_a_ratio_outside_of_the_quartiles_of_the_baseline_is_marked(aim: Aim, ra
     baseline = [divided([10, 20, 30, 40, 50], [1, 2, 4, 5, 8], aim).to_json("some_benchmark")]
     now = divided([ratio], [1], aim).to_json("some_benchmark")
     text = StringIO()
-    _report.show([now], Console(file=text, width=80), baseline=baseline)
+    show([now], Console(file=text, width=80), baseline=baseline)
     cells = [[cell.strip() for cell in line.split("│")] for line in text.getvalue().splitlines()]
     row, below = next(cells[n : n + 2] for n, row in enumerate(cells) if row[1:2] == ["some"])
     assert row[5:7] == ["7.5", said]
@@ -96,21 +103,19 @@ def test_a_ratio_outside_of_the_quartiles_of_the_baseline_is_marked(aim: Aim, ra
 def test_a_figure_that_the_baseline_lacks_is_shown_without_it() -> None:
     text = StringIO()
     baseline = [{**figure(1.0, Aim(">=", 1)).to_json("some_benchmark"), "name": "other"}]
-    _report.show(
-        [figure(2.0, Aim(">=", 1)).to_json("some_benchmark")], Console(file=text, width=200), baseline=baseline
-    )
+    show([figure(2.0, Aim(">=", 1)).to_json("some_benchmark")], Console(file=text, width=200), baseline=baseline)
     assert "worse" not in text.getvalue() and "better" not in text.getvalue()
 
 
 def test_figures_survive_the_file(tmp_path: Path) -> None:
     written = [figure(0.987654, Aim(">=", 0.99)).to_json("some_benchmark")]
-    _report.write(written, tmp_path / "out" / "bench.json")
-    (read,) = _report.read(tmp_path / "out" / "bench.json")
-    assert set(read) == {"name", "ratio", "quartiles", "aim", "meets", "command", "detail"}
-    assert (read["ratio"], read["aim"], read["meets"]) == (0.988, ">= 0.99", False)
-    assert read["command"] == "python -m benchmarks some_benchmark"
-    assert read["detail"]["sides"]["a"]["n"] == 5
-    assert json.loads(json.dumps(read)) == written[0]
+    write(written, tmp_path / "out" / "bench.json")
+    (found,) = read(tmp_path / "out" / "bench.json")
+    assert set(found) == {"name", "ratio", "quartiles", "aim", "meets", "command", "detail"}
+    assert (found["ratio"], found["aim"], found["meets"]) == (0.988, ">= 0.99", False)
+    assert found["command"] == "python -m benchmarks some_benchmark"
+    assert found["detail"]["sides"]["a"]["n"] == 5
+    assert json.loads(json.dumps(found)) == written[0]
 
 
 def test_a_ratio_that_just_misses_is_not_rounded_into_its_aim() -> None:
@@ -159,3 +164,96 @@ def test_short_channels_end_without_rows() -> None:
     assert len(short) == 2
     step = source.advance(Channel(short[0].id, None, -1), 0, Limit())
     assert (step.end, step.finished, step.rows) == (0, True, 0)
+
+
+def every(seconds: float, count: int, rows: int = 10) -> list[Epoch]:
+    """Epochs that begin one after the other at 100 s, each committed half a period later."""
+    return [Epoch(number, at := 100 + number * seconds, at + seconds / 2, rows) for number in range(count)]
+
+
+def test_a_percentile_lies_between_two_values_where_necessary() -> None:
+    sample = Sample.of([4.0, 1.0, 3.0, 2.0, 5.0], "ms")
+    assert [sample.percentile(percent) for percent in (0, 25, 50, 90, 100)] == pytest.approx([1, 2, 3, 4.6, 5])
+
+
+def test_the_period_of_a_window_is_that_between_the_commits_in_it() -> None:
+    assert period(every(2.0, 10), 103, 110) == pytest.approx(2000)
+
+
+def test_a_window_with_one_commit_has_no_period() -> None:
+    with pytest.raises(ValueError, match="1 epochs were committed"):
+        period(every(2.0, 10), 100, 102)
+
+
+def test_a_rate_counts_the_rows_of_all_epochs_but_the_first() -> None:
+    # What the first one reads was allowed by the time before it.
+    first, *others = every(0.5, 41, 5_000)
+    assert rate([Epoch(first.number, first.began, first.committed, 10**6), *others], 0, float("inf")) == 10_000
+
+
+def test_a_rate_ends_with_the_first_epoch_behind_the_time() -> None:
+    found = [*every(1.0, 5), Epoch(5, 109, 110, 70), Epoch(6, 110, 111, 10**6)]
+    assert rate(found, 100, 106) == pytest.approx((4 * 10 + 70) / 9)
+
+
+def test_one_epoch_has_no_rate() -> None:
+    with pytest.raises(ValueError, match="1 epochs began"):
+        rate(every(1.0, 1), 0, 1000)
+
+
+def test_the_order_of_sides_changes_and_each_has_a_value_per_round() -> None:
+    called: list[str] = []
+
+    def measure(side: str) -> float:
+        called.append(side)
+        return float(len(called))
+
+    assert beside("abc", 2, measure) == {"a": [1, 6], "b": [2, 4], "c": [3, 5]}
+    assert "".join(called) == "abcbca"
+
+
+def test_pairs_are_of_one_round() -> None:
+    assert in_pairs([2.0, 30.0], [1.0, 10.0]) == [2, 3]
+
+
+def test_the_first_epoch_that_was_planned_at_a_moment_or_later() -> None:
+    planned = {7: 3.0, 6: 2.0, 5: 1.0}
+    assert [first_planned(planned, moment) for moment in (0, 1.5, 2.0, 3.5)] == [5, 6, 6, None]
+
+
+def test_the_ledger_of_a_job_that_does_not_run_takes_events(tmp_path: Path) -> None:
+    log = ControlLog(made(tmp_path / "state"))
+    (answer,) = log.accept([Request("rate_limit", "source:in", {"rows_per_second": 5})])
+    assert isinstance(answer, Accepted)
+
+
+def test_files_have_the_rows_in_two_channels(tmp_path: Path) -> None:
+    with files(tmp_path, 10) as options:
+        source = Files({"uid": "in", **options})
+        assert [Path(channel.id).name for channel in source.discover()] == ["part-0.parquet", "part-1.parquet"]
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_clients_of_a_burst_know_what_was_accepted_and_what_refused(tmp_path: Path, in_flight: int) -> None:
+    ledger = made(tmp_path / "state")
+    with ControlServer(ledger.uri, limits=Limits(rate=0.001, burst=30, refusal_seconds=0)) as server:
+        found = posts(server.url, server.token or "", clients=4, each=12, in_flight=in_flight)
+    rows = ledger.table(ControlEventRow).rows()
+    assert found.statuses == {202: 30, 429: 18}
+    assert len(found.times) == 30
+    accepted = [sequence for client in found.accepted for _, sequence in client]
+    assert sorted(accepted) == sorted(row.sequence for row in rows) == list(range(1, 31))
+    if in_flight == 1:
+        sequences = [[sequence for _, sequence in client] for client in found.accepted]
+        assert all(client == sorted(client) for client in sequences)
+    assert {row.kind for row in rows} == {"set_config", "broadcast"}
+
+
+def test_clients_that_poll_are_answered_until_their_time_is_over(tmp_path: Path) -> None:
+    ledger = made(tmp_path / "state")
+    (answer,) = ControlLog(ledger).accept([Request("set_config", value={"key": "a", "value": 1})])
+    assert isinstance(answer, Accepted)
+    with ControlServer(ledger.uri, limits=WITHOUT_LIMIT) as server:
+        found = poll(server.url, server.token or "", answer.event.event_id, 0.5, send=True)
+    assert set(found.statuses) == {200, 202}
+    assert found.times

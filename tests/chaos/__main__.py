@@ -128,8 +128,8 @@ def show(report: Report, console: Console) -> bool:
     """Print a report as tables; returns whether it has problems."""
     if report.kills:
         kills = Table("#", "killed", "where the job stood", "then", title=report.name, title_justify="left")
-        for kill in report.kills:
-            kills.add_row(str(kill.number), kill.target, kill.at, kill.then)
+        for number, kill in enumerate(report.kills, 1):
+            kills.add_row(str(number), kill.target, kill.at, kill.then)
         console.print(kills)
         tables = ", ".join(f"{name} {rows:,} rows" for name, rows in report.tables.items())
         console.print(f"{report.starts} starts in {report.rounds} rounds, {report.seconds:.0f} s; {tables}")

@@ -375,7 +375,7 @@ def _tail(run: Tree) -> str:
 
 
 def run(folder: Path, count: int, per_round: int, seed: int, cluster: bool) -> tuple[list[str], Counter[str], int]:
-    """Kill so many times, over as many rounds as needed; returns what was wrong, what was killed, and events."""
+    """Kill that many times, over as many rounds as needed; returns what was wrong, what was killed, and events."""
     chance = random.Random(seed)
     cheap_jvm.prepare()
     kinds = ("driver", "worker", "server", "worker", "driver", *(("executor", "executor") if cluster else ()))

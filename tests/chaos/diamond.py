@@ -92,7 +92,7 @@ def main() -> int:
     parser.add_argument("--aligned", action="store_true", help="an aligned one")
     parser.add_argument("--after", type=float, default=0.0, help="seconds before it is taken")
     parser.add_argument("--restore", type=Path, help="only put the job back to this savepoint")
-    parser.add_argument("--rescale", type=int, help="only give the state of `minutes` so many partitions")
+    parser.add_argument("--rescale", type=int, help="only give the state of `minutes` that many partitions")
     given = parser.parse_args()
     made = job(given.out.resolve(), given.rows)
     if given.restore is not None:

@@ -2,7 +2,7 @@
 
 A job is made to fail, to fail again while it recovers, to stall, to end, and to lose its driver, in random order. Then
 all states of its life add up to the wall time, each period of downtime belongs to an incident of the injected kind, and
-there is no downtime beside the injections.
+nothing else causes downtime.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Injected:
     kinds: tuple[str, ...]  # the type of each incident that it has to lead to, by label, in order
     since: float
     until: float
-    least: float  # at least so many seconds of it must be downtime
+    least: float  # at least that many seconds of it must be downtime
 
 
 class Driven:
@@ -115,7 +115,7 @@ def disturb(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
 
 
 def run(folder: Path, count: int, dice: random.Random) -> tuple[float, list[str]]:
-    """One job with so many injections; returns its wall time, s, and what is wrong."""
+    """One job with that many injections; returns its wall time, s, and what is wrong."""
     job = Driven(folder)
     folder.mkdir(parents=True)
     job.start()
@@ -206,7 +206,7 @@ def drive(folder: Path) -> None:
         if how == "network":
             raise ConnectionRefusedError(111, "Connection refused")
         if how == "memory":
-            raise MemoryError("there is no more memory")
+            raise MemoryError("the memory is used up")
         if how == "bug":
             raise KeyError("price")
         if how:

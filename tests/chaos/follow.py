@@ -138,7 +138,7 @@ def _kills(driver: Tree, folder: Path, report: Report, left: int, rng: random.Ra
             if not found or not rng.choice(found).kill():
                 continue
         left -= 1
-        report.kills.append(Kill(len(report.kills) + 1, what, f"version {_newest(folder)}", "continues"))
+        report.kills.append(Kill(what, f"version {_newest(folder)}", "continues"))
         say(f"{len(report.kills)}: kill -9 {what} at version {_newest(folder)}")
         if what == "driver":
             return left

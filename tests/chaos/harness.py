@@ -37,7 +37,6 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Kill:
-    number: int
     target: str  # what was killed, or the named step at which it happened
     at: str  # progress of the job: committed epochs, and seconds since the start
     then: str  # what happened to the run afterwards
@@ -123,21 +122,25 @@ class Round:
     def where(self) -> str:
         return f"{self.committed()} epochs, {time.monotonic() - self._began:.1f} s"
 
-    def finish(self) -> None:
-        """Start the job until it succeeds, then verify."""
+    def killed(self, target: str, where: str, then: str, said: str) -> None:
+        self.report.kills.append(Kill(target, where, then))
+        self.say(f"{len(self.report.kills)}: {said}")
+
+    def finish(self, watch: Callable[[Tree], int | None] = lambda run: run.wait(RUN_LIMIT), **env: str) -> bool:
+        """Start the job until it succeeds, then verify; `watch` waits for the end of a start, and may kill."""
         failed_starts = 0
         while True:
-            run = self._runs[-1] if self._runs and self._runs[-1].poll() is None else self.start()
-            code = run.wait(RUN_LIMIT)
+            run = self._runs[-1] if self._runs and self._runs[-1].poll() is None else self.start(**env)
+            kills = len(self.report.kills)
+            code = watch(run)
             if code == 0:
-                break
-            failed_starts += 1
+                self.verify()
+                return True
+            failed_starts = failed_starts + 1 if len(self.report.kills) == kills else 0
             if code is None or failed_starts >= MAX_FAILED_STARTS:
-                self.report.problems.append(
-                    f"{self.out.name}: not finished ({code}) after {failed_starts} starts: {tail(run)}"
-                )
-                return
-        self.verify()
+                what = f"{self.out.name}: not finished ({code}) after {failed_starts} starts: {tail(run)}"
+                self.report.problems.append(what)
+                return False
 
     def verify(self) -> None:
         """Compare everything with the undisturbed run; then start the job once more, which must not read any row."""
@@ -222,7 +225,7 @@ def random_kills(
 
     Each target has its share of the kills. A kill comes after a random number of further epochs and a random delay. One
     in five kills of a driver comes at any time after the start of the process, even before the job has started. With
-    `per_round`, a round has at most that many kills, and its job then ends undisturbed. After so many `seconds` nothing
+    `per_round`, a round has at most that many kills, and its job then ends undisturbed. After `seconds`, nothing
     is killed any more: the job of that round ends undisturbed too, and no further one is started.
     """
     limit = math.inf if seconds is None else time.monotonic() + seconds
@@ -271,9 +274,7 @@ def _strike(round_: Round, due: list[Target], random_: random.Random, limit: flo
         failed_starts = 0
         due.pop()
         then = "started again" if target in ("driver", "jvm", "all") else "continues"
-        kill = Kill(len(round_.report.kills) + 1, target, where, then)
-        round_.report.kills.append(kill)
-        round_.say(f"{kill.number}: kill -9 {target} at {where}")
+        round_.killed(target, where, then, f"kill -9 {target} at {where}")
         if target in ("driver", "all"):
             run = round_.start()
         elif target == "jvm":
@@ -318,22 +319,15 @@ def kills_at_steps(
     points = {VARIABLE: ";".join(f"{point}={action}" for point, action in steps.items()), ONCE_DIR: str(once)}
     known: set[str] = set()
     with timed(report), Round(reference, folder / "steps", env, report, cluster, say) as round_:
-        failed_starts = 0
-        while True:
-            run = round_.start(**points)
+
+        def watch(run: Tree) -> int | None:
             code = run.wait(RUN_LIMIT)
-            acted = {path.name for path in once.iterdir()}
-            for point in sorted(acted - known):
+            for point in sorted({path.name for path in once.iterdir()} - known):
+                known.add(point)
                 then = "started again" if code != 0 else "continued"
-                report.kills.append(Kill(len(report.kills) + 1, f"{point} ({steps[point]})", round_.where(), then))
-                say(f"{len(report.kills)}: {steps[point]} at {point}")
-            failed_starts = 0 if acted - known else failed_starts + 1
-            known = acted
-            if code == 0:
-                break
-            if code is None or failed_starts >= MAX_FAILED_STARTS:
-                report.problems.append(f"not finished ({code}): {tail(run)}")
-                return report
-        round_.verify()
-    report.problems += [f"the step {point} was never reached" for point in steps if point not in known]
+                round_.killed(f"{point} ({steps[point]})", round_.where(), then, f"{steps[point]} at {point}")
+            return code
+
+        if round_.finish(watch, **points):
+            report.problems += [f"the step {point} was never reached" for point in steps if point not in known]
     return report

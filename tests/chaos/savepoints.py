@@ -165,7 +165,7 @@ class Trial:
         folder = self.folder / f"savepoint-{number}"
         self.savepoint(folder, aligned=bool(number % 2))
         if not (folder / MANIFEST).exists():
-            self.wrong.append(f"cycle {number}: there is no savepoint")
+            self.wrong.append(f"cycle {number}: no savepoint")
             return
         if self.chance.random() < 0.5:
             self.run_for_a_while()

@@ -22,7 +22,7 @@ from tests.chaos.commands import ended, generated, killed_job
 
 ROWS_OF = (2_000, 3_000, 4_000)  # rows of each channel; the channels end one after the other
 EPOCH_ROWS = int(os.environ.get("CHAOS_EPOCH_ROWS", "100"))  # rows per epoch; 100 give about ninety epochs
-BAD_EVERY = 10  # of so many ids one is refused, where the sink puts bad rows aside
+BAD_EVERY = 10  # one of this many ids is refused, where the sink puts bad rows aside
 SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.int32()), ("value", pa.float64()), ("tag", pa.string())])
 """The rows."""
 

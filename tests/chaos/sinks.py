@@ -7,10 +7,10 @@ from pathlib import Path
 
 from spark_ext.failpoints import ONCE_DIR, VARIABLE, FailPoint
 from tests.chaos import harness
-from tests.chaos.commands import tail
 from tests.chaos.harness import Kill, Reference, Report, Round, Say, Target
 from tests.chaos.outlets import OUTLETS, Outlet, SinkScenario
 from tests.chaos.verify import Content
+from tests.support.processes import Tree
 
 LOCAL = {"SPARK_MASTER": "local[2]"}
 EVERY_START = (FailPoint.INCARNATION_TAKEN, FailPoint.SINK_CLAIMED)
@@ -66,15 +66,15 @@ def processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: 
     steps = dict.fromkeys((*EVERY_START, *outlet.starts, *outlet.ends), "kill")
     steps |= dict.fromkeys((*EVERY_COMMIT, *outlet.commits), "kill")
     steps[outlet.commits[0]] = steps[outlet.commits[-1]] = "kill-driver"
-    report = harness.kills_at_steps(reference, folder, steps=steps, env=LOCAL, say=say)
-    return report
+    return harness.kills_at_steps(reference, folder, steps=steps, env=LOCAL, say=say)
 
 
 def server_at_steps(
     reference: Reference, folder: Path, outlet: Outlet, say: Say, env: Mapping[str, str] = LOCAL
 ) -> Report:
     """Kill the server at each step of an epoch, and start it again before the worker continues."""
-    assert outlet.server is not None
+    server = outlet.server
+    assert server is not None
     steps = (*EVERY_COMMIT[2:], *outlet.commits)
     report = Report(f"the server at {len(steps)} named steps")
     once = folder / "acted"
@@ -84,27 +84,21 @@ def server_at_steps(
     waiting: Mapping[str, Path] = {step: gate.with_name(gate.name + ".waiting") for step, gate in gates.items()}
     left = list(steps)
     with harness.timed(report), Round(reference, folder / "server-steps", env, report, say=say) as round_:
-        failed_starts = 0
-        while True:
-            run = round_.start(**points)
+
+        def watch(run: Tree) -> int | None:
             code = None
             while code is None:
                 code = run.wait(0.05)
                 for step in [step for step in left if waiting[step].exists()]:
-                    outlet.server.kill()
-                    outlet.server.start()
+                    server.kill()
+                    server.start()
                     left.remove(step)
-                    report.kills.append(Kill(len(report.kills) + 1, f"server at {step}", round_.where(), "continues"))
-                    say(f"{len(report.kills)}: kill -9 server at {step}")
+                    round_.killed(f"server at {step}", round_.where(), "continues", f"kill -9 server at {step}")
                     gates[step].touch()
-            if code == 0:
-                break
-            failed_starts += 1
-            if failed_starts >= harness.MAX_FAILED_STARTS:
-                report.problems.append(f"not finished ({code}): {tail(run)}")
-                return report
-        round_.verify()
-    report.problems += [f"the step {step} was never reached" for step in left]
+            return code
+
+        if round_.finish(watch, **points):
+            report.problems += [f"the step {step} was never reached" for step in left]
     return report
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.inlets import INLETS
-from tests.chaos.repeated import Drivers, Series
+from tests.chaos.repeated import INLETS, Drivers, Series
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 NAMES = [name for name in INLETS if name not in ("linked", "postgres-xmin")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 import typer.main
 
 from spark_ext import cli
@@ -53,14 +54,10 @@ def test_the_commands_of_control() -> None:
         assert options(command) - {*REACH, *SEND, "--yes"} == named - {"--wait"}, name
 
 
-def test_the_options_of_serve() -> None:
-    (table,) = first_cells("`spark-ext serve STATE...`")
-    assert {cell.split()[0] for cell in table} == options(APP.commands["serve"])
-
-
-def test_the_options_of_check() -> None:
-    (table,) = first_cells("`spark-ext check STATE...`")
-    assert {cell.split()[0] for cell in table} == options(APP.commands["check"])
+@pytest.mark.parametrize("name", ["serve", "check"])
+def test_the_options_of_a_command(name: str) -> None:
+    (table,) = first_cells(f"`spark-ext {name} STATE...`")
+    assert {cell.split()[0] for cell in table} == options(APP.commands[name])
 
 
 def test_the_commands_of_token() -> None:

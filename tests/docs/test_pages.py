@@ -1,4 +1,4 @@
-"""What single pages say is so: the README, and the pages of `delta_2pc`, `http_2pc` and exactly-once.
+"""What single pages say is so: the README, the gallery, and the pages of `delta_2pc`, `http_2pc` and exactly-once.
 
 Their examples are run in `tests/docs/test_examples.py` and `tests/docs/test_server_examples.py`.
 """
@@ -6,6 +6,7 @@ Their examples are run in `tests/docs/test_examples.py` and `tests/docs/test_ser
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,23 @@ def test_the_table_of_kills_is_of_sinks_that_can_be_killed() -> None:
     for name, kills, *kinds in rows:
         assert name in OUTLETS
         assert int(kills) == sum(map(int, kinds))
+
+
+def test_the_page_shows_each_program_and_no_other() -> None:
+    page = pages.read("gallery")
+    programs = {path.stem for path in pages.GALLERY.glob("*.py")}
+    assert set(re.findall(r"\]\(\.\./examples/gallery/(\w+)\.py\)", page)) == programs
+    assert programs >= set(pages.GALLERY_OF_SERVERS)
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "said"),
+    [("kafka_to_postgres", SystemExit, "set KAFKA and POSTGRES_DSN"), ("object_store", AssertionError, "set BUCKET")],
+)
+def test_a_program_of_the_gallery_says_what_it_needs(
+    program: str, error: type[BaseException], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("KAFKA", "POSTGRES_DSN", "BUCKET"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(error, match=said):
+        runpy.run_path(str(pages.GALLERY / f"{program}.py"), run_name="__main__")

@@ -43,12 +43,6 @@ def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def registry() -> Iterator[SchemaRegistry]:
-    with SchemaRegistry() as registry:
-        yield registry
-
-
-@pytest.fixture(scope="module")
 def bucket(object_store: ObjectStore) -> Bucket:
     """One for all of them, as their session can have the options of one store."""
     return object_store.bucket()
@@ -56,13 +50,10 @@ def bucket(object_store: ObjectStore) -> Bucket:
 
 @pytest.fixture(scope="module")
 def ran(
-    kafka_of_process: Broker,
-    shop: Database,
-    receiver: Receiver,
-    registry: SchemaRegistry,
-    tmp_path_factory: pytest.TempPathFactory,
+    kafka_of_process: Broker, shop: Database, receiver: Receiver, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Ran]]:
-    with Runner(tmp_path_factory.mktemp("examples")) as runner:
+    """Runs the code of an example; further environment variables may be given."""
+    with SchemaRegistry() as registry, Runner(tmp_path_factory.mktemp("examples")) as runner:
         yield partial(
             runner.run, KAFKA=kafka_of_process.bootstrap, POSTGRES_DSN=shop.dsn, RECEIVER_URL=receiver.url,
             RECEIVER_TOKEN=TOKEN, SCHEMA_REGISTRY=registry.url,
@@ -70,7 +61,7 @@ def ran(
 
 
 def made(kafka: Broker, topic: str, text: str, count: int) -> None:
-    """A topic of two partitions with so many values each, made from partition and number."""
+    """A topic of two partitions with that many values each, made from partition and number."""
     kafka.make(topic, 2)
     for partition in range(2):
         kafka.send(topic, [text.format(partition, number) for number in range(count)], partition=partition)

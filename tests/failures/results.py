@@ -1,9 +1,15 @@
-"""The verdicts on all recorded failures, beside what a person says of them."""
+"""The verdicts on all recorded failures, beside what a person says of them.
+
+`python -m tests.failures.results docs/failures.md` writes the page's section that says how often verdicts are right.
+"""
 
 from __future__ import annotations
 
 import json
 import linecache
+import re
+import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +18,7 @@ from typing import Any, Final
 
 from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence
-from spark_ext.failures.labels import Response
+from spark_ext.failures.labels import FailureType, Response
 from spark_ext.failures.verdict import Verdict
 from tests.failures.corpus import Case, all_cases
 
@@ -86,3 +92,44 @@ def recorded() -> Sequence[Result]:
         case = Case(path.stem, **record["case"]) if "case" in record else cases[path.stem]
         found.append(result_of(case, record, classifier))
     return found
+
+
+_SECTION = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def _share(results: Sequence[Result], name: str) -> str:
+    right = sum(getattr(one, name) for one in results)
+    return f"{right} of {len(results)}"
+
+
+def section(results: Sequence[Result]) -> str:
+    """The text between the markers."""
+    every = (
+        ("rules were written on", [one for one in results if not one.case.held_out]),
+        ("held out", [one for one in results if one.case.held_out]),
+    )
+    parts = [(name, some) for name, some in every if some]
+    lines = ["", "| failures | type | origin | decision | line |", "|---|---|---|---|---|"]
+    for name, some in parts:
+        lined = [one for one in some if one.case.line]
+        shares = [_share(some, key) for key in ("type_is_right", "origin_is_right", "decision_is_right")]
+        lines.append(f"| {name} | {' | '.join(shares)} | {_share(lined, 'line_is_right')} |")
+    kinds = [kind.value for kind in FailureType]
+    lines += ["", "Types, the right one on the left, the verdict's above:", ""]
+    lines.append("| | " + " | ".join(kinds) + " |")
+    lines.append("|---" * (len(kinds) + 1) + "|")
+    counts = Counter((one.case.type, one.verdict.type.value) for one in results)
+    for right in kinds:
+        cells = [str(counts[right, found] or "") for found in kinds]
+        lines.append(f"| {right} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", ""])
+
+
+def written(page: str) -> str:
+    """A page with the section as it is now."""
+    return _SECTION.sub(lambda match: f"{match[1]}{section(recorded())}{match[2]}", page)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(written(path.read_text()))

@@ -9,8 +9,7 @@ import pytest
 
 from spark_ext.failures.labels import FailureType
 from tests.failures.corpus import all_cases
-from tests.failures.results import RECORDED, Result, recorded
-from tests.failures.table import written
+from tests.failures.results import RECORDED, Result, recorded, written
 
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
 
@@ -53,4 +52,4 @@ def test_what_could_not_be_serialized_is_named() -> None:
 
 
 def test_the_page_has_these_results() -> None:
-    assert PAGE.read_text() == written(PAGE.read_text()), "python -m tests.failures.table docs/failures.md"
+    assert PAGE.read_text() == written(PAGE.read_text()), "python -m tests.failures.results docs/failures.md"

@@ -2,7 +2,7 @@
 
 Reads one JSON object per line: `{"do": "run", "definition": {...}, "root": ..., "state": ..., "takeover": true}`, then
 perhaps `{"do": "stop"}` or `{"do": "checkpoint"}`, which takes one and stops; instead of `run` also `savepoint`,
-`restore`, `read`, of a checkpoint, `follow`, a run of a job that copies the target as far as it is, and runs of the
+`restore`, `read`, of a checkpoint, `follow`, a run of a job that copies what there is of the target, and runs of the
 hourly job. Writes one per line: `{"ready": true}` at first, then the outcome of each.
 """
 

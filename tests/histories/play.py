@@ -214,7 +214,7 @@ class World:
             self.finished[target] = content
 
     def count_queries(self, now: Definition) -> None:
-        """One of which all names are new is another query, which writes its rows beside those of the former one."""
+        """One whose names are all new is another query, which writes its rows beside those of the former one."""
         uids = {now.query, now.source, now.sink}
         if not uids & self.names:
             self.writers[now.target] = self.writers.get(now.target, 0) + 1

@@ -82,7 +82,7 @@ def test_the_judge_knows_which_windows_both_sources_have_passed() -> None:
     assert windows_closed(left, right, last=True) == {10_007, 10_015, 10_017}
 
 
-@pytest.mark.slow(30, "eleven starts of jobs in real drivers, one of which is killed")
+@pytest.mark.slow(30, "eleven starts of jobs in real drivers, one of them killed")
 def test_two_histories(tmp_path: Path) -> None:
     """A random one, and one with a run of the hourly job of each kind, and with a checkpoint."""
     steps: list[Step] = [Change(what) for what in ("hourly run", "a left file", *definition.HOURLY[1:])]

@@ -33,8 +33,7 @@ from confluent_kafka.admin import (
 )
 
 from spark_ext.spark.session.jars import package_jars
-from tests.servers.kafka_log import settled, states
-from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, QUICK, messages
+from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, QUICK, messages, settled, states
 from tests.servers.ports import free_ports
 from tests.servers.watchdog import Watched
 from tests.support.waiting import until
@@ -294,7 +293,7 @@ class Broker:
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has now; 0 without it."""
-        # Whoever asks for one topic's metadata makes it, if the brokers have the default settings, as this one has.
+        # A request for one topic's metadata makes it, if the brokers have the default settings, as this one has.
         found = self.asked(lambda client: client.list_topics(timeout=ANSWER_S)).topics.get(topic)
         return 0 if found is None or found.error is not None else len(found.partitions)
 

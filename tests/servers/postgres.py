@@ -80,7 +80,7 @@ def _unprivileged() -> dict[str, Any]:
         except KeyError:
             continue
         return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-    raise RuntimeError("there is no unprivileged user to run PostgreSQL as")
+    raise RuntimeError("found no unprivileged user to run PostgreSQL as")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Database:
         return [row[0] for row in self.rows(query)]
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        """A table's rows; none when there is no such table."""
+        """A table's rows; none if the table does not exist."""
         with self.connect(row_factory=psycopg.rows.dict_row) as connection:
             if connection.execute("SELECT to_regclass(%s) AS found", (name,)).fetchone() == {"found": None}:
                 return []
@@ -266,12 +266,18 @@ class PostgresServer:
         self.stop()
         self.start()
 
-    def database(self, encoding: str = "UTF8") -> Database:
+    def database(self, encoding: str = "UTF8", order: str = "") -> Database:
         name = f"test_{next(self._numbers)}"
-        given = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {} ENCODING {} {}").format(
-            sql.Identifier(name), sql.Identifier(USER),
-            sql.Identifier("template1" if encoding == "UTF8" else "template0"), sql.Literal(encoding), _COPIED,
-        )  # fmt: skip
+        template = "template0" if order or encoding != "UTF8" else "template1"
+        sorting = sql.SQL("LC_COLLATE {0} LC_CTYPE {0}").format(order) if order else sql.SQL("")
+        given = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {} ENCODING {} {} {}").format(
+            sql.Identifier(name),
+            sql.Identifier(USER),
+            sql.Identifier(template),
+            sql.Literal(encoding),
+            sorting,
+            _COPIED,
+        )
         with self.admin() as connection:
             connection.execute(given)
         return Database(self, name)
@@ -286,18 +292,14 @@ class PostgresServer:
             locales.mkdir()
             command: list[str | Path] = ["localedef", "-i", "de_DE", "-f", "UTF-8", locales / "de_DE.utf8"]
             subprocess.run(command, check=False, capture_output=True)
-        name = f"test_{next(self._numbers)}"
         order = "de_DE.utf8" if (locales / "de_DE.utf8").exists() else "C"
-        created = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE template0 LC_COLLATE {} LC_CTYPE {} {}")
+        made, changed = self.database(order=order), sql.SQL("ALTER DATABASE {} SET {} = {}")
         with self.admin() as connection:
-            connection.execute(created.format(sql.Identifier(name), sql.Identifier(USER), order, order, _COPIED))
-            for setting, value in GERMAN.items():
-                changed = sql.SQL("ALTER DATABASE {} SET {} = {}")
-                if setting != "lc_monetary" or order != "C":
-                    connection.execute(
-                        changed.format(sql.Identifier(name), sql.Identifier(setting), sql.Literal(value))
-                    )
-        return Database(self, name)
+            for name, value in GERMAN.items():
+                if name != "lc_monetary" or order != "C":
+                    setting = (sql.Identifier(made.name), sql.Identifier(name), sql.Literal(value))
+                    connection.execute(changed.format(*setting))
+        return made
 
     def drop(self, database: Database) -> None:
         with self.admin(database.name) as connection:

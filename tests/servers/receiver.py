@@ -212,14 +212,14 @@ class Receiver:
 
 
 def behave(url: str, *actions: dict[str, Any]) -> None:
-    """As `Receiver.behave`, for whoever knows the address only."""
+    """As `Receiver.behave`, by the address alone."""
     place = url.partition("/rows")[0] + "/behaviour"
     request = urllib.request.Request(place, json.dumps(actions).encode(), method="PUT")
     urllib.request.urlopen(request, timeout=10).close()
 
 
 def rows(folder: Path, path: str = "") -> list[dict[str, Any]]:
-    """As `Receiver.rows`, also while there is none; those that came to an address below `/rows`, if it is given."""
+    """As `Receiver.rows`, also before it runs; those that came to an address below `/rows`, if it is given."""
     found = _select(folder, "SELECT path, row FROM rows ORDER BY rowid")
     return [json.loads(one["row"]) for one in found if not path or one["path"] == f"/rows/{path}"]
 

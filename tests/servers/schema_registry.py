@@ -156,7 +156,7 @@ class Apicurio(Client):
 
 
 def _installed() -> Path:
-    """Its folder in the user's cache, fetched by Maven if it is not there; skips the test where there is no Maven."""
+    """Its folder in the user's cache, fetched by Maven if it is not there; skips the test without Maven."""
     place = Path.home() / ".cache" / "spark-ext-tests" / f"apicurio-{VERSION}"
     if not place.exists():
         maven = shutil.which("mvn")

@@ -37,7 +37,7 @@ class Fault:
     status: int = 0  # answered with this status, without effect; 0: passed on
     delay: float = 0.0  # waits so long before that, s
     lost: bool = False  # passed on, with its effect, and the connection is closed instead of answered
-    times: int | None = None  # for so many requests; None: for all
+    times: int | None = None  # for that many requests; None: for all
 
     def meets(self, method: str, path: str) -> bool:
         return self.method in ("", method) and re.search(self.path, path) is not None

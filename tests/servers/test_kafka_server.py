@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from tests.servers.kafka import Broker
-from tests.servers.kafka_log import ABORTED, COMMITTED, ONGOING
+from tests.servers.kafka_reader import ABORTED, COMMITTED, ONGOING
 from tests.support.waiting import until
 
 

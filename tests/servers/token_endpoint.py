@@ -47,7 +47,7 @@ class TokenEndpoint(InThread):
         self._refusals: list[tuple[int, Any, dict[str, str]]] = []
         self._valid: set[str] = set()
         self.life: int | None = 3600
-        self.forms: list[dict[str, str]] = []  # the requests for tokens, as far as they were those of the client
+        self.forms: list[dict[str, str]] = []  # the requests for tokens that came from the client
         self.given: list[str] = []  # all tokens
         self.taken: list[tuple[str, str, bytes]] = []  # path, token and body of what was taken
         self.refused = 0  # requests whose token was not valid

@@ -35,7 +35,7 @@ ALIGNED: Final[Mapping[str, Constant]] = {
 """A row reaches the target by two ways, one of them through a third query."""
 
 JOIN: Final[Mapping[str, Constant]] = {**ALIGNED, "Shape": "join"}
-"""Two roots, each of which may end at any time, before or after a barrier."""
+"""Two roots; each may end at any time, before or after a barrier."""
 
 LIVE: Final[Mapping[str, Constant]] = {**JOIN, "Live": frozenset({"c"}), "Aborts": True}
 """One of the roots has no more rows and does not end."""

@@ -32,7 +32,7 @@ def stop_here(flags: str, point: str) -> None:
         return
     how = flag.read_text()
     if how == "computes":
-        # It is not stuck, as far as anybody can know from outside: only slow.
+        # Seen from outside it is not stuck, only slow.
         while flag.exists():
             sum(range(100_000))
         return

@@ -109,7 +109,7 @@ class StuckJob:
 
     @contextmanager
     def executors(self, *, runs: float = 0.0) -> Iterator[None]:
-        """With the executors of a cluster frozen, or starved: they get a processor for so many seconds of each two."""
+        """With the executors of a cluster frozen, or starved: on a processor that many seconds of each two."""
         app = self.application
         commands = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
         processes = [one for one, command in commands if "--executor-id" in command and app in command]

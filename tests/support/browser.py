@@ -29,12 +29,12 @@ FETCHED: Final = Path(sys.prefix) / "browser"  # where `fetch_browser` puts one
 
 
 def installed() -> str | None:
-    """The path of a Chromium of this machine; None if there is none."""
+    """The path of a Chromium of this machine; None if it has none."""
     return os.environ.get(VARIABLE) or next((found for found in map(shutil.which, NAMES) if found), None)
 
 
 def executable() -> tuple[str, dict[str, str]] | None:
-    """The path of a Chromium, and what it needs in its environment; None if there is none."""
+    """The path of a Chromium, and what it needs in its environment; None if not found."""
     found = installed()
     if found:
         return found, {}
@@ -51,7 +51,7 @@ def missing() -> str:
         return "playwright is not installed"
     found = executable()
     if found is None:
-        return f"there is no Chromium on the PATH, in ${VARIABLE} or in {FETCHED}"
+        return f"no Chromium on the PATH, in ${VARIABLE} or in {FETCHED}"
     command = [found[0], "--version"]
     done = subprocess.run(command, env={**os.environ, **found[1]}, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else f"{found[0]} cannot be started: {done.stderr.strip()[:200]}"

@@ -1,7 +1,8 @@
 """What the tests cost: worker-seconds of the core by folder, beside the budget in `pyproject.toml`, and of the slice.
 
 A fixed loop is timed in each worker before each file. Its median against that of the time when the budget was set tells
-a slow or busy machine from tests that have become slow. Time alone never fails a run.
+a slow or busy machine from tests that have become slow. Tests that take more than 10 s without
+`@pytest.mark.slow(seconds, reason)` are listed. Time alone never fails a run.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tomlkit
 from tests.support import slices
 
 OVER: Final = 1.1  # a folder that costs more than its budget times this is named in red
+LIMIT_S: Final = 10.0
 COSTLIEST: Final = 10  # number of files of the slice that are shown
 
 
@@ -107,3 +109,13 @@ def _show(terminal: pytest.TerminalReporter, core: Counter[str], rest: Counter[s
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.slice is not None:
         config.pluginmanager.register(Costs(), "costs")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the tests that are slow without a reason."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    late = [one for one in reports if one.when == "call" and one.duration > LIMIT_S and "slow" not in one.keywords]
+    if late:
+        terminalreporter.section(f"above {LIMIT_S:g} s without a reason", sep="-")
+        for report in sorted(late, key=lambda report: -report.duration):
+            terminalreporter.write_line(f"{report.duration:.0f} s {report.nodeid}")

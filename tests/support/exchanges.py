@@ -44,7 +44,7 @@ class Producer:
         return Epoch("x", self._lineage, f"query-id-{self._lineage}", number, self._incarnation, start=7)
 
     def write(self, number: int, *rows: int) -> int:
-        """An epoch with so many rows in each partition; returns the number of its entry."""
+        """An epoch with that many rows in each partition; returns the number of its entry."""
         runs = tuple(Run(partition, 0, 1, count) for partition, count in enumerate(rows))
         segments = [Segment(f"{number}.arrow", 100, runs)]
         written = self.master.log.append(

@@ -29,7 +29,7 @@ def fetch() -> str:
     if installed():
         return "the machine has one"
     if not shutil.which("npm") or not shutil.which("node"):
-        return "there is no npm"
+        return "npm is missing"
     FETCHED.mkdir(parents=True, exist_ok=True)
     try:
         # No script of a package is run, and none but this one and what it needs is installed.

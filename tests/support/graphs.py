@@ -10,7 +10,7 @@ from spark_ext.model.dag import JobGraph, QueryNode, Reader
 
 
 def random_graph(chance: random.Random, most: int, *, gates: bool = True) -> JobGraph:
-    """A graph of at least one and at most so many queries, added in any order.
+    """A graph of at least one and at most that many queries, added in any order.
 
     Each reads exchanges of some queries before it, one of them perhaps twice, and is perhaps gated by others.
     """

@@ -66,7 +66,8 @@ class JobHarness:
         self, frame: DataFrame, *, sink: str = "folder", query: str = "q", out: str = "out", **settings: Any
     ) -> Job:
         """A job with one query that writes to a folder; `sink_<option>` is passed to the sink, the rest to the job."""
-        job = sx.Job(self.spark, "lab", state=self.folder / "state", **_without(settings, "sink_"))
+        given = {name: value for name, value in settings.items() if not name.startswith("sink_")}
+        job = sx.Job(self.spark, "lab", state=self.folder / "state", **given)
         self.add(job, frame, sink=sink, query=query, out=out, **settings)
         return job
 
@@ -83,8 +84,9 @@ class JobHarness:
     def add(self, job: Job, frame: DataFrame, *, sink: str = "folder", query: str, out: str, **settings: Any) -> None:
         writer = frame.writeStream.format(sink).option("uid", f"{query}-out").option("path", str(self.folder / out))
         writer = writer.option("log", self.log)
-        for name, value in _only(settings, "sink_").items():
-            writer = writer.option(name, str(value))
+        for name, value in settings.items():
+            if name.startswith("sink_"):
+                writer = writer.option(name.removeprefix("sink_"), str(value))
         job.add(query, writer)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
@@ -103,14 +105,6 @@ class JobHarness:
 
 def expected(*counts: int) -> list[tuple[str, int]]:
     return sorted((str(channel), n) for channel, count in enumerate(counts) for n in range(count))
-
-
-def _only(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
-
-
-def _without(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if not name.startswith(prefix)}
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def recovered(lab: JobHarness, readers: int = 4) -> Job:
 
 
 def dirty(lab: JobHarness) -> Job:
-    """A query over 6,000 rows of which every tenth is bad, in epochs of 1,000; each start has other readers."""
+    """A query over 6,000 rows, every tenth of them bad, in epochs of 1,000; each start has other readers."""
     starts = len(lab.events("start"))
     operators.record(lab.log, "start")
     reader = lab.spark.readStream.format("dirty").option("uid", "in").option("counts", "3000,3000")
@@ -70,7 +70,7 @@ def followed(lab: JobHarness) -> Job:
 def rebuilt(
     lab: JobHarness, source: str = "live", out: str = "out", *, most: float = math.inf
 ) -> Callable[[Mapping[str, Any]], DataStreamWriter]:
-    """The function of a query over live rows, each of which says with which `factor` the query was built."""
+    """The function of a query over live rows; each says with which `factor` the query was built."""
 
     def build(config: Mapping[str, Any]) -> DataStreamWriter:
         factor = config.get("factor", 1)

@@ -154,9 +154,9 @@ class Growing(Numbers):
 
 
 class DirtyOptions(NumbersOptions):
-    """Rows of which some are bad."""
+    """Rows, some of them bad."""
 
-    bad_every: int = 10  # of so many rows of a channel the first is bad
+    bad_every: int = 10  # the first of each this many rows of a channel is bad
 
 
 class Dirty(Numbers):

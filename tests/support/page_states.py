@@ -73,7 +73,7 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
     rows: list[Any] = [JobRow(**first), JobRow(**second)]
     if not alive:
         rows.append(JobRow(**{**second, "event": "ended", "at": now, "reason": "FAILED"}))
-    # The start of this process is the second one: the table is written anew, as nothing else can date a start back.
+    # The start of this process is the second one: the table is rewritten, as nothing else can date a start back.
     _replace(ledger, rows)
 
     def state(name: str, uid: str, at: datetime, number: int, reason: str = "") -> ExecutionStateRow:

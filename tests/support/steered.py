@@ -64,7 +64,7 @@ class Steering:
         return found
 
     def committed(self, query: str = "q") -> int:
-        """The newest committed epoch; -1 if there is none."""
+        """The newest committed epoch; -1 before the first."""
         folder = Path(self.told.checkpoint(query)) / "commits"
         return max((int(file.name) for file in folder.glob("[0-9]*")), default=-1)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.budget import folder, over
 from tests.support.slices import (
     FILE,
     ROOT,
@@ -117,3 +118,16 @@ def run_of(**changed: Any) -> Any:
 def test_a_pass_is_recorded_by_a_whole_run_alone(changed: dict[str, Any], whole: bool) -> None:
     """Also a worker has a summary: of its own tests, which may have passed while others failed."""
     assert is_whole(run_of(**changed)) is whole
+
+
+def test_a_folder_is_over_by_a_tenth_and_not_because_the_machine_is_slow() -> None:
+    spent = {"tests/jobs": 111.0, "tests/new": 2.0, "tests/model": 0.5}
+    assert over(spent, {"tests/jobs": 100}, 1.0) == {"tests/jobs", "tests/new"}
+    assert over(spent, {"tests/jobs": 100}, 2.5) == set()
+    assert over(spent, {"tests/jobs": 102, "tests/new": 2}, 1.0) == set()
+    assert over(spent, {"tests/jobs": 102, "tests/new": 2}, 0.5) == set(), "waiting takes as long on a fast machine"
+
+
+def test_costs_are_those_of_the_folder_below_tests() -> None:
+    assert folder("tests/sinks/kafka_2pc/test_x.py") == "tests/sinks"
+    assert folder("tests/test_cli.py") == "tests"

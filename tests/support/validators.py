@@ -78,7 +78,7 @@ def flags_follow_commits(history: History) -> Problems:
         if flag.kind == "channel":
             sequences.setdefault((flag.query, flag.source, flag.lineage), []).append(flag.sequence)
         elif not any(
-            # A restore copies flags, and writes their final checkpoint anew.
+            # A restore copies flags, and writes their final checkpoint again.
             row.status == "COMPLETED" and (row.at <= flag.at or flag.lineage in restored)
             for row in history.finals(flag.query)
         ):

@@ -78,11 +78,9 @@ LINES = Row(
 EMPTY = Row("string", "empty", _text(""), lambda value: value == b"")
 NUL = Row("string", "with NUL", _text("\0", 'a\0"b', "\0null\0"), lambda value: b"\0" in value)
 FOLDER = Row(
-    "string",
-    "`__HIVE_DEFAULT_PARTITION__`",
-    _text("__HIVE_DEFAULT_PARTITION__"),
+    "string", "`__HIVE_DEFAULT_PARTITION__`", _text("__HIVE_DEFAULT_PARTITION__"),
     lambda value: value == b"__HIVE_DEFAULT_PARTITION__",
-)
+)  # fmt: skip
 LONG = Row("string", "of 254 bytes and more", _text("x" * 254, "é" * 9_000), lambda value: len(value) > 253)
 LONG_ESCAPED = Row("string", "the same with `%` escapes", _text("é" * 100), lambda value: len(quote(value)) > 253)
 NO_UTF8 = Row(
@@ -109,11 +107,9 @@ FLOATS = Row(
     },
 )
 TINY = Row(
-    "double",
-    "of more than 253 digits without an exponent",
-    {T.DoubleType(): ["5e-324", "1.7976931348623157e+308"]},
+    "double", "of more than 253 digits without an exponent", {T.DoubleType(): ["5e-324", "1.7976931348623157e+308"]},
     lambda value: len(format(Decimal(value), "f")) > 253,
-)
+)  # fmt: skip
 WHOLE = Row(
     "decimal(p, 0)", "up to 38 digits", {T.DecimalType(38, 0): [Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(0)]}
 )
@@ -130,17 +126,13 @@ ZERO_DATES = Row(
     "date", "of the year 0", {T.DateType(): [_ZERO // DAY, _LOW // DAY - 1]}, lambda value: _ZERO <= value * DAY < _LOW
 )
 FAR_DATES = Row(
-    "date",
-    "from 4714 BC to 5874897",
-    {T.DateType(): [_ZERO // DAY - 1, _HIGH // DAY + 1, _FIRST_DAY, _LAST_DAY]},
+    "date", "from 4714 BC to 5874897", {T.DateType(): [_ZERO // DAY - 1, _HIGH // DAY + 1, _FIRST_DAY, _LAST_DAY]},
     lambda value: _FIRST_DAY <= value < _ZERO // DAY or _HIGH // DAY < value <= _LAST_DAY,
-)
+)  # fmt: skip
 FARTHEST_DATES = Row(
-    "date",
-    "others",
-    {T.DateType(): [_FIRST_DAY - 1, _LAST_DAY + 1, -(2**31), 2**31 - 1]},
+    "date", "others", {T.DateType(): [_FIRST_DAY - 1, _LAST_DAY + 1, -(2**31), 2**31 - 1]},
     lambda value: not _FIRST_DAY <= value <= _LAST_DAY,
-)
+)  # fmt: skip
 INSTANTS, OTHER_INSTANTS, ZERO_INSTANTS, FAR_INSTANTS, FARTHEST_INSTANTS = (
     Row("timestamp", what, {T.TimestampType(): values}, holds) for what, (values, holds) in _TIMES.items()
 )
@@ -149,10 +141,9 @@ LOCAL, OTHER_LOCAL, ZERO_LOCAL, FAR_LOCAL, FARTHEST_LOCAL = (
 )
 NULLS = Row("any", "null", {_S: [None]})
 ARRAYS = Row(
-    "array",
-    "with nulls",
+    "array", "with nulls",
     {T.ArrayType(_S): [[], [b"a", None], None], T.ArrayType(T.DoubleType()): [["-0.0", "nan", None]]},
-)
+)  # fmt: skip
 STRUCTS = Row(
     "struct", "with nulls", {_STRUCT: [{"a": b"", "b": []}, {"a": None, "b": None}, {"a": b'"', "b": [b"\\", None]}]}
 )
@@ -268,8 +259,7 @@ LIMITS: Final = (
         "Python has no year 0, and the name of a folder no other bytes than UTF-8",
     ),
     Limit(
-        ("Spark",),
-        ("files_2pc, folder",),
+        ("Spark",), ("files_2pc, folder",),
         (FAR_DATES, FARTHEST_DATES, FAR_INSTANTS, FARTHEST_INSTANTS, FAR_LOCAL, FARTHEST_LOCAL),
         "Python and Arrow do not read such a name of a folder",
     ),
@@ -320,12 +310,10 @@ SOURCES: Final[Mapping[str, Cells]] = {
     "files, JSON": _cells(
         {**_TEXT_READ, START: (BINARY, RAW, MAPS, OTHER_MAPS, LOCAL_MAPS, DURATIONS, MONTHS, INTERVALS, VARIANTS)}
     ),
-    "files, Parquet": _cells(
-        {
-            BAD: (NO_UTF8, GREAT_INTEGER, MANY_DIGITS, FINE_DECIMAL, GREAT_FLOAT, NANOS),
-            NONE: (POWER, LEAP_SECOND, INFINITE, MONTHS, INTERVALS),
-        }
-    ),
+    "files, Parquet": _cells({
+        BAD: (NO_UTF8, GREAT_INTEGER, MANY_DIGITS, FINE_DECIMAL, GREAT_FLOAT, NANOS),
+        NONE: (POWER, LEAP_SECOND, INFINITE, MONTHS, INTERVALS),
+    }),
     "files, ORC": _cells(
         {
             BAD: (
@@ -342,24 +330,16 @@ SOURCES: Final[Mapping[str, Cells]] = {
         }
     ),
     "files, Avro": _cells({BAD: (NO_UTF8,), NONE: (OTHER_MAPS, *_MESSAGE)}),
-    "files, folder": _cells(
-        {
-            **_TEXT_READ,
-            "null": (FOLDER,),
-            BAD: (*_TEXT_READ[BAD], RAW, *_NESTED, DURATIONS, VARIANTS),
-            START: (MONTHS, INTERVALS),
-            NONE: (LONG, LONG_ESCAPED),
-        }
-    ),
+    "files, folder": _cells({
+        **_TEXT_READ, "null": (FOLDER,), BAD: (*_TEXT_READ[BAD], RAW, *_NESTED, DURATIONS, VARIANTS),
+        START: (MONTHS, INTERVALS), NONE: (LONG, LONG_ESCAPED),
+    }),
     "delta_snapshot": _cells(_TABLE),
     "delta_snapshot, follow": _cells(_TABLE),
-    "postgres": _cells(
-        {
-            BAD: (MANY_DIGITS, POWER, FINE_DECIMAL, INFINITE),
-            START: (GREAT_INTEGER, GREAT_FLOAT),
-            NONE: (NUL, NO_UTF8, *_FARTHEST, STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS, LEAP_SECOND, NANOS, *TYPES),
-        }
-    ),
+    "postgres": _cells({
+        BAD: (MANY_DIGITS, POWER, FINE_DECIMAL, INFINITE), START: (GREAT_INTEGER, GREAT_FLOAT),
+        NONE: (NUL, NO_UTF8, *_FARTHEST, STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS, LEAP_SECOND, NANOS, *TYPES),
+    }),
     "exchange": _cells({NONE: (NO_UTF8, *ODD, MONTHS, INTERVALS)}),
     "exchange, Delta": _cells({NONE: (NO_UTF8, LOCAL_MAPS, *_MESSAGE)}),
     "kafka_range, JSON": _cells(
@@ -367,7 +347,7 @@ SOURCES: Final[Mapping[str, Cells]] = {
     ),
     "kafka_range, Avro": _cells({BAD: (NO_UTF8,), NONE: (OTHER_MAPS, *_MESSAGE)}),
     "kafka_range, Protobuf": _cells({BAD: (NO_UTF8, *_INSTANTS[2:]), NONE: (*_NOT_IN_PROTOBUF, LOCAL_MAPS, *_MESSAGE)}),
-}
+}  # fmt: skip
 
 
 def words(cells: Cells, kind: T.DataType, value: Any) -> set[str]:

@@ -50,7 +50,7 @@ COLUMNS: Final[dict[str, tuple[T.DataType, list[Any]]]] = {
 """Columns, some of them named as aliases of our own SQL, and their values."""
 LONG: Final = "ß" * 127 + "x"  # 255 bytes: the last column's name but in PostgreSQL, which has 63
 FAR: Final = {"id": 6, "value": -2_440_588, "e": 2**63 - 1, "excluded": -210_866_803_200_000_000}
-"""A row of which not every sink has the times."""
+"""A row whose times not every sink has."""
 SCHEMA: Final = T.StructType([T.StructField(name, kind) for name, (kind, _) in COLUMNS.items()])
 VALUES: Final = {name: [*values, FAR.get(name)] for name, (_, values) in COLUMNS.items()}
 

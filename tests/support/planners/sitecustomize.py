@@ -18,7 +18,7 @@ if command[0] == "pyspark.daemon" or command[0].endswith(("_runner", "_driver_wo
     name = os.environ["SPARK_EXT_TESTS_FORKS"]
 
     def ask() -> socket.socket | None:
-        """A connection to the process that forks; None if there is none."""
+        """A connection to the process that forks; None without one."""
         asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             asking.connect(f"\0{name}")

@@ -42,7 +42,7 @@ public final class Main {
             case "restart" -> RestartCase.run(arguments, work);
             case "backpressure" -> BackpressureCase.run(arguments, work);
             case "trivial" -> TrivialCase.run();
-            default -> throw new IllegalArgumentException("there is no case " + name);
+            default -> throw new IllegalArgumentException("unknown case " + name);
         };
     }
 }
