@@ -109,9 +109,7 @@ def test_the_table_shows_type_and_origin(state: str) -> None:
         "action",
     ]
     assert lines[0].split() == columns
-    assert lines[3].split()[3:7] == ["1", "failure", "USER_CODE", "user"], (
-        "nothing is known of an older release's state"
-    )
+    assert lines[3].split()[3:7] == ["1", "failure", "USER_CODE", "user"], "without a change its state is unknown"
     assert "and more" not in "".join(lines)
 
 

@@ -84,7 +84,7 @@ class PendingFile:
     """See `range_name`; of a sink the mark, see `marked`."""
     rows: int
     rules: str = ""
-    """See `rules_of`; "" for those of sinks, and of older versions."""
+    """See `rules_of`; "" for those of sinks."""
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """The columns. `replaced_in` is null for rows that count; else it is the lineage of the restore that took them back.
-`role` is `source` or `sink`; null, in rows of older releases, is a source."""
+`role` is `source` or `sink`."""
 
 CLOSED: Final = 1 << 62
 """The number of an application id under which no epoch is added any more."""
@@ -171,7 +171,7 @@ class BadRowsTable:
 
         def attempt(table: DeltaTable | None) -> bool | None:
             if table is not None:
-                whose = _whose(table, job_id, uid, role)
+                whose = f"job_id = '{job_id}' and uid = '{uid}' and role = '{role}'"
                 for value, wrong in (
                     (str(lineage), f"replaced_in is null and not ({counts})"),
                     ("null", f"replaced_in is not null and ({counts})"),
@@ -186,14 +186,6 @@ class BadRowsTable:
             return True
 
         self._log.settle(attempt, "marking the bad rows that a restore takes back")
-
-
-def _whose(table: DeltaTable, job_id: str, uid: str, role: Role) -> str:
-    """The condition, in SQL, for the rows of an operator."""
-    whose = f"job_id = '{job_id}' and uid = '{uid}'"
-    if "role" not in {field.name for field in table.schema().fields}:
-        return whose if role == "source" else "false"  # no sink has added any row yet
-    return f"{whose} and coalesce(role, 'source') = '{role}'"
 
 
 def _rows(owner: Owner, epochs: Epochs, numbers: Sequence[int], at: datetime) -> Iterator[pa.RecordBatch]:

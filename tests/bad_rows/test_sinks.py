@@ -18,7 +18,7 @@ from spark_ext.bad_rows.names import default_table, sinks_folder
 from spark_ext.bad_rows.restored import BadRowsOfJob
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.bad_rows.settle import Moved, Settler
-from spark_ext.bad_rows.table import SCHEMA, Owner
+from spark_ext.bad_rows.table import Owner
 from spark_ext.errors import DataError, StateError
 from spark_ext.queries.bad_rows import BadRowsWatch
 from spark_ext.queries.history import EpochHistory
@@ -296,16 +296,3 @@ def test_rows_of_a_source_of_the_same_name_are_left_alone(world: World) -> None:
     job = BadRowsOfJob("j", "id", world.state, {})
     job.put_back("out", 2, None, (), newest=1)
     assert world.rows() == [(0, "a")]
-
-
-def test_a_table_of_an_older_release_gets_the_column(world: World) -> None:
-    older = pa.schema([field for field in SCHEMA if field.name != "role"])
-    row = dict.fromkeys(older.names) | {"uid": "out", "job_id": "id", "epoch": 0, "lineage": 1, "raw": "old"}
-    from deltalake import write_deltalake
-
-    write_deltalake(default_table(world.state), pa.Table.from_pylist([row], schema=older))
-    world.run(0, "a")
-    world.settle()
-    assert world.rows() == [(0, "a"), (0, "old")]
-    BadRowsOfJob("j", "id", world.state, {}).put_back("out", 2, None, (), newest=1)
-    assert world.rows() == [(0, "a")], "a row without a role is a source's"

@@ -1,4 +1,4 @@
-"""Metadata of a checkpoint: older versions stay readable, and three ways of having finished stay apart."""
+"""Metadata of a checkpoint: the former version stays readable, and three ways of having finished stay apart."""
 
 from __future__ import annotations
 

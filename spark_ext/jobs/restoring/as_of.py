@@ -99,7 +99,7 @@ def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int, specs: Seq
         )
     if done.mode != CheckpointMode.ALIGNED.value:
         raise CheckpointError(
-            f"checkpoint {number} is {done.mode or 'of an older release'}: its queries had read different parts of the "
+            f"checkpoint {number} is {done.mode}: its queries had read different parts of the "
             "input, and rows were in flight between them",
             operator=who,
             kept="nothing was changed",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Rows = tuple[Mapping[str, Any], ...]
 
 CHANGES: Final = "incident_changes"
-"""The table of what has become of incidents; an older ledger does not have it."""
+"""The table of the changes of incidents."""
 
 MOST_NEW: Final = 64
 """Commits of epochs that are read one by one; more are read with the whole table."""

@@ -116,9 +116,5 @@ def _intervals(found: Timeline, divided: Downtime) -> dict[str, list[list[Any]]]
 
 
 def whole(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Incidents, each once, oldest first, with what has become of them; see `views.incidents.merged`.
-
-    Args:
-        changes: rows of `incident_changes`; an older ledger has none.
-    """
+    """Incidents, each once, oldest first, with what has become of them; see `views.incidents.merged`."""
     return merged(rows, standings(changes))

@@ -20,8 +20,7 @@ def lines(incidents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The newest incidents, newest first, without evidence.
 
     Args:
-        incidents: each once, oldest first, as `views.incidents.merged` gives them. Those of older ledgers have fewer
-            columns.
+        incidents: each once, oldest first, as `views.incidents.merged` gives them.
     """
     found = []
     for row in reversed(incidents[-MOST:]):
