@@ -109,7 +109,7 @@ def test_the_table_shows_type_and_origin(state: str) -> None:
         "action",
     ]
     assert lines[0].split() == columns
-    assert lines[3].split()[3:7] == ["1", "failure", "USER_CODE", "user"], "without a change its state is unknown"
+    assert lines[3].split()[4:8] == ["1", "failure", "USER_CODE", "user"], "without a change its state is unknown"
     assert "and more" not in "".join(lines)
 
 
@@ -279,7 +279,7 @@ def test_rules_of_ones_own(tmp_path: Path) -> None:
     assert (done.returncode, "rules.yaml, line 2" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(("text", "says"), [("nothing", "there is no exception"), (None, "cannot be read")])
+@pytest.mark.parametrize(("text", "says"), [("nothing", "the text has no exception"), (None, "cannot be read")])
 def test_what_cannot_be_explained_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
     file = tmp_path / "trace.txt"
     if text is not None:

@@ -48,7 +48,7 @@ def test_the_terminal_is_the_default(state: str, capsys: Capture) -> None:
     ("arguments", "said"),
     [
         (("--out", "shop.xlsx"), "use one of: .png, .svg, .pdf"),
-        (("--out", "shop"), "no ending"),
+        (("--out", "shop"), "does not end with"),
         (("--out", "no/folder.png"), "No such file"),
         (("--kind", "colours"), "'colours' is not one of"),
     ],

@@ -182,7 +182,7 @@ def _show_one(found: list[dict[str, Any]], beginning: str, *, as_json: bool) -> 
             f"{len(matching) or 'no'} incidents have an id that begins with '{beginning}'",
             operator="incidents",
             kept="nothing was changed",
-            do=f"use one of the newest: {ids}" if ids else "the ledger contains no incidents",
+            do=f"use one of the newest: {ids or 'none yet'}",
         )
     (one,) = matching
     if as_json:

@@ -231,7 +231,7 @@ class ControlService:
             Refusal.BUSY,
             "the service is being closed",
             f"{self.log.operator}, {request.kind} for {request.target}",
-            "retry with another server, or after this one has been restarted",
+            "send it again, to another server or after this one has restarted",
         )
 
 
