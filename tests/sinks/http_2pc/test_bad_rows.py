@@ -229,16 +229,6 @@ def test_a_decision_of_a_start_without_the_option_has_no_bad_rows(target: HttpTa
     one.check(20)
 
 
-def test_a_decision_of_an_older_release_is_sent(target: HttpTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not say which rows were put aside: those count that the tasks find now."""
-    with monkeypatch.context() as older:
-        older.setattr("spark_ext.sinks.http_2pc.outbox.decision", lambda epoch, mark: [])
-        one = decided(target, AWAY, COLUMN)
-    run(one, 2, addressed(target, AWAY), COLUMN)
-    assert one.table() == AWAY
-    one.check(20)
-
-
 def test_the_rows_of_a_request() -> None:
     lines = '{"a":1,"b":"\\u2028 \u2028"}\n{"a":2,"b":null}\n'
     assert Chunk(0, 2, lines.encode(), True).lines() == lines.split("\n")[:-1]
