@@ -294,7 +294,7 @@ class Coordinator:
             run.request_stop("a query that reads what it writes has ended before it")
 
     def _blocked_for_good(self, run: QueryRun) -> bool:
-        """Whether a query may wait for ever to write to a limited exchange: one that reads it has left this run."""
+        """Whether a query could wait forever to write to a limited exchange: one of its readers has left this run."""
         limited = run.spec.sink is not None and "max_in_flight" in run.spec.sink.options
         if self._context.until is None or not limited or run.state.ended:
             return False

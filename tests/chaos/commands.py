@@ -29,7 +29,7 @@ def workplace(name: str, keep: Path | None) -> Iterator[Path]:
 
 
 def killed_job(spark: SparkSession, name: str, state: Path | str, **settings: Any) -> sx.Job:
-    """A job that goes on after kills."""
+    """A job that continues after kills."""
     common = {"restart_attempts": 20, "restart_backoff": 20, "checkpoint_interval": "1 s"}
     return sx.Job(spark, name, state=state, **{**common, **settings})
 

@@ -31,7 +31,7 @@ print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jar
 
 def has_jvm() -> bool:
     """Whether this process has a JVM, or was started by one. Does not import pyspark, which takes longer than this."""
-    core = sys.modules.get("pyspark.core.context")  # without which there is no JVM
+    core = sys.modules.get("pyspark.core.context")  # not imported: this process has started no JVM
     return _GATEWAY in os.environ or (core is not None and core.SparkContext._gateway is not None)
 
 
