@@ -37,14 +37,7 @@ from rich.console import Console
 import spark_ext as sx
 
 sys.path.insert(0, str(Path(__file__).parent))
-from flights import (  # type: ignore[import-not-found]
-    KEYS,
-    delays,
-    load_flights,
-    package_flights,
-    prepare,
-    same,
-)
+from flights import KEYS, delays, load_flights, package_flights, prepare, same  # type: ignore[import-not-found]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,13 +35,7 @@ import spark_ext as sx
 from spark_ext.jobs.run_options import stop_on_interrupt
 
 sys.path.insert(0, str(Path(__file__).parent))
-from flights import (  # type: ignore[import-not-found]
-    load_flights,
-    package_flights,
-    package_weather,
-    prepare,
-    same,
-)
+from flights import load_flights, package_flights, package_weather, prepare, same  # type: ignore[import-not-found]
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

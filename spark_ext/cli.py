@@ -19,15 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_ext.commands import (
-    check,
-    classify,
-    control_group,
-    incidents,
-    prepare,
-    serve,
-    show,
-)
+from spark_ext.commands import check, classify, control_group, incidents, prepare, serve, show
 from spark_ext.commands import control_send as control_send  # adds its commands to the group, as control_show does
 from spark_ext.commands import control_show as control_show
 from spark_ext.commands.output import FAILED as FAILED
@@ -76,8 +68,7 @@ class IfRunningChoice(str, Enum):
 
 
 UntilOption = Annotated[
-    UntilChoice | None,
-    typer.Option("--until", help="'now': read the input that is available at the start, and exit."),
+    UntilChoice | None, typer.Option("--until", help="'now': read the input that is available at the start, and exit.")
 ]
 EmitOption = Annotated[
     EmitChoice,
@@ -271,8 +262,7 @@ def restore(
     accept_duplicates: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SINK",
-            help="A sink whose target may receive rows twice; for one of Spark's own sinks, the query.",
+            metavar="SINK", help="A sink whose target may receive rows twice; for one of Spark's own sinks, the query."
         ),
     ] = None,
     state_partitions: Annotated[

@@ -26,13 +26,7 @@ from spark_ext.errors import (
     TransientError,
 )
 from spark_ext.ledger import Ledger, LedgerWriter, heartbeat, start_incarnation
-from spark_ext.ledger.schema import (
-    CheckpointRow,
-    EpochRow,
-    ExecutionStateRow,
-    FinishedRow,
-    IncidentRow,
-)
+from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.views.snapshot import SourceSnapshot
 from spark_ext.views.status import read_status

@@ -192,12 +192,7 @@ def test_a_seek_without_yes_says_what_it_would_do(state: State) -> None:
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [
-        ("acknowledged", 0),
-        ("rejected", output.REJECTED),
-        ("failed", output.NOT_DONE),
-        ("expired", output.EXPIRED),
-    ],
+    [("acknowledged", 0), ("rejected", output.REJECTED), ("failed", output.NOT_DONE), ("expired", output.EXPIRED)],
 )
 def test_a_command_that_waits_ends_with_the_code_of_the_status(
     where: str, state: State, status: str, code: int

@@ -30,9 +30,7 @@ def state(tmp_path: Path) -> State:
 def serving(*arguments: str | Path) -> Iterator[tuple[dict[str, Any], subprocess.Popen[str]]]:
     """A server as a process; what it prints first."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "spark_ext", "serve", *map(str, arguments), "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "spark_ext", "serve", *map(str, arguments), "--json"], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:

@@ -29,10 +29,7 @@ def job(spark: SparkSession) -> sx.Job:
         .load()
     )
     rows = changes.where("_change_type <> 'update_preimage'").select(
-        "item",
-        "n",
-        F.col("_commit_version").alias("version"),
-        (F.col("_change_type") == "delete").alias("gone"),
+        "item", "n", F.col("_commit_version").alias("version"), (F.col("_change_type") == "delete").alias("gone")
     )
     copy = (
         rows.writeStream.format("delta_2pc")

@@ -17,10 +17,7 @@ from pyspark.sql import SparkSession
 import spark_ext as sx
 from spark_ext.storage import filesystem_of
 
-DAYS: Mapping[str, str] = {
-    "monday": "id,amount\n1,10\n2,twenty\n3,30\n",
-    "tuesday": "id,amount\n4,40\n5,50\n",
-}
+DAYS: Mapping[str, str] = {"monday": "id,amount\n1,10\n2,twenty\n3,30\n", "tuesday": "id,amount\n4,40\n5,50\n"}
 """Files of orders; one row cannot be read."""
 
 

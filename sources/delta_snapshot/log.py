@@ -172,12 +172,7 @@ class Follower:
     """
 
     def __init__(
-        self,
-        log: Log,
-        table: Callable[[], tuple[str, int]],
-        id: str,
-        clock: Callable[[], float],
-        poll_s: float,
+        self, log: Log, table: Callable[[], tuple[str, int]], id: str, clock: Callable[[], float], poll_s: float
     ) -> None:
         self._log, self._table, self._id = log, table, id
         self._clock, self._poll_s = clock, poll_s

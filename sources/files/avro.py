@@ -18,14 +18,7 @@ from spark_ext.schemas.avro import Target, Unsupported, Walk
 from spark_ext.schemas.avro_decoder import decoder
 from spark_ext.schemas.columns import conform, match, misfit
 from spark_ext.sources.contract import Advance, BadRow, Limit
-from spark_ext.sources.files.avro_container import (
-    Header,
-    begins_at,
-    blocks,
-    made_header,
-    next_begin,
-    read_header,
-)
+from spark_ext.sources.files.avro_container import Header, begins_at, blocks, made_header, next_begin, read_header
 from spark_ext.sources.files.row_groups import even_cuts, no_columns, parts_between
 from spark_ext.sources.positions import no_position, number_in
 

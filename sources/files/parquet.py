@@ -42,10 +42,7 @@ def read_footer(file: InputFile) -> Footer:
 
 def _parquet(file: InputFile, raw: pa.NativeFile, int96_unit: str = "us") -> pq.ParquetFile:
     return pq.ParquetFile(
-        raw,
-        pre_buffer=not file.local,
-        coerce_int96_timestamp_unit=int96_unit,
-        page_checksum_verification=True,
+        raw, pre_buffer=not file.local, coerce_int96_timestamp_unit=int96_unit, page_checksum_verification=True
     )
 
 

@@ -147,14 +147,7 @@ def finishes(
 
 
 def _resolved(
-    bound: Bound,
-    places: list[TopicPartition],
-    ends: Ends,
-    ask: Ask,
-    who: str,
-    option: str,
-    *,
-    matched: bool = False,
+    bound: Bound, places: list[TopicPartition], ends: Ends, ask: Ask, who: str, option: str, *, matched: bool = False
 ) -> dict[TopicPartition, int]:
     if bound.word is not None:
         chosen = ends.earliest if bound.word == "earliest" else ends.latest

@@ -10,17 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.clients.kafka import (
-    RECREATED,
-    admin,
-    lent,
-    library,
-    no_topic,
-    offsets,
-    shared,
-    to_error,
-    unanswered,
-)
+from spark_ext.clients.kafka import RECREATED, admin, lent, library, no_topic, offsets, shared, to_error, unanswered
 from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, refused
 from spark_ext.sources.kafka_range.bounds import NOTHING_READ, Ends, TopicPartition, name
 from spark_ext.sources.kafka_range.options import KafkaRangeOptions

@@ -101,12 +101,7 @@ def check_ids(known: Mapping[str, str | None], found: Mapping[str, Topic], who: 
         one = found.get(topic)
         if one is None or (id is not None and one.id is not None and one.id != id):
             what = "was deleted" if one is None else "was deleted and created again: it is not the topic that was there"
-            raise DataError(
-                f"topic '{topic}' {what} before",
-                operator=who,
-                kept=NOTHING_READ,
-                do=RECREATED,
-            )
+            raise DataError(f"topic '{topic}' {what} before", operator=who, kept=NOTHING_READ, do=RECREATED)
 
 
 def check_still(options: KafkaOptions, topic: str, id: str | None, who: str) -> None:

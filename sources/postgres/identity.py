@@ -178,12 +178,7 @@ def refuse_restart(
 
 def changed(what: str, who: str) -> ReplayError:
     """The error of input that is not the same any more."""
-    return ReplayError(
-        what,
-        operator=who,
-        kept=KEPT,
-        do=f"undo the change; or read everything again {NEW_QUERY}",
-    )
+    return ReplayError(what, operator=who, kept=KEPT, do=f"undo the change; or read everything again {NEW_QUERY}")
 
 
 # -- partitions of a table that is read with increments ---------------------------------------------------------------

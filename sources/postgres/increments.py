@@ -195,10 +195,7 @@ class ByTransaction(Increments):
         number = position.get("xid") if isinstance(position, dict) else position
         most = view.take().least
         view.release()
-        return {
-            "xid": number_in(number, 0, most, _TRANSACTION, view.who),
-            **kept_of(at),
-        }
+        return {"xid": number_in(number, 0, most, _TRANSACTION, view.who), **kept_of(at)}
 
 
 class ByColumn(Increments):

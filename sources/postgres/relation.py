@@ -337,7 +337,5 @@ def check_declared(declared: spark.StructType, relation: Relation, who: str) -> 
         if not (isinstance(field.dataType, spark.StringType) or by_value or fits(found, wanted)):
             has, given = column.spark.simpleString(), field.dataType.simpleString()
             raise refused(
-                f"column '{field.name}' is {has}, but declared as {given}",
-                who,
-                "declare its own type, or string",
+                f"column '{field.name}' is {has}, but declared as {given}", who, "declare its own type, or string"
             )

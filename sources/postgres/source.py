@@ -35,12 +35,7 @@ from spark_ext.sources.postgres.identity import (
 from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Increments, shared
 from spark_ext.sources.postgres.options import PostgresOptions
 from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls, seek
-from spark_ext.sources.postgres.relation import (
-    Relation,
-    check_declared,
-    check_increasing,
-    look_up,
-)
+from spark_ext.sources.postgres.relation import Relation, check_declared, check_increasing, look_up
 from spark_ext.sources.postgres.slice import Slice, of_increment, of_range
 from spark_ext.sources.postgres.snapshot import View
 

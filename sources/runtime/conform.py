@@ -29,12 +29,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, piece: Range, uid: str) ->
 
 
 def sifted(
-    batch: pa.RecordBatch,
-    schema: pa.Schema,
-    piece: Range,
-    uid: str,
-    first: int,
-    bad: Callable[[BadRow], object],
+    batch: pa.RecordBatch, schema: pa.Schema, piece: Range, uid: str, first: int, bad: Callable[[BadRow], object]
 ) -> pa.RecordBatch:
     """Like `conform`, without the rows that do not fit."""
     import pyarrow as pa

@@ -99,10 +99,7 @@ class Numbered:
     """
 
     def __init__(
-        self,
-        check: Callable[[pa.RecordBatch], object],
-        fails: type[Exception] | tuple[type[Exception], ...],
-        bad: Bad,
+        self, check: Callable[[pa.RecordBatch], object], fails: type[Exception] | tuple[type[Exception], ...], bad: Bad
     ) -> None:
         self._check, self._fails, self._bad = check, fails, bad
 

@@ -30,8 +30,7 @@ def check(
         str, typer.Option(metavar="DURATION", help="Report a driver as lost if its last heartbeat is older.")
     ] = "60 s",
     availability: Annotated[
-        float | None,
-        typer.Option(min=0, max=100, metavar="PERCENT", help="Minimum availability in the window."),
+        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="Minimum availability in the window.")
     ] = None,
     window: Annotated[
         str, typer.Option(metavar="DURATION", help="Period over which availability is computed, up to now.")
@@ -46,8 +45,7 @@ def check(
         str, typer.Option(metavar="SEVERITY", help="Report open incidents of at least this severity.")
     ] = "ERROR",
     incidents: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The jobs' incident file, with alert rules and listeners."),
+        Path | None, typer.Option(metavar="FILE", help="The jobs' incident file, with alert rules and listeners.")
     ] = None,
     notify: Annotated[bool, typer.Option("--notify", help="Notify the listeners of the incident file.")] = False,
     remember: Annotated[

@@ -48,8 +48,7 @@ def incidents(
         str | None, typer.Option("--state", metavar="STATE", help="Only incidents in this state: open or resolved.")
     ] = None,
     type_: Annotated[
-        list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="Only of this type; repeatable, any may match."),
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only of this type; repeatable, any may match.")
     ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only since this time: ISO 8601, or an age such as 2h or 7d.")

@@ -95,10 +95,7 @@ def create(
 
 
 @tokens.command("revoke")
-def revoke(
-    file: TokenFile,
-    name: Annotated[str, typer.Option(help="Whose it is.")],
-) -> None:
+def revoke(file: TokenFile, name: Annotated[str, typer.Option(help="Whose it is.")]) -> None:
     """Remove a token: running servers refuse it from their next request on."""
     from spark_ext.server.tokens import revoke as remove
 

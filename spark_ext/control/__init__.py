@@ -22,13 +22,7 @@ if TYPE_CHECKING:
     from spark_ext.control.levels import logger as logger
 
 # No function has the name of a module of this package: importing that module would hide the function.
-_PLACES = {
-    "config": "functions",
-    "emit": "emitted",
-    "events": "functions",
-    "logger": "levels",
-    "value": "functions",
-}
+_PLACES = {"config": "functions", "emit": "emitted", "events": "functions", "logger": "levels", "value": "functions"}
 
 __all__ = ["config", "emit", "events", "logger", "value"]
 

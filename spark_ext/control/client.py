@@ -69,12 +69,7 @@ class Client(Protocol):
         ...
 
     def events(
-        self,
-        wanted: Filter | None = None,
-        *,
-        after: int | None = None,
-        cursor: str | None = None,
-        limit: int = LIMIT,
+        self, wanted: Filter | None = None, *, after: int | None = None, cursor: str | None = None, limit: int = LIMIT
     ) -> Page:
         """A page of events, newest first; or in their order, after a sequence."""
         ...
@@ -207,12 +202,7 @@ class LocalClient:
                 time.sleep(POLL_EVERY)
 
     def events(
-        self,
-        wanted: Filter | None = None,
-        *,
-        after: int | None = None,
-        cursor: str | None = None,
-        limit: int = LIMIT,
+        self, wanted: Filter | None = None, *, after: int | None = None, cursor: str | None = None, limit: int = LIMIT
     ) -> Page:
         """See `Client`."""
         return self._history.page(wanted, after=after, cursor=cursor, limit=limit)

@@ -82,12 +82,7 @@ class History:
             return self._generation
 
     def page(
-        self,
-        wanted: Filter | None = None,
-        *,
-        cursor: str | None = None,
-        after: int | None = None,
-        limit: int = LIMIT,
+        self, wanted: Filter | None = None, *, cursor: str | None = None, after: int | None = None, limit: int = LIMIT
     ) -> Page:
         """Events, newest first; or in their order, from one on.
 
@@ -162,11 +157,7 @@ class History:
     def _filtered(self, wanted: Filter) -> pa.Table:
         rows = self._accepted
         masks = []
-        for name, values in (
-            ("kind", wanted.kind),
-            ("requested_by", wanted.requested_by),
-            ("target", wanted.target),
-        ):
+        for name, values in (("kind", wanted.kind), ("requested_by", wanted.requested_by), ("target", wanted.target)):
             if values:
                 masks.append(_among(rows[name], values))
         if wanted.status:

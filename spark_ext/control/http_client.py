@@ -120,12 +120,7 @@ class ControlClient:
             raise no_event(self._url, event_id) from None
 
     def events(
-        self,
-        wanted: Filter | None = None,
-        *,
-        after: int | None = None,
-        cursor: str | None = None,
-        limit: int = LIMIT,
+        self, wanted: Filter | None = None, *, after: int | None = None, cursor: str | None = None, limit: int = LIMIT
     ) -> Page:
         """See `Client`."""
         wanted = wanted or Filter()

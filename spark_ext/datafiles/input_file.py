@@ -108,10 +108,7 @@ class InputFile:
     def refusal(self, what: str, do: str) -> DataError:
         """An error that names this file."""
         return DataError(
-            f"file '{self.name}': {what}",
-            operator=f"source '{self.uid}', file '{self.path}'",
-            kept=KEPT,
-            do=do,
+            f"file '{self.name}': {what}", operator=f"source '{self.uid}', file '{self.path}'", kept=KEPT, do=do
         )
 
     def verify(self) -> None:

@@ -101,13 +101,7 @@ class _File:
     """A Parquet file with statistics."""
 
     def __init__(
-        self,
-        place: Location,
-        path: str,
-        schema: pa.Schema,
-        leaves: tuple[Leaf, ...],
-        named: list[str],
-        layout: Layout,
+        self, place: Location, path: str, schema: pa.Schema, leaves: tuple[Leaf, ...], named: list[str], layout: Layout
     ) -> None:
         from pyarrow.parquet import ParquetWriter
 

@@ -57,13 +57,7 @@ def begin_anew_entry(state: LogState, mark: FenceMark, lineage: int, job_id: str
     if not _begins_anew(state, lineage):
         return None
     return Entry(
-        EntryKind.CLAIM,
-        at,
-        lineage=lineage,
-        incarnation=mark.incarnation,
-        start=mark.start,
-        job_id=job_id,
-        after=-1,
+        EntryKind.CLAIM, at, lineage=lineage, incarnation=mark.incarnation, start=mark.start, job_id=job_id, after=-1
     )
 
 
@@ -90,12 +84,7 @@ def _refuse_foreign(state: LogState, job_id: str, who: str) -> None:
 
 
 def epoch_entry(
-    state: LogState,
-    epoch: Epoch,
-    segments: Sequence[Segment],
-    partitions: int,
-    who: str,
-    at: int,
+    state: LogState, epoch: Epoch, segments: Sequence[Segment], partitions: int, who: str, at: int
 ) -> Entry | None:
     """An epoch of the producer."""
     epoch.check_target(state.held, state.epochs.get(epoch.application), who)

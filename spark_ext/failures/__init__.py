@@ -35,17 +35,7 @@ _PLACES = {
     "plugin": "classifier:plugin",
 }
 
-__all__ = [
-    "Evidence",
-    "Failure",
-    "FailureType",
-    "Frame",
-    "Origin",
-    "Raised",
-    "Response",
-    "Verdict",
-    "plugin",
-]
+__all__ = ["Evidence", "Failure", "FailureType", "Frame", "Origin", "Raised", "Response", "Verdict", "plugin"]
 
 
 def __getattr__(name: str) -> Any:

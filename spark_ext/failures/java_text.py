@@ -99,12 +99,7 @@ def _raised(
 ) -> list[Raised]:
     link = Link.OUTERMOST if first else Link.SUPPRESSED if head["link"] == "Suppressed: " else Link.CAUSE
     own = Raised(
-        head["kind"],
-        message.strip(),
-        link,
-        frames,
-        condition=condition_of(message),
-        sqlstate=state_in(message),
+        head["kind"], message.strip(), link, frames, condition=condition_of(message), sqlstate=state_in(message)
     )
     return [own, *reported(own, packages, marked=marked)]
 

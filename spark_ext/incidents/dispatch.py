@@ -225,10 +225,7 @@ class Dispatcher:
 
     @classmethod
     def of(
-        cls,
-        registry: Registry,
-        listeners: Sequence[Notified],
-        context: Callable[[IncidentChange], MetricsContext],
+        cls, registry: Registry, listeners: Sequence[Notified], context: Callable[[IncidentChange], MetricsContext]
     ) -> Dispatcher | None:
         """The dispatcher of a registry's listeners; None if it has none."""
         if not listeners:

@@ -335,8 +335,5 @@ class ActiveRun:
         """Refuse what cannot be done to a running job."""
         if self.running is not None:
             raise StateError(
-                "the job is running",
-                operator=f"job '{self._job}', {what}",
-                kept="it continues to run",
-                do=do,
+                "the job is running", operator=f"job '{self._job}', {what}", kept="it continues to run", do=do
             )

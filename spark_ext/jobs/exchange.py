@@ -67,10 +67,7 @@ class Exchange:
             raise self._refused(
                 "a column of the key has a comma in its name, or begins or ends with a blank", "rename it"
             )
-        self._options = {
-            "path": self.path,
-            "kind": kind,
-        }
+        self._options = {"path": self.path, "kind": kind}
         try:
             self._writing = {"partitions": str(partitions), "key": ",".join(key), "keep": str(milliseconds(keep))}
         except ValueError as problem:

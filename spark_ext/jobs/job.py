@@ -214,11 +214,7 @@ class Job:
         return self._active.to_end(how, recover, progress=progress)
 
     def start(
-        self,
-        *,
-        until: Until | None = None,
-        if_running: IfRunning | None = None,
-        wait_timeout: float | None = None,
+        self, *, until: Until | None = None, if_running: IfRunning | None = None, wait_timeout: float | None = None
     ) -> Self:
         """Start all queries that have not finished, and return.
 

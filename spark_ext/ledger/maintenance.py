@@ -96,11 +96,7 @@ class Done:
 
 
 def maintain(
-    ledger: Ledger,
-    now: datetime,
-    settings: MaintenanceSettings = DEFAULTS,
-    fence: Fence | None = None,
-    turn: int = 0,
+    ledger: Ledger, now: datetime, settings: MaintenanceSettings = DEFAULTS, fence: Fence | None = None, turn: int = 0
 ) -> list[Done]:
     """Do what is due, as long as the budget allows.
 

@@ -281,14 +281,7 @@ class WriteBehind:
             Its id: that of an earlier one if it is the same incident once more.
         """
         return self.incidents.report(
-            operator,
-            kind,
-            what,
-            action,
-            evidence=evidence,
-            labels=labels,
-            parent=parent,
-            fingerprint=fingerprint,
+            operator, kind, what, action, evidence=evidence, labels=labels, parent=parent, fingerprint=fingerprint
         )
 
     def notify_last(self) -> None:

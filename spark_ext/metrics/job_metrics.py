@@ -60,10 +60,7 @@ class JobMetrics:
     """
 
     def __init__(
-        self,
-        job: str,
-        limit: int = LIMIT,
-        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        self, job: str, limit: int = LIMIT, clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     ) -> None:
         self.job = job
         self._clock = clock

@@ -165,9 +165,7 @@ class SourceOffset:
         if upto <= self.confirmed:
             return self
         return replace(
-            self,
-            confirmed=upto,
-            finished=tuple(finish for finish in self.finished if finish.sequence > upto),
+            self, confirmed=upto, finished=tuple(finish for finish in self.finished if finish.sequence > upto)
         )
 
 

@@ -38,8 +38,5 @@ def flushed(logged: LoggedOffsets, ends: Iterable[str]) -> bool:
 def new_finishes(offset: SourceOffset, flagged: int) -> tuple[Finished, ...]:
     """Finished channels in an offset whose flags are not in the ledger, in their order."""
     return tuple(
-        sorted(
-            (finish for finish in offset.finished if finish.sequence > flagged),
-            key=lambda finish: finish.sequence,
-        )
+        sorted((finish for finish in offset.finished if finish.sequence > flagged), key=lambda finish: finish.sequence)
     )

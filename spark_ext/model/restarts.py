@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from spark_ext.errors import (
-    CommitError,
-    PreparedLostError,
-    SparkExtError,
-    StorageError,
-    TerminalError,
-    TransientError,
-)
+from spark_ext.errors import CommitError, PreparedLostError, SparkExtError, StorageError, TerminalError, TransientError
 from spark_ext.failures.labels import Response
 
 RUN_AGAIN_MS = 1000

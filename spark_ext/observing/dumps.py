@@ -75,12 +75,7 @@ class Dumps:
     """The dumps of one start of a job. Safe for several threads."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        job: str,
-        state: str,
-        settings: JobSettings,
-        runs: Callable[[], Sequence[Watchable]],
+        self, spark: SparkSession, job: str, state: str, settings: JobSettings, runs: Callable[[], Sequence[Watchable]]
     ) -> None:
         self._spark = spark
         self._job = job
@@ -133,10 +128,7 @@ class Dumps:
             accepted = self._put(asked)
         if not accepted:
             raise StorageError(
-                "too many dumps are in progress",
-                operator=operator,
-                kept="the job continues",
-                do="try again later",
+                "too many dumps are in progress", operator=operator, kept="the job continues", do="try again later"
             )
         if not asked.done.wait(timeout):
             raise TimeoutError(f"the dump {self._folder.path(asked.name)} is not complete after {timeout:g} s")

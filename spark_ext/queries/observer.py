@@ -129,8 +129,7 @@ class EpochObserver:
             newest: the newest one that is planned.
         """
         return AvailableNowRun(
-            committed=newest is None or newest.epoch <= self._position.epoch,
-            moved=self._position.epoch > committed,
+            committed=newest is None or newest.epoch <= self._position.epoch, moved=self._position.epoch > committed
         )
 
     def adopt(self, spec: QuerySpec) -> None:

@@ -87,12 +87,7 @@ def query_metadata(
 
 
 def registrations(
-    spec: QuerySpec,
-    context: JobContext,
-    checkpoint: str,
-    lineage: int,
-    passed: int,
-    claims_after: int | None = None,
+    spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int, passed: int, claims_after: int | None = None
 ) -> list[Registration]:
     """What the workers of a query's operators need to know of its job.
 

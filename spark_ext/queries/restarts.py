@@ -5,16 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import SparkExtError, TransientError
-from spark_ext.model.restarts import (
-    ANY_RUN,
-    Action,
-    AvailableNowRun,
-    Cause,
-    Decision,
-    Failures,
-    RestartPolicy,
-    decide,
-)
+from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision, Failures, RestartPolicy, decide
 
 if TYPE_CHECKING:
     from spark_ext.queries.describe_failure import Diagnosis

@@ -162,16 +162,7 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
         sink = OperatorSpec(
             operators.sink(target.format, target.options).options.uid, target.format, dict(target.options)
         )
-    spec = QuerySpec(
-        uid,
-        writer,
-        tuple(sources),
-        tuple(ends),
-        tuple(natives),
-        sink,
-        target.format,
-        available_now,
-    )
+    spec = QuerySpec(uid, writer, tuple(sources), tuple(ends), tuple(natives), sink, target.format, available_now)
     refuse_repeated(operator, spec.operators)
     return spec
 

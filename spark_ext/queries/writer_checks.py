@@ -146,11 +146,7 @@ def partition_option(target: WriterTarget, operator: str) -> str | None:
     value = ",".join(target.partitioning)
     given = target.options.get(_PARTITION_BY)
     if given is not None and [name.strip() for name in given.split(",")] != list(target.partitioning):
-        _refuse(
-            f"{shown} is set, and the option '{_PARTITION_BY}' is '{given}'",
-            operator,
-            "use one of them",
-        )
+        _refuse(f"{shown} is set, and the option '{_PARTITION_BY}' is '{given}'", operator, "use one of them")
     return value
 
 

@@ -167,12 +167,7 @@ def metrics_routes(metrics: Callable[[], JobMetrics | None]) -> APIRouter:
     """
     router = APIRouter(tags=["server"])
 
-    @router.get(
-        "/metrics",
-        response_class=Response,
-        responses=_ANSWER | documented(),
-        summary="Metrics for Prometheus",
-    )
+    @router.get("/metrics", response_class=Response, responses=_ANSWER | documented(), summary="Metrics for Prometheus")
     def scrape(
         accept: Annotated[str, Header(description="text/plain, or OpenMetrics.", max_length=2_000)] = "",
     ) -> Response:

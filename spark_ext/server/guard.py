@@ -35,10 +35,7 @@ CALLER: Final = "spark_ext.caller"
 ADMITTED: Final = "spark_ext.admitted"
 """Where a connection leaves what is to be called once a request has shown a valid token."""
 
-HEADERS: Final = (
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-)
+HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 NO_CONTENT: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 """For all but the files of the page, which have a policy of their own."""
 
@@ -98,12 +95,7 @@ class Guard:
     """
 
     def __init__(
-        self,
-        app: App,
-        tokens: Tokens,
-        hosts: Hosts,
-        limits: Limits,
-        audit: Callable[[str, ControlRequestRow], None],
+        self, app: App, tokens: Tokens, hosts: Hosts, limits: Limits, audit: Callable[[str, ControlRequestRow], None]
     ) -> None:
         self._app, self._tokens, self._hosts, self._limits = app, tokens, hosts, limits
         self._audit = audit

@@ -427,10 +427,5 @@ def _several(given: str | Sequence[str]) -> Sequence[str]:
 
 def _event(state: EventState) -> Event:
     return Event(
-        state.sequence,
-        state.event_id,
-        state.kind,
-        Target.parse(state.target),
-        state.value,
-        Delivery(state.delivery),
+        state.sequence, state.event_id, state.kind, Target.parse(state.target), state.value, Delivery(state.delivery)
     )

@@ -26,10 +26,9 @@ class ControlNotDone(TerminalError):
     @classmethod
     def of(cls, state: EventState) -> ControlNotDone:
         """The error of an event with such a status."""
-        do = {
-            "rejected": "correct the request, and send it again",
-            "expired": "send it again, with more time",
-        }.get(state.status, "see the reason, then send it again")
+        do = {"rejected": "correct the request, and send it again", "expired": "send it again, with more time"}.get(
+            state.status, "see the reason, then send it again"
+        )
         found = cls(
             f"{state.kind} was not carried out: it {_PAST.get(state.status, state.status)}: {state.reason}",
             operator=f"event {state.sequence} for {state.target}, {state.event_id}",

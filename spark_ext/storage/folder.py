@@ -46,13 +46,7 @@ class Folder(ABC):
 
     @abstractmethod
     def write(
-        self,
-        name: str,
-        content: bytes | str,
-        *,
-        durable: bool = False,
-        private: bool = False,
-        writer: str = NOBODY,
+        self, name: str, content: bytes | str, *, durable: bool = False, private: bool = False, writer: str = NOBODY
     ) -> None:
         """Write a file whole, in the place of one with this name: readers find the one or the other."""
 

@@ -47,13 +47,7 @@ class LocalFolder(Folder):
         return (self.path / name).read_bytes()
 
     def write(
-        self,
-        name: str,
-        content: bytes | str,
-        *,
-        durable: bool = False,
-        private: bool = False,
-        writer: str = NOBODY,
+        self, name: str, content: bytes | str, *, durable: bool = False, private: bool = False, writer: str = NOBODY
     ) -> None:
         """See `Folder`."""
         target = self.path / name

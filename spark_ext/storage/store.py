@@ -50,13 +50,7 @@ class StoreFolder(Folder):
             return bytes(stream.read())
 
     def write(
-        self,
-        name: str,
-        content: bytes | str,
-        *,
-        durable: bool = False,
-        private: bool = False,
-        writer: str = NOBODY,
+        self, name: str, content: bytes | str, *, durable: bool = False, private: bool = False, writer: str = NOBODY
     ) -> None:
         """See `Folder`. One request, and durable when it is answered."""
         with self.open_output(name) as stream:

@@ -26,13 +26,7 @@ BAD_EVERY = 5
 
 ASIDE: Mapping[str, str] = {"on_bad_row": "quarantine"}
 
-STEPS = (
-    "sink.before_commit",
-    "bad_rows.before_kept",
-    "bad_rows.kept",
-    "bad_rows.decided",
-    "sink.committed",
-)
+STEPS = ("sink.before_commit", "bad_rows.before_kept", "bad_rows.kept", "bad_rows.decided", "sink.committed")
 """Fail points that an epoch with bad rows passes."""
 
 

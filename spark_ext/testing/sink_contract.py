@@ -29,15 +29,7 @@ from spark_ext.sinks.runtime.writer import Written
 from spark_ext.testing import every_type
 from spark_ext.testing.children import Child, frozen, killed_at, was_fenced
 from spark_ext.testing.sink_bad_rows import SinkBadRowsContract
-from spark_ext.testing.sink_driver import (
-    STATES,
-    Driver,
-    SinkTarget,
-    numbered,
-    run_epoch,
-    run_job_beside_another,
-    table,
-)
+from spark_ext.testing.sink_driver import STATES, Driver, SinkTarget, numbered, run_epoch, run_job_beside_another, table
 from spark_ext.testing.sink_identity import SinkIdentityContract
 from spark_ext.worker_internals import to_arrow_schema
 
@@ -302,10 +294,7 @@ class SinkContract(SinkIdentityContract, SinkBadRowsContract):
 
     def test_c10_two_jobs_write_the_same_target_without_harm(self, target: SinkTarget) -> None:
         """Two concurrent processes, each with its own uid; each restarts and cleans up while the other runs."""
-        with (
-            Child(run_job_beside_another, target, 0) as one,
-            Child(run_job_beside_another, target, 1) as two,
-        ):
+        with Child(run_job_beside_another, target, 0) as one, Child(run_job_beside_another, target, 1) as two:
             for child in (one, two):
                 said = child.wait()
                 assert "all epochs done" in said, said

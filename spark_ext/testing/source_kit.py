@@ -313,12 +313,7 @@ def _random_limits(rng: random.Random) -> dict[str, str]:
 
 
 def _read_epoch(
-    planning: _Planning,
-    start: SourceOffset,
-    end: SourceOffset,
-    trace: Trace,
-    rng: random.Random,
-    repeat: float,
+    planning: _Planning, start: SourceOffset, end: SourceOffset, trace: Trace, rng: random.Random, repeat: float
 ) -> int:
     """Read an epoch into the trace; returns its rows."""
     total = 0

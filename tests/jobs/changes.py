@@ -341,18 +341,9 @@ CHANGES: Final = (
         "option 'uid' of sink 'out' was 'out', and is 'other'",
     ),
     Change(
-        "sink-tuned",
-        lambda lab: lab.job(options={"compression": "zstd", "commit_attempts": "3"}),
-        "continues",
-        "stays",
+        "sink-tuned", lambda lab: lab.job(options={"compression": "zstd", "commit_attempts": "3"}), "continues", "stays"
     ),
-    Change(
-        "column-added",
-        lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m")),
-        "refused",
-        "warns",
-        "column",
-    ),
+    Change("column-added", lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m")), "refused", "warns", "column"),
     Change(
         "column-added-and-merged",
         lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m"), options={"merge_schema": "true"}),

@@ -21,13 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext.errors import (
-    ConfigurationError,
-    DataError,
-    FencedError,
-    StateError,
-    UnsupportedTableError,
-)
+from spark_ext.errors import ConfigurationError, DataError, FencedError, StateError, UnsupportedTableError
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger, start_incarnation
 from tests.support.cheap_jvm import forking

@@ -84,11 +84,7 @@ CASES: Final = [
 
 @pytest.mark.parametrize(("state", "change"), CASES)
 def test_a_changed_job(
-    states: Callable[[str], Lab],
-    spark: SparkSession,
-    state: str,
-    change: Change,
-    caplog: pytest.LogCaptureFixture,
+    states: Callable[[str], Lab], spark: SparkSession, state: str, change: Change, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = states(state)
     outcome = change.finished if state == "finished" else (state == "killed" and change.killed) or change.stopped

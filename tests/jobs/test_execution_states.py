@@ -132,8 +132,4 @@ def test_without_the_monitor_states_are_those_of_the_life_cycle(lab: JobHarness)
     job.start()
     assert not [name for name in {thread.name for thread in threading.enumerate()} - before if "monitor" in name]
     job.await_termination(60)
-    assert [row.state for row in states(Ledger(job.state_directory), "q")] == [
-        "RUNNING",
-        "FINISHING",
-        "FINISHED",
-    ]
+    assert [row.state for row in states(Ledger(job.state_directory), "q")] == ["RUNNING", "FINISHING", "FINISHED"]

@@ -23,13 +23,7 @@ from pyspark.sql.functions import col, count, udf, window
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import (
-    CheckpointRow,
-    EpochRow,
-    ExecutionStateRow,
-    FinishedRow,
-    IncidentRow,
-)
+from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow
 from spark_ext.metrics import exporters, otel_setup
 from spark_ext.metrics.catalogue import BY_NAME
 from spark_ext.model.lifecycle import State

@@ -43,10 +43,7 @@ def test_a_number_that_is_not_retained_is_refused_by_name(tmp_path: Path) -> Non
 
 
 @settings(deadline=None)
-@given(
-    folders=st.dictionaries(st.integers(1, 30), st.booleans(), max_size=8),
-    keep=st.integers(1, 4),
-)
+@given(folders=st.dictionaries(st.integers(1, 30), st.booleans(), max_size=8), keep=st.integers(1, 4))
 def test_the_newest_complete_ones_are_kept(
     tmp_path_factory: pytest.TempPathFactory, folders: dict[int, bool], keep: int
 ) -> None:

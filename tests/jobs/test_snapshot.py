@@ -192,9 +192,7 @@ def test_json_of_a_result() -> None:
         "state_rows": 2,
         "lag_rows": 0,
         "lag_at": None,
-        "sources": [
-            {"uid": "files", "finished": True, "channels_finished": 2, "channels_running": 1, "lag_rows": 0},
-        ],
+        "sources": [{"uid": "files", "finished": True, "channels_finished": 2, "channels_running": 1, "lag_rows": 0}],
         "reason": "drained",
         "latencies": [],
     }

@@ -103,11 +103,7 @@ def test_l6_what_holds_a_query_is_found_by_its_stacks(spark: SparkSession, tmp_p
             assert stopping.job.state is State.RUNNING
         stopping.over()
         stopping.moves(2)
-    assert found == {
-        "function": ("USER_CODE", "user"),
-        "read": ("SOURCE", "user"),
-        "commit": ("SINK", "user"),
-    }
+    assert found == {"function": ("USER_CODE", "user"), "read": ("SOURCE", "user"), "commit": ("SINK", "user")}
 
     # A slow system: the processes that work for the query are there, and do not run.
     notes = [json.loads(path.read_text()) for path in folder_of(stopping.job.state_directory).glob("*.json")]

@@ -28,12 +28,7 @@ def test_values_of_closed_labels_stay_apart_beyond_the_limit() -> None:
         for kind in ("USER_CODE", "NETWORK"):
             book.apply(Change(m.FAILURES, ("j", query, kind, "user")))
     values = {sample.labels[1:3]: sample.value for sample in book.samples()}
-    assert values == {
-        ("a", "USER_CODE"): 1,
-        ("a", "NETWORK"): 1,
-        (m.OTHER, "USER_CODE"): 2,
-        (m.OTHER, "NETWORK"): 2,
-    }
+    assert values == {("a", "USER_CODE"): 1, ("a", "NETWORK"): 1, (m.OTHER, "USER_CODE"): 2, (m.OTHER, "NETWORK"): 2}
 
 
 @given(

@@ -24,12 +24,7 @@ from spark_ext.server.limits import Limits
 from tests.control.states import State
 from tests.server.served import Served, serving
 
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 MODES: Any = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 

@@ -27,10 +27,7 @@ def rows(made: DataGen, channel: str, start: int, end: int) -> pa.Table:
     return pa.Table.from_batches(made.read(Channel(channel), start, end), schema=SCHEMA)
 
 
-@given(
-    counts=st.lists(st.integers(0, 300), min_size=1, max_size=5),
-    seed=st.integers(0, 2**32),
-)
+@given(counts=st.lists(st.integers(0, 300), min_size=1, max_size=5), seed=st.integers(0, 2**32))
 @settings(max_examples=12, deadline=None)
 def test_each_row_once_under_random_limits_and_crashes(counts: list[int], seed: int) -> None:
     trace = drive(DataGen, options(rows_of=",".join(map(str, counts)), seed=seed), rng=random.Random(seed))

@@ -145,10 +145,7 @@ def test_writer_target_of_a_writer_without_settings(spark: SparkSession) -> None
 
 @pytest.mark.parametrize(
     ("trigger", "shown"),
-    [
-        ({"once": True}, "OneTimeTrigger"),
-        ({"processingTime": "2 seconds"}, "ProcessingTimeTrigger(2000)"),
-    ],
+    [({"once": True}, "OneTimeTrigger"), ({"processingTime": "2 seconds"}, "ProcessingTimeTrigger(2000)")],
 )
 def test_writer_target_shows_the_trigger(spark: SparkSession, trigger: dict[str, object], shown: str) -> None:
     writer = counting(spark, uid="a").writeStream.format("noop").trigger(**trigger)  # type: ignore[call-overload]

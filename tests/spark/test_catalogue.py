@@ -25,12 +25,7 @@ def test_columns_are_not_taken_for_facts_about_the_table() -> None:
 
 @pytest.mark.parametrize(
     ("location", "path"),
-    [
-        ("file:/t/sales 1", "/t/sales 1"),
-        ("file:///t/50%", "/t/50%"),
-        ("s3://bucket/t", "s3://bucket/t"),
-        ("/t", "/t"),
-    ],
+    [("file:/t/sales 1", "/t/sales 1"), ("file:///t/50%", "/t/50%"), ("s3://bucket/t", "s3://bucket/t"), ("/t", "/t")],
 )
 def test_a_local_location_is_a_path(location: str, path: str) -> None:
     assert local(location) == path

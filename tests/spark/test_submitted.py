@@ -25,11 +25,7 @@ CLUSTER = "spark://master:7077"
     ],
 )
 def test_master(
-    submitted: dict[str, str],
-    arguments: str | None,
-    variable: str | None,
-    master: str,
-    monkeypatch: pytest.MonkeyPatch,
+    submitted: dict[str, str], arguments: str | None, variable: str | None, master: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("PYSPARK_SUBMIT_ARGS", arguments), ("SPARK_MASTER", variable)):
         if value is None:

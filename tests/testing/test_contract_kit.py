@@ -158,7 +158,7 @@ class Counters(ChannelSource):
         _reads += self.options.bug == "other rows each time"
         numbers = range(start + 1, end) if self.options.bug == "first row lost" else range(start, end)
         yield pa.RecordBatch.from_pydict(
-            {"channel": [channel.id] * len(numbers), "n": [n + 1000 * _reads for n in numbers]},
+            {"channel": [channel.id] * len(numbers), "n": [n + 1000 * _reads for n in numbers]}
         )
 
 

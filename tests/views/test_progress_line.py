@@ -101,10 +101,7 @@ def test_an_empty_first_epoch_has_no_rate() -> None:
 
 def snapshots(*, times: int) -> tuple[list[JobSnapshot], Iterator[bool]]:
     """A job that has one more row with each snapshot, and ends after so many waits."""
-    return (
-        [job(query("q", rows=number, epochs=1)) for number in range(times + 2)],
-        iter([False] * times + [True]),
-    )
+    return ([job(query("q", rows=number, epochs=1)) for number in range(times + 2)], iter([False] * times + [True]))
 
 
 def test_without_a_terminal_there_is_a_line_for_each_wait_and_one_for_the_end() -> None:

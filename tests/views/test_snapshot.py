@@ -19,8 +19,7 @@ def test_a_job_sums_up_its_queries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("started", "ended", "seconds"),
-    [(T0, None, 10), (T0, T0 + timedelta(seconds=4), 4), (None, None, 0)],
+    ("started", "ended", "seconds"), [(T0, None, 10), (T0, T0 + timedelta(seconds=4), 4), (None, None, 0)]
 )
 def test_time_runs_from_the_start_to_the_end_or_to_the_snapshot(started: object, ended: object, seconds: float) -> None:
     assert job(started=started, ended=ended, seconds=10).seconds == seconds

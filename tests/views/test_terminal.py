@@ -78,8 +78,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["status", "timeline", "check", "top --once", "incidents", "epochs", "finished", "checkpoints", "plot"],
+    "command", ["status", "timeline", "check", "top --once", "incidents", "epochs", "finished", "checkpoints", "plot"]
 )
 def test_no_command_lets_a_ledger_control_the_terminal(hostile: Path, command: str) -> None:
     name, *options = command.split()

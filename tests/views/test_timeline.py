@@ -23,13 +23,7 @@ def at(seconds: float) -> datetime:
 
 
 def state(operator: str, name: str, seconds: float, incarnation: int = 1, reason: str = "") -> dict[str, Any]:
-    return {
-        "operator": operator,
-        "state": name,
-        "since": at(seconds),
-        "incarnation": incarnation,
-        "reason": reason,
-    }
+    return {"operator": operator, "state": name, "since": at(seconds), "incarnation": incarnation, "reason": reason}
 
 
 def job(event: str, seconds: float, incarnation: int = 1, reason: str = "") -> dict[str, Any]:
@@ -48,14 +42,7 @@ def epoch(query: str, number: int, seconds: float, rows: int | None, incarnation
 
 
 def step(query: str, status: str, seconds: float, incarnation: int = 1, kind: str = "final") -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "query": query,
-        "epoch": 7,
-        "status": status,
-        "at": at(seconds),
-        "incarnation": incarnation,
-    }
+    return {"kind": kind, "query": query, "epoch": 7, "status": status, "at": at(seconds), "incarnation": incarnation}
 
 
 def crash_and_finish() -> Timeline:
@@ -74,11 +61,7 @@ def crash_and_finish() -> Timeline:
         ],
         [job("started", 0), job("started", 9, 2), job("ended", 15.5, 2, "FINISHED")],
         [epoch("q", 0, 2, 10), epoch("q", 1, 4, None), epoch("q", 2, 13, 30, 2)],
-        [
-            step("q", "CLOSED", 14.9, 2),
-            step("q", "COMPLETED", 14.5, 2),
-            step("", "COMPLETED", 11, 2, "periodic"),
-        ],
+        [step("q", "CLOSED", 14.9, 2), step("q", "COMPLETED", 14.5, 2), step("", "COMPLETED", 11, 2, "periodic")],
     )
 
 
@@ -197,8 +180,7 @@ def test_a_narrow_terminal_loses_nothing() -> None:
 
 def test_a_bar_is_divided_by_time() -> None:
     found = timeline(
-        [state("q", "RUNNING", 0), state("q", "FINISHING", 75)],
-        [job("started", 0), job("ended", 100, 1, "CANCELED")],
+        [state("q", "RUNNING", 0), state("q", "FINISHING", 75)], [job("started", 0), job("ended", 100, 1, "CANCELED")]
     )
     drawn = bar(found.spans[0], "q", at(100), width=40)
     assert len(drawn.plain) == 40

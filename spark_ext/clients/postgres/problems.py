@@ -37,7 +37,7 @@ _CLIENTS_MISUSE = ("ProgrammingError", "NotSupportedError")
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist|"
     r"database .* does not exist|permission denied|not permitted to log in|definition of service .* not found|"
-    r"server certificate|requires SSL|invalid (sslmode|port|integer)",
+    r"server certificate|requires SSL|invalid (sslmode|port|integer)"
 )
 """Messages of a refused connection, for which clients report no SQLSTATE."""
 

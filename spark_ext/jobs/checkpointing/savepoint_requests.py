@@ -84,9 +84,7 @@ class CheckpointRequest:
     """
 
     def __init__(
-        self,
-        folder: str | None = None,
-        prepare: Callable[[int, Callable[[bool], None]], None] | None = None,
+        self, folder: str | None = None, prepare: Callable[[int, Callable[[bool], None]], None] | None = None
     ) -> None:
         self.folder, self.prepare = folder, prepare
         self.done = threading.Event()

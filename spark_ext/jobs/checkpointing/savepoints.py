@@ -161,8 +161,7 @@ def _query(one: Cutting, member: Member, memory: JobMemory) -> QueryMetadata:
         return found
     position = _position(member, -1 if epoch is None else epoch, one.incarnation.number)
     return replace(
-        found,
-        sinks={uid: SinkMetadata(sink.format, sink.options, position, True) for uid, sink in found.sinks.items()},
+        found, sinks={uid: SinkMetadata(sink.format, sink.options, position, True) for uid, sink in found.sinks.items()}
     )
 
 

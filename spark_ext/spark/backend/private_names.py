@@ -21,10 +21,7 @@ DRIVER: Final[Names] = {
         "pyspark.sql.session.SparkSession": "_jsparkSession",
     },
     "failures": {"pyspark.errors.exceptions.captured.CapturedException": "_origin _stackTrace"},
-    "jars of sessions": {
-        "pyspark.find_spark_home": "_find_spark_home",
-        "pyspark.java_gateway": "launch_gateway",
-    },
+    "jars of sessions": {"pyspark.find_spark_home": "_find_spark_home", "pyspark.java_gateway": "launch_gateway"},
     "events of queries": {"pyspark.java_gateway": "ensure_callback_server_started"},
     "plans": {"pyspark.sql.classic.dataframe.DataFrame": "_jdf"},
     "Observer": {
@@ -43,9 +40,7 @@ WORKERS: Final[Names] = {
     "spark-ext run": {"pyspark.cloudpickle": "register_pickle_by_value"},
     "workers": {"pyspark.daemon": "manager"},
     "async_map": {"pyspark.sql.conversion": "ArrowTableToRowsConversion LocalDataToArrowConversion"},
-    "sources and sinks": {
-        "pyspark.sql.pandas.types": "from_arrow_type to_arrow_schema to_arrow_type",
-    },
+    "sources and sinks": {"pyspark.sql.pandas.types": "from_arrow_type to_arrow_schema to_arrow_type"},
     "failures": {
         "pyspark.sql.streaming.python_streaming_source_runner": "handle_worker_exception",
         "pyspark.sql.streaming.transform_with_state_driver_worker": "handle_worker_exception",
@@ -108,7 +103,7 @@ JVM: Final[Names] = {
     "writers": {
         f"{_SQL}.classic.DataStreamWriter": (
             "clusteringColumns extraOptions name outputMode partitioningColumns sinkName source trigger"
-        ),
+        )
     },
     "sessions": {
         f"{_SQL}.classic.SparkSession": (

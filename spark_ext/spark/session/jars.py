@@ -27,12 +27,7 @@ from spark_ext.spark.session import environment
 from spark_ext.spark.session.spark_home import user_cache
 from spark_ext.storage import LocalFolder
 
-RESOLVER_KEYS: Final = (
-    "spark.jars.ivy",
-    "spark.jars.ivySettings",
-    "spark.jars.repositories",
-    "spark.jars.excludes",
-)
+RESOLVER_KEYS: Final = ("spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.repositories", "spark.jars.excludes")
 """Spark's settings for where packages come from; they are passed to the resolver."""
 
 _TIMEOUT_S: Final = 900

@@ -35,7 +35,7 @@ _S3: Final = "fs.s3.impl"
 
 _ALWAYS: Final = {
     # A file that must not be there yet is written under that condition, not after a look.
-    "fs.s3a.create.conditional.enabled": "true",
+    "fs.s3a.create.conditional.enabled": "true"
 }
 
 

@@ -237,9 +237,7 @@ MOST_NAMED: Final = 400
 
 
 def channels(
-    finished: Iterable[Mapping[str, Any]],
-    offsets: Mapping[str, Any],
-    counts: Callable[[Mapping[str, Any]], bool],
+    finished: Iterable[Mapping[str, Any]], offsets: Mapping[str, Any], counts: Callable[[Mapping[str, Any]], bool]
 ) -> list[dict[str, Any]]:
     """Per source: how many channels have finished, of how many that are known.
 

@@ -156,19 +156,12 @@ def test_the_table_is_created_with_its_layout(tmp_path: Path) -> None:
     driver = Driver(
         tmp_path / "t",
         ddl("id long not, p string"),
-        options={
-            "partition_by": "p",
-            "table_properties": '{"delta.appendOnly": "true"}',
-            "indexed_columns": "5",
-        },
+        options={"partition_by": "p", "table_properties": '{"delta.appendOnly": "true"}', "indexed_columns": "5"},
     )
     driver.run(0, [{"id": 1, "p": "a"}])
     found = DeltaTable(tmp_path / "t")
     assert found.metadata().partition_columns == ["p"]
-    assert found.metadata().configuration == {
-        "delta.appendOnly": "true",
-        "delta.dataSkippingNumIndexedCols": "5",
-    }
+    assert found.metadata().configuration == {"delta.appendOnly": "true", "delta.dataSkippingNumIndexedCols": "5"}
     assert all(field.nullable for field in found.schema().fields)
 
 

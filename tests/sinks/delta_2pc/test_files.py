@@ -118,12 +118,7 @@ PARTITIONS: list[tuple[str, spark.DataType, list[Any], list[str | None]]] = [
         [datetime.datetime(2013, 1, 1, 5, 15, 0, 7, UTC)],
         ["2013-01-01T05:15:00.000007Z"],
     ),
-    (
-        "ntz",
-        spark.TimestampNTZType(),
-        [datetime.datetime(2013, 1, 1, 5, 15)],
-        ["2013-01-01 05:15:00.000000"],
-    ),
+    ("ntz", spark.TimestampNTZType(), [datetime.datetime(2013, 1, 1, 5, 15)], ["2013-01-01 05:15:00.000000"]),
 ]
 
 

@@ -113,11 +113,7 @@ def test_spark_reads_what_the_sink_merges_without_delta_rs(spark: SparkSession, 
     read = "id", "CAST(at AS double) AS at", "n", "x", "s", "unix_date(d) AS d"
     found = sorted(map(list, spark.read.format("delta").load(f"{tmp_path}/t").selectExpr(*read).collect()))
     seconds = at.timestamp()
-    assert found == [
-        [1, seconds, *odd[2:]],
-        [2, seconds, *odd[2:5], 1],
-        [3, seconds + 86_400, *plain[2:5], far],
-    ]
+    assert found == [[1, seconds, *odd[2:]], [2, seconds, *odd[2:5], 1], [3, seconds + 86_400, *plain[2:5], far]]
     version = DeltaTable(tmp_path / "t").version()
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
     changes = feed.load(f"{tmp_path}/t").selectExpr("id", "CAST(at AS double)", "s", "_change_type").collect()

@@ -37,10 +37,7 @@ def write(log: EpochLog, *entries: Entry) -> None:
         assert log.append(always(entry), "1") is not None
 
 
-@given(
-    kinds=st.lists(st.one_of(st.integers(0, 2), st.just("claim")), max_size=90),
-    span=st.integers(2, 5),
-)
+@given(kinds=st.lists(st.one_of(st.integers(0, 2), st.just("claim")), max_size=90), span=st.integers(2, 5))
 @settings(max_examples=40, deadline=None)
 def test_a_log_is_the_fold_of_its_entries_however_they_were_merged(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[int | str], span: int

@@ -70,10 +70,7 @@ def test_a_key_names_the_job() -> None:
 
 def test_rows_that_json_has_no_values_for() -> None:
     schema = T.StructType(
-        [
-            T.StructField("d", T.DoubleType()),
-            T.StructField("pairs", T.MapType(T.IntegerType(), T.DecimalType(9, 7))),
-        ]
+        [T.StructField("d", T.DoubleType()), T.StructField("pairs", T.MapType(T.IntegerType(), T.DecimalType(9, 7)))]
     )
     rows = [{"d": math.nan, "pairs": [(1, None)]}, {"d": -math.inf, "pairs": None}]
     batch = pa.RecordBatch.from_pylist(

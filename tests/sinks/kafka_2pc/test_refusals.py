@@ -12,13 +12,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from spark_ext import failpoints
 from spark_ext.clients.kafka import offsets
-from spark_ext.errors import (
-    CommitError,
-    ConfigurationError,
-    DataError,
-    SparkExtError,
-    TransientError,
-)
+from spark_ext.errors import CommitError, ConfigurationError, DataError, SparkExtError, TransientError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import CommitOutcome
 from tests.servers.kafka import Broker

@@ -14,13 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_ext import failpoints
-from spark_ext.errors import (
-    ConfigurationError,
-    FencedError,
-    PreparedLostError,
-    StorageError,
-    TransientError,
-)
+from spark_ext.errors import ConfigurationError, FencedError, PreparedLostError, StorageError, TransientError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, FenceMark, Task
 from spark_ext.sinks.kafka_2pc.epochs import PARTITIONS, EpochRecord

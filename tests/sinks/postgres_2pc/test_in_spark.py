@@ -20,14 +20,7 @@ ROWS = 1500
 
 
 @pytest.mark.slow(20, "a server dies and comes back in the middle of a job")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"inline_size": "0"},
-        {"inline_size": "0", "prepared": "true"},
-        {},
-    ],
-)
+@pytest.mark.parametrize("options", [{"inline_size": "0"}, {"inline_size": "0", "prepared": "true"}, {}])
 def test_a_job_whose_server_is_killed_under_it_writes_each_row_once(
     spark: SparkSession, database: Database, tmp_path: Path, options: dict[str, str]
 ) -> None:

@@ -84,12 +84,7 @@ def edit(path: Path, version: int, change: Callable[[list[dict[str, Any]]], obje
 )
 @settings(max_examples=6, deadline=None)
 def test_each_row_once_and_in_order_while_the_table_grows(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[int],
-    first: int,
-    snapshot: bool,
-    split: str | None,
-    seed: int,
+    tmp_path_factory: pytest.TempPathFactory, rows: list[int], first: int, snapshot: bool, split: str | None, seed: int
 ) -> None:
     table = tmp_path_factory.mktemp("t") / "table"
     first = min(first, len(rows) - 1)

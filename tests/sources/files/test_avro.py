@@ -88,11 +88,7 @@ def test_parts_begin_at_blocks_even_if_rows_contain_the_marker(tmp_path: Path) -
     rows = [{"id": n, "b": (marker if n % 3 else b"y") * 400} for n in range(2000)]
     with path.open("wb") as out:
         fastavro.writer(
-            out,
-            record(field("id", "long"), field("b", "bytes")),
-            rows,
-            sync_marker=marker,
-            sync_interval=100_000,
+            out, record(field("id", "long"), field("b", "bytes")), rows, sync_marker=marker, sync_interval=100_000
         )
     made = source(path)
     (channel,) = made.discover()

@@ -73,10 +73,7 @@ def test_csv_dialect(tmp_path: Path) -> None:
             timestamp_format="%d/%m/%Y %H:%M",
         )
     )
-    assert rows == [
-        {"id": 1, "word": "a\tb'c", "at": datetime(2023, 12, 31, 10)},
-        {"id": None, "word": "", "at": None},
-    ]
+    assert rows == [{"id": 1, "word": "a\tb'c", "at": datetime(2023, 12, 31, 10)}, {"id": None, "word": "", "at": None}]
 
 
 def test_multiline_csv_is_one_step(tmp_path: Path) -> None:
@@ -151,8 +148,7 @@ def test_times_within_json_are_read_as_those_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"),
-    [('{"t": "2020-01-01T00:00:00+02:00"}', "struct<t: timestamp_ntz>"), ("[12]", "array<date>")],
+    ("value", "kind"), [('{"t": "2020-01-01T00:00:00+02:00"}', "struct<t: timestamp_ntz>"), ("[12]", "array<date>")]
 )
 def test_a_value_within_json_that_is_none_of_its_type_is_refused(tmp_path: Path, value: str, kind: str) -> None:
     (tmp_path / "x.json").write_text(f'{{"s": {value}}}\n')

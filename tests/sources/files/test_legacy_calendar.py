@@ -63,10 +63,7 @@ def test_the_ends_of_the_julian_calendar() -> None:
 days = st.none() | st.integers(-800_000, 20_000)
 
 
-@given(
-    rows=st.lists(st.none() | st.lists(days, max_size=4), max_size=8),
-    cut=st.integers(0, 8),
-)
+@given(rows=st.lists(st.none() | st.lists(days, max_size=4), max_size=8), cut=st.integers(0, 8))
 @settings(max_examples=60, deadline=None)
 def test_values_are_moved_at_any_depth(rows: list[list[int | None] | None], cut: int) -> None:
     """Also in lists, structs and maps, with nulls, in a slice of a batch."""

@@ -21,12 +21,7 @@ from tests.sources.files.files_kit import DDL, SCHEMA, options, read_all, sizes,
 KINDS = ("parquet", "orc", "avro", "csv", "json")
 
 
-@given(
-    sizes=sizes,
-    seed=st.integers(0, 2**32),
-    kind=st.sampled_from(KINDS),
-    header=st.booleans(),
-)
+@given(sizes=sizes, seed=st.integers(0, 2**32), kind=st.sampled_from(KINDS), header=st.booleans())
 @settings(max_examples=20, deadline=None)
 def test_each_row_once_in_order_under_random_limits_and_crashes(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int, kind: str, header: bool
@@ -178,11 +173,7 @@ def test_watch_takes_new_files_and_never_ends(tmp_path: Path) -> None:
             write(tmp_path / f"{epoch}.csv", table(epoch * 10, 3), "csv")
 
     trace = drive(
-        Files,
-        options(tmp_path, watch="true", discovery_interval="0"),
-        schema=SCHEMA,
-        between=appear,
-        limits=[{}],
+        Files, options(tmp_path, watch="true", discovery_interval="0"), schema=SCHEMA, between=appear, limits=[{}]
     )
     assert not trace.ended
     assert trace.finished == [f"{epoch}.csv" for epoch in range(5)]

@@ -171,11 +171,7 @@ def test_the_cutover_is_the_logged_one_whatever_has_become_of_the_history(tmp_pa
 
 def test_an_empty_history_moves_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    given = {
-        **LogWorld(tmp_path / "in").given,
-        "history.path": str(tmp_path / "empty"),
-        "history.format": "files",
-    }
+    given = {**LogWorld(tmp_path / "in").given, "history.path": str(tmp_path / "empty"), "history.format": "files"}
     trace = drive(Hybrid, given, schema=SPARK, rng=random.Random(1))
     assert sorted(row["id"] for row in trace.all_rows().to_pylist()) == sorted(row["id"] for row in log())
 

@@ -107,8 +107,7 @@ def test_keys_of_few_values(database: Database, kind: str, values: list[str], an
     )
     for value in values:
         database.run(
-            f"INSERT INTO t VALUES ('{value}')",
-            f"INSERT INTO two SELECT '{value}', n FROM generate_series(1, 9) n",
+            f"INSERT INTO t VALUES ('{value}')", f"INSERT INTO two SELECT '{value}', n FROM generate_series(1, 9) n"
         )
     if analyzed:
         database.run("ANALYZE")

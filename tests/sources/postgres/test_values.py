@@ -194,10 +194,7 @@ KINDS: Final[dict[type[T.DataType], tuple[str, str]]] = {
     T.DateType: ("date", "date '1970-01-01' + {0}::int"),
     T.TimestampType: ("timestamptz", TIME + " AT TIME ZONE 'UTC'"),
     T.TimestampNTZType: ("timestamp", TIME),
-    T.ArrayType: (
-        "text[]",
-        "CASE WHEN {0} IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text({0}::jsonb)) END",
-    ),
+    T.ArrayType: ("text[]", "CASE WHEN {0} IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text({0}::jsonb)) END"),
 }
 """A column's type, and how a text becomes a value of it."""
 

@@ -32,11 +32,7 @@ class World:
         return [self.epoch() for _ in range(30)][-1]
 
 
-@given(
-    cost=st.floats(1e-6, 1e-2),
-    overhead=st.floats(0, 1),
-    slower=st.floats(0.1, 10),
-)
+@given(cost=st.floats(1e-6, 1e-2), overhead=st.floats(0, 1), slower=st.floats(0.1, 10))
 def test_epochs_settle_at_the_target_also_after_a_row_has_come_to_cost_more_or_less(
     cost: float, overhead: float, slower: float
 ) -> None:

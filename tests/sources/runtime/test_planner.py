@@ -15,17 +15,7 @@ from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.spark.session.registry import PARALLELISM
-from tests.sources.memory import (
-    FakeLedger,
-    Log,
-    Memory,
-    Store,
-    all_rows,
-    memory,
-    registration,
-    rows_of,
-    run_to_end,
-)
+from tests.sources.memory import FakeLedger, Log, Memory, Store, all_rows, memory, registration, rows_of, run_to_end
 
 
 def planner(store: Store, *, bounded: bool = True, **options: object) -> Planner:
