@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import pyarrow as pa
 from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
@@ -28,7 +29,6 @@ from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.storage import Location, check_for_delta
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import Transaction
 
     from spark_ext.delta.merge import Merge
@@ -46,42 +46,18 @@ class DeltaOptions(UpsertOptions, OptimizeOptions, SinkOptions):
 
     by_name: ClassVar[str | None] = "table"
 
-    path: str = Field(min_length=1)
-    """The table's root: a local path, or a URI of an object store. Created when absent."""
-
-    table: str | None = Field(default=None, min_length=1)
-    """In place of `path`: the table's name in a catalogue of the session; it has to exist. For queries of jobs."""
-
-    partition_by: Names = ()
-    """Partition columns, comma-separated; fixed when the table is created."""
-
-    merge_schema: bool = False
-    """Whether to add missing columns to the table, as nullable columns."""
-
-    compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"
-    """Compression of the Parquet files."""
-
-    target_file_size: Bytes = 256 * 1024**2
-    """Size at which a file is closed and a new one is started."""
-
-    row_group_rows: int = Field(default=1_000_000, gt=0)
-    """Maximum rows in a row group."""
-
-    row_group_size: Bytes = 128 * 1024**2
-    """Maximum memory that a task uses before it writes a row group."""
-
-    indexed_columns: int = Field(default=32, ge=-1)
-    """Number of leading columns with statistics for data skipping; -1: all."""
-
-    log_checkpoint_interval: int = Field(default=100, gt=0)
-    """Commits between two checkpoints of the table's log."""
-
-    table_properties: Pairs = Field(default_factory=dict)
-    """Table properties, as a JSON object; used when the table is created."""
-
-    storage_options: Pairs = Field(default_factory=dict, repr=False)
-    """Options of the object store as `deltalake` names them, as a JSON object. Never shown or stored; the environment
-    of driver and executors is a better place for secrets."""
+    path: str = Field(min_length=1)  # The table's root: a local path, or a URI of an object store. Created when absent
+    table: str | None = Field(default=None, min_length=1)  # Instead of `path`, in jobs: its name
+    partition_by: Names = ()  # Partition columns, comma-separated; fixed when the table is created
+    merge_schema: bool = False  # Whether to add missing columns to the table, as nullable columns
+    compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"  # Compression of the Parquet files
+    target_file_size: Bytes = 256 * 1024**2  # Size at which a file is closed and a new one is started
+    row_group_rows: int = Field(default=1_000_000, gt=0)  # Maximum rows in a row group
+    row_group_size: Bytes = 128 * 1024**2  # Maximum memory that a task uses before it writes a row group
+    indexed_columns: int = Field(default=32, ge=-1)  # Leading columns with statistics for data skipping; -1: all
+    log_checkpoint_interval: int = Field(default=100, gt=0)  # Commits between two checkpoints of the table's log
+    table_properties: Pairs = Field(default_factory=dict)  # As a JSON object; used when the table is created
+    storage_options: Pairs = Field(default_factory=dict, repr=False)  # As a JSON object; never shown
 
     @model_validator(mode="before")
     @classmethod
@@ -113,8 +89,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         self.location = Location.of(self.options.path, self.options.storage_options)
         check_for_delta(self.location, f"sink '{self.options.uid}' (delta_2pc)")
         self._schema: StructType | None = None
-        self._rules: RowRules | None = None
-        """With `quarantine`: what the table's columns demand of each row; None: not looked up."""
+        self._rules: RowRules | None = None  # What the columns demand of rows; None: not looked up
 
     @classmethod
     def name(cls) -> str:

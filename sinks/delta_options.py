@@ -16,27 +16,14 @@ class UpsertOptions(Options):
     """How rows meet those that are in the table."""
 
     mode: Literal["append", "upsert"] = "append"
-    """Whether rows are added, or replace those with the same key."""
-
-    key: Names = ()
-    """For `upsert`: the key columns, comma-separated."""
-
-    newest_by: Names = ()
-    """For `upsert`: of the rows of a key, the one with the greatest value in these columns counts. Without it the row
-    of the later epoch does, and an epoch with several rows of a key is refused."""
-
+    key: Names = ()  # For `upsert`: the key columns, comma-separated
+    newest_by: Names = ()  # For `upsert`: the greatest row of a key counts; without it that of the later epoch
+    # For `upsert`: where this column is true, the row deletes its key.
     deleted_if: str | None = Field(default=None, min_length=1)
-    """For `upsert`: a boolean column; where it is true, the row deletes its key."""
-
-    tombstones: Literal["drop", "keep"] | None = None
-    """For `deleted_if`: whether rows that delete stay in the table, with the column `deleted_if`. Has to be said if
-    there is `newest_by`; otherwise `drop`."""
-
+    tombstones: Literal["drop", "keep"] | None = None  # Whether rows that delete stay in the table
+    # For `upsert`: beyond it a merge uses the disk; None: no limit.
     merge_memory: Bytes | None = Field(default=None, gt=0)
-    """For `upsert`: most memory that a merge uses before it writes to disk, bytes; None: no limit."""
-
-    merge_disk: Bytes | None = Field(default=None, gt=0)
-    """For `upsert`: most disk space that a merge uses for that, bytes; None: 100 GB."""
+    merge_disk: Bytes | None = Field(default=None, gt=0)  # For `upsert`: disk that a merge uses, bytes; None: 100 GB
 
     def upsert(self) -> Upsert | None:
         """The rule by which rows replace each other; None when they are appended."""
@@ -86,18 +73,10 @@ class UpsertOptions(Options):
 class OptimizeOptions(Options):
     """How files are compacted behind the epochs."""
 
-    optimize_interval: Milliseconds | None = Field(default=None, gt=0)
-    """Time between two compactions of the table's small files, ms; None: none is made."""
-
-    optimize_target_size: Bytes | None = Field(default=None, gt=0)
-    """Size of the files that a compaction makes, bytes; None: the table property `delta.targetFileSize`, or 100 MB."""
-
-    z_order_by: Names = ()
-    """Columns by which the compaction sorts rows along a Z-order curve, comma-separated."""
-
-    vacuum_after: Milliseconds | None = Field(default=None, ge=_HOUR)
-    """Time after which files that are not part of the table any more are deleted, behind a compaction; never less than
-    the table's own retention time. None: they are not deleted."""
+    optimize_interval: Milliseconds | None = Field(default=None, gt=0)  # Between two compactions, ms; None: none
+    optimize_target_size: Bytes | None = Field(default=None, gt=0)  # None: `delta.targetFileSize`, or 100 MB
+    z_order_by: Names = ()  # Columns by which the compaction sorts rows along a Z-order curve, comma-separated
+    vacuum_after: Milliseconds | None = Field(default=None, ge=_HOUR)  # ms, at least the table's retention; None: never
 
     @model_validator(mode="after")
     def _with_interval(self) -> OptimizeOptions:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import pyarrow as pa
 from pydantic import Field
 
 from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
@@ -30,39 +31,24 @@ from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, T
 from spark_ext.worker_internals import to_arrow_type
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from spark_ext.exchange.contract import ExchangeLog, Parts
     from spark_ext.exchange.entries import LogState, Segment
 
 MOST: Final = 32_767
-"""The greatest number of partitions."""
 
 
 class ExchangeSinkOptions(SinkOptions):
     """Options of `exchange_2pc`."""
 
-    path: str = Field(min_length=1)
-    """The exchange's folder: `exchanges/<name>` in the job's state directory."""
-
+    path: str = Field(min_length=1)  # The exchange's folder: `exchanges/<name>` in the job's state directory
     kind: Kind = "arrow"
-    """How the exchange is stored."""
-
-    partitions: int = Field(default=16, gt=0, le=MOST)
-    """Number of partitions. Fixed by the first start."""
-
-    key: Names = ()
-    """Columns whose values decide to which partition a row goes; none: partitions are filled in turn."""
-
-    partition_column: str = ""
-    """The column that holds the number of each row's partition; it is not stored. `Exchange.write` adds it."""
-
-    max_in_flight: int | None = Field(default=None, gt=0)
-    """Rows between the producer and its slowest consumer beyond which the producer's sources wait; None: no limit."""
-
-    keep: Milliseconds = 0
-    """Time for which rows are kept at least, ms, although all consumers have read them."""
+    partitions: int = Field(default=16, gt=0, le=MOST)  # Number of partitions. Fixed by the first start
+    key: Names = ()  # Columns whose values decide to which partition a row goes; none: partitions are filled in turn
+    partition_column: str = ""  # Holds each row's partition number; not stored. `Exchange.write` adds it
+    max_in_flight: int | None = Field(default=None, gt=0)  # Rows that the slowest consumer may be behind
+    keep: Milliseconds = 0  # Time for which rows are kept at least, ms, although all consumers have read them
 
     def identity(self) -> dict[str, str]:
         """The exchange's name: its folder moves with the job's state directory."""
@@ -78,8 +64,8 @@ class _Opened:
     parts: Parts
 
 
+# By path, for the newest start: the committer is built for each epoch, the log keeps its place.
 _opened: dict[str, _Opened] = {}
-"""By path, for the newest start of the job: the committer is built for each epoch, and the log keeps its place."""
 
 
 class ExchangeSink(TwoPhaseCommitSink):

@@ -1,7 +1,4 @@
-"""The sink `files_2pc`: files in a folder, and the log that says which of them are committed.
-
-Readers that are not Spark use `read`, `committed_files` and `committed_uris`.
-"""
+"""The sink `files_2pc`. Readers that are not Spark use `read`, `committed_files` and `committed_uris`."""
 
 from spark_ext.sinks.files_2pc.sink import committed_files as committed_files
 from spark_ext.sinks.files_2pc.sink import committed_uris as committed_uris

@@ -24,14 +24,10 @@ from spark_ext.storage import Folder, writer_of
 
 VERSION: Final = 1
 SPAN: Final = 100
-ROUNDS: Final = 40
-"""How often an entry that lost to another one is decided again before the caller's back-off takes over."""
-
+ROUNDS: Final = 40  # How often an entry that lost is decided again before the caller's back-off takes over
 T = TypeVar("T")
 
-Entry = Mapping[str, Any]
-"""An entry: `{"kind": "claim", ...}` or `{"kind": "epoch", ...}`; readers skip unknown kinds."""
-
+Entry = Mapping[str, Any]  # An entry: `{"kind": "claim", ...}` or `{"kind": "epoch", ...}`; readers skip unknown kinds
 _PIECE = re.compile(r"(\d{20})(?:-(\d{20}))?\.jsonl")
 
 
@@ -39,16 +35,11 @@ _PIECE = re.compile(r"(\d{20})(?:-(\d{20}))?\.jsonl")
 class LogState:
     """The result of all entries up to one of them."""
 
-    last: int = -1
-    """The newest entry; -1: none."""
+    last: int = -1  # The newest entry; -1: none
     incarnation: int = 0
-    """The newest incarnation that has claimed the target."""
-    start: int = 0
-    """The random number of the start that has claimed it; 0: not known."""
-    owner: str | None = None
-    """The job's id."""
-    epochs: Mapping[str, int] = field(default_factory=dict)
-    """The last committed epoch by application id (see `Epoch.application`)."""
+    start: int = 0  # The random number of the start that has claimed it; 0: not known
+    owner: str | None = None  # The job's id
+    epochs: Mapping[str, int] = field(default_factory=dict)  # The last committed epoch by `Epoch.application`
 
     @property
     def mark(self) -> FenceMark:
@@ -59,7 +50,7 @@ class LogState:
         """The state with one more entry."""
         state = replace(self, last=self.last + 1)
         if entry["kind"] == "claim":
-            claimed = FenceMark(entry["incarnation"], entry.get("start", 0))
+            claimed = FenceMark(entry["incarnation"], entry["start"])
             newest = self.mark if self.incarnation > claimed.incarnation else claimed
             return replace(state, incarnation=newest.incarnation, start=newest.start, owner=entry["job_id"])
         if entry["kind"] == "epoch":
@@ -68,11 +59,7 @@ class LogState:
 
 
 def unlinked(entries: Iterable[Entry]) -> list[str]:
-    """The paths of files that were committed without links since a start has last made the links of all.
-
-    Args:
-        entries: of a log, in order.
-    """
+    """The files, of entries in order, that were committed without links since a start last made the links of all."""
     found: list[str] = []
     for entry in entries:
         if entry["kind"] == "claim" and entry.get("links"):
@@ -113,14 +100,9 @@ class EpochLog:
         return self._read(lambda chain: [entry for piece in chain for entry in self._entries(piece)])
 
     def append(self, decide: Callable[[LogState], Entry | None], writer: str) -> LogState | None:
-        """Write an entry that was decided on from exactly the state before it.
+        """Write the entry that `decide` makes of exactly the state before it; None if `decide` returned None.
 
-        Args:
-            decide: returns the entry to write after a state, or None to write nothing. May raise. It is called again
-                if another writer was faster.
-
-        Returns:
-            The state with the entry; None if nothing was written.
+        `decide` may raise, and is called again if another writer was faster. Returns the state with the entry.
         """
         for _ in range(ROUNDS):
             state = self.state()
@@ -191,7 +173,8 @@ class EpochLog:
         state, after = LogState(), chain
         for number in range(len(chain) - 1, -1, -1):
             if chain[number].is_segment:
-                state, after = self._segment_state(chain[number]), chain[number + 1 :]
+                header = self._folder.read(chain[number].name).partition(b"\n")[0]
+                state, after = LogState(**json.loads(header)["state"]), chain[number + 1 :]
                 break
         for piece in after:
             for entry in self._entries(piece):
@@ -214,9 +197,6 @@ class EpochLog:
                 do=f"restore the file from a backup; without one, discard the history with {RESET}",
             )
         return [json.loads(line) for line in lines[1:]]
-
-    def _segment_state(self, piece: _Piece) -> LogState:
-        return LogState(**json.loads(self._folder.read(piece.name).partition(b"\n")[0])["state"])
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -32,8 +32,7 @@ class About:
     """What all files of a folder have in common."""
 
     format: str
-    columns: Mapping[str, Any]
-    """The schema in Spark's JSON form, all nullable."""
+    columns: Mapping[str, Any]  # The schema in Spark's JSON form, all nullable
     partition_by: tuple[str, ...]
     header: bool = False
     separator: str = ","

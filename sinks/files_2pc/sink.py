@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
@@ -26,7 +27,6 @@ from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.storage import Location
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_ext.datafiles.writer import DataFileWriter
@@ -37,37 +37,17 @@ if TYPE_CHECKING:
 class FilesSinkOptions(SinkOptions):
     """Options of `files_2pc`."""
 
-    path: str = Field(min_length=1)
-    """The folder: a path that the driver and the executors share, or a URI of an object store. Created if it does not
-    exist."""
-
+    path: str = Field(min_length=1)  # A path that driver and executors share, or a URI; created
     format: Literal["parquet", "csv", "json"] = "parquet"
-    """File format."""
-
-    compression: Literal["snappy", "zstd", "gzip", "none"] | None = None
-    """Compression codec; CSV and JSON support `gzip` and `none`. Default: snappy for Parquet, none otherwise."""
-
-    partition_by: Names = ()
-    """Partition columns, comma-separated: their values are in the names of folders. Fixed by the first epoch."""
-
-    header: bool = False
-    """Whether each CSV file begins with the column names."""
-
-    sep: str = Field(default=",", min_length=1, max_length=1)
-    """CSV: separator of values."""
-
+    compression: Literal["snappy", "zstd", "gzip", "none"] | None = None  # Default: snappy, or none
+    partition_by: Names = ()  # Comma-separated; their values are in the names of folders. Fixed by the first epoch
+    header: bool = False  # Whether each CSV file begins with the column names
+    sep: str = Field(default=",", min_length=1, max_length=1)  # CSV: separator of values
+    # Whether committed files are linked into the folder; default: yes, in an object store no.
     publish: bool | None = None
-    """Whether committed files are linked into the folder itself, for readers that do not know the log. Default: yes; in
-    an object store, which has no links, no."""
-
-    target_file_size: Bytes = Field(default=256 * 1024**2, gt=0)
-    """Size at which a file is closed and a new one is started, bytes."""
-
-    row_group_rows: int = Field(default=1_000_000, gt=0)
-    """Maximum number of rows that a task buffers before it writes them; a row group in Parquet."""
-
-    row_group_size: Bytes = Field(default=128 * 1024**2, gt=0)
-    """Maximum memory that a task buffers before it writes, bytes."""
+    target_file_size: Bytes = Field(default=256 * 1024**2, gt=0)  # Size at which a new file is started, bytes
+    row_group_rows: int = Field(default=1_000_000, gt=0)  # Rows that a task buffers before it writes
+    row_group_size: Bytes = Field(default=128 * 1024**2, gt=0)  # Memory that a task buffers before it writes, bytes
 
     @model_validator(mode="after")
     def _together(self) -> FilesSinkOptions:
@@ -93,17 +73,15 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         # Made absolute here, because executors may have another working directory.
         self._place = Location.of(self.options.path, {})
         remote = self._place.local is None
+        where, who = f"'{self.options.path}' is in an object store", f"sink '{self.options.uid}' (files_2pc)"
         if remote and self.options.publish:
-            raise refused(
-                f"option 'publish': '{self.options.path}' is in an object store, which has no links",
-                f"sink '{self.options.uid}' (files_2pc)",
-                "leave it out, and read with spark_ext.sinks.files_2pc.read or committed_uris; or use delta_2pc",
-            )
+            do = "leave it out, and read with spark_ext.sinks.files_2pc.read or committed_uris; or use delta_2pc"
+            raise refused(f"option 'publish': {where}, which has no links", who, do)
         if remote and self.options.partition_by:
             raise refused(
-                f"option 'partition_by': '{self.options.path}' is in an object store, and stores differ in how they "
-                "spell the special characters of a folder's name",
-                f"sink '{self.options.uid}' (files_2pc)",
+                f"option 'partition_by': {where}, and stores differ in how they spell the special characters of a "
+                "folder's name",
+                who,
                 "leave it out, or use delta_2pc, whose readers do not depend on such names",
             )
         self._publishes = not remote and self.options.publish is not False
@@ -137,7 +115,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
     def validate(self, schema: StructType) -> None:
         """Refuse types that the format does not support, and folders with other content or other files."""
-        from spark_ext.sinks.files_2pc.types import check
+        from spark_ext.sinks.files_2pc.formats import check
 
         check(schema, self.options.format, self.options.partition_by, self._who, self.options.sep)
         try:
@@ -150,7 +128,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
         """Write files that readers ignore."""
-        from spark_ext.sinks.files_2pc.types import check
+        from spark_ext.sinks.files_2pc.formats import check
 
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
         check(schema, self.options.format, self.options.partition_by, who, self.options.sep)
@@ -173,7 +151,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
     def _readable(self, schema: StructType) -> Callable[[pa.RecordBatch], None]:
         """What refuses rows before a file is written that readers would not get back from it."""
-        from spark_ext.sinks.files_2pc.text import refuse_unreadable
+        from spark_ext.sinks.files_2pc.formats import refuse_unreadable
 
         form, kept = self.options.format, [name for name in schema.names if name not in self.options.partition_by]
 
@@ -184,7 +162,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         return check
 
     def _writer(self, schema: StructType, task: Task) -> DataFileWriter:
-        from spark_ext.sinks.files_2pc.text import HivePathWriter, TextFileWriter
+        from spark_ext.sinks.files_2pc.formats import HivePathWriter, TextFileWriter
 
         options, place = self.options, self._folder.files
         layout = Layout(
@@ -248,26 +226,27 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
     def _settle(self, epoch: Epoch, files: Sequence[DataFile]) -> None:
         """After a retry: create the links that a crash may have prevented, and delete the files prepared again."""
+        entry = self._entry(epoch)
+        if entry is not None:
+            committed = {file["path"] for file in entry["files"]}
+            self._publish(committed)
+            for file in files:
+                if file.path not in committed:
+                    self._folder.files.folder.delete(file.path)
+
+    def _entry(self, epoch: Epoch) -> Entry | None:
         for entry in reversed(self._folder.log(epoch.sink).entries()):
             if entry.get("application") == epoch.application and entry.get("epoch") == epoch.number:
-                committed = {file["path"] for file in entry["files"]}
-                self._publish(committed)
-                for file in files:
-                    if file.path not in committed:
-                        self._folder.files.folder.delete(file.path)
-                return
+                return entry
+        return None
 
     def kept_bad_rows(self, epoch: Epoch) -> int | None:
         """The mark in the epoch's entry."""
         try:
-            entries = self._folder.log(epoch.sink).entries()
+            entry = self._entry(epoch)
         except OSError as problem:
             raise self._storage("could not be read", problem) from problem
-        for entry in reversed(entries):
-            if entry.get("application") == epoch.application and entry.get("epoch") == epoch.number:
-                found = entry.get("bad_rows")
-                return None if found is None else int(found)
-        return None
+        return None if entry is None else entry.get("bad_rows")
 
     def _publish(self, paths: Any) -> None:
         if self._publishes:
@@ -320,14 +299,12 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             raise self._storage("could not be written", problem) from problem
 
     def _storage(self, what: str, problem: OSError, who: str | None = None, kept: str | None = None) -> SparkExtError:
-        local = self._place.local
+        local, who = self._place.local, who or self._who
         if local is not None and any(folder.is_file() for folder in (local, *local.parents)):
-            return refused(
-                f"the folder {what}: {problem}", who or self._who, "let 'path' name a folder", NOTHING_VISIBLE
-            )
+            return refused(f"the folder {what}: {problem}", who, "let 'path' name a folder", NOTHING_VISIBLE)
         return StorageError(
             f"the folder {what}: {problem}",
-            operator=who or self._who,
+            operator=who,
             kept=kept or NOTHING_VISIBLE,
             do="check the storage (space, permissions, hard links); the epoch will be retried",
         )
@@ -358,7 +335,7 @@ def committed_uris(path: str) -> list[str]:
 
 def read(spark: SparkSession, path: str | Path) -> DataFrame:
     """The rows that are committed now in a folder that `files_2pc` writes, with the columns as they were written."""
-    from spark_ext.sinks.files_2pc.text import read_options
+    from spark_ext.sinks.files_2pc.formats import read_options
 
     folder, about = _opened(path)
     names = [folder.place_of(file["path"]) for file in folder.committed()]

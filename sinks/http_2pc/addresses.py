@@ -10,26 +10,21 @@ import datetime
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
+import pyarrow as pa
 from pyspark.sql import types as spark
 
 from spark_ext.errors import ConfigurationError, DataError, refused
 from spark_ext.options import is_secret_parameter
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Host = tuple[str, int]
-"""Name in lower case, and port."""
-
-MOST_CHARACTERS: Final = 8_000
-"""Length of an address above which most receivers refuse a request."""
-
+Host = tuple[str, int]  # Name in lower case, and port
+MOST_CHARACTERS: Final = 8_000  # Length of an address above which most receivers refuse a request
 _PLACE: Final = re.compile(r"\{([^{}]*)\}")
 _PORTS: Final = {"http": 80, "https": 443}
 _TEXTS: Final = (spark.StringType, spark.CharType, spark.VarcharType)
+# Types with one form as text. A number with a fraction has several, and a time too.
 _IN_TEMPLATE: Final = (
     *_TEXTS,
     spark.ByteType,
@@ -39,7 +34,6 @@ _IN_TEMPLATE: Final = (
     spark.BooleanType,
     spark.DateType,
 )
-"""Types with one form as text. A number with a fraction has several, and a time too."""
 
 
 def checked(value: str) -> SplitResult:
@@ -72,17 +66,14 @@ def columns_of(template: str) -> tuple[str, ...]:
     parts = urlsplit(template)
     if "{" in parts.netloc:
         raise ValueError("the host cannot come from a column; use 'url_column' with 'allowed_hosts'")
-    secret = [name for name, value in _parameters(parts) if is_secret_parameter(name) and value]
+    parameters = (one.partition("=") for one in parts.query.split("&"))
+    secret = [name for name, _, value in parameters if is_secret_parameter(name) and value]
     if secret:
         raise ValueError(
             f"the parameter '{secret[0]}' is a secret, and an address with columns is recorded in the outbox; use "
             "'headers' for it"
         )
     return names
-
-
-def _parameters(parts: SplitResult) -> Iterable[tuple[str, str]]:
-    return [(name, value) for name, _, value in (one.partition("=") for one in parts.query.split("&"))]
 
 
 def host_of(parts: SplitResult) -> Host:
@@ -111,9 +102,7 @@ class Allowed:
     """To where requests may go."""
 
     home: SplitResult
-    """The address of the option `url`."""
     others: frozenset[Host] = frozenset()
-    """Further hosts."""
 
     def check(self, address: str) -> None:
         """Check an address that came from a row."""
@@ -152,9 +141,9 @@ class Addresses:
         self, schema: spark.StructType, name: str, option: str, kinds: tuple[type[spark.DataType], ...], wanted: str
     ) -> None:
         if name not in schema.names:
+            there = ", ".join(schema.names)
             raise self._refusal(
-                f"the option '{option}' names the column '{name}', which does not exist; there are: "
-                + ", ".join(schema.names)
+                f"the option '{option}' names the column '{name}', which does not exist; there are: {there}"
             )
         kind = schema[name].dataType
         if not isinstance(kind, kinds):

@@ -1,8 +1,7 @@
 """Requests of `http_2pc`: one at a time; the answer to each is classified as taken, again, fenced or refused.
 
-`verdict`, a pure function, classifies an answer; `Sender` sends and waits. Waits that the receiver asks for are flow
-control and count against a time limit. Any other temporary failure is a `TransientError`, which the base of all sinks
-retries with its own back-off and limit.
+Waits that the receiver asks for are flow control and count against a time limit. Any other temporary failure is a
+`TransientError`, which the base of all sinks retries.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from spark_ext import masking
 from spark_ext.clients.library import load
 from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.sinks.http_2pc import oauth
+from spark_ext.sinks.http_2pc import credentials
 from spark_ext.sinks.http_2pc.tls import Tls, is_refused_client, proxy_for
 
 if TYPE_CHECKING:
@@ -29,30 +28,21 @@ if TYPE_CHECKING:
 
     from spark_ext.model.token_bucket import TokenBucket
     from spark_ext.sinks.http_2pc.addresses import Allowed
-    from spark_ext.sinks.http_2pc.chunks import Chunk
     from spark_ext.sinks.http_2pc.exchange import Answer
+    from spark_ext.sinks.http_2pc.outbox_pieces import Chunk
     from spark_ext.sinks.http_2pc.tls import Proxy
 
-SHOWN = 300
-"""Maximum number of characters of an answer that an error shows."""
-
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
-"""Statuses after which the same request may succeed."""
-
-_TOO_LARGE = 413
-"""The request is too large for the receiver. The division into requests is recorded: only the receiver can change."""
-
-_ACCESS = frozenset({401, 403, 404, 405, 407, 410, 501, 505})
-"""Statuses that mean that the address, method or credentials are wrong, not the rows."""
-
+SHOWN = 300  # Maximum number of characters of an answer that an error shows
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 507})  # Statuses after which the same request may succeed
+_TOO_LARGE = 413  # The division into requests is recorded: only the receiver can change
+_ACCESS = frozenset({401, 403, 404, 405, 407, 410, 501, 505})  # The address, method or credentials are wrong
+# Statuses with which `on_bad_row=quarantine` puts the rows of a request aside, if they are final: 409 only where the
+# option `conflict` says `refuse`. Others say nothing of rows: what is to be corrected is the address, the credentials
+# or the receiver.
 OF_ROWS = frozenset({400, 404, 409, 410, 413, 414, 422})
-"""Statuses with which `on_bad_row=quarantine` puts the rows of a request aside, if they are final: 409 only where the
-option `conflict` says `refuse`. Others say nothing of rows: what is to be corrected is the address, the credentials or
-the receiver."""
 _UNAUTHORIZED = 401
 
-FENCED = 412
-"""Precondition Failed: the receiver has seen a newer incarnation."""
+FENCED = 412  # Precondition Failed: the receiver has seen a newer incarnation
 
 
 class Verdict(Enum):
@@ -96,29 +86,21 @@ class Wire:
 
     url: str
     method: str
-    headers: Mapping[str, str]
-    """Of every request, including credentials."""
-    secrets: tuple[str, ...]
-    """Texts that no message may contain."""
-    timeout: float
-    """Limit for a request and its whole answer, seconds."""
-    patience: float
-    """Limit for the delay of one request by `Retry-After`, seconds."""
+    headers: Mapping[str, str]  # Of every request, including credentials
+    secrets: tuple[str, ...]  # Texts that no message may contain
+    timeout: float  # Limit for a request and its whole answer, seconds
+    patience: float  # Limit for the delay of one request by `Retry-After`, seconds
     conflict: str
     compress: bool
     tls: Tls
     redact: bool
-    allowed: Allowed
-    """To where requests with addresses of their own may go."""
-    grant: oauth.Grant | None = None
-    """For tokens; None: the headers have all credentials."""
-    pace: TokenBucket | None = None
-    """One token per request; None: they are sent as fast as they are answered."""
+    allowed: Allowed  # To where requests with addresses of their own may go
+    grant: credentials.Grant | None = None  # For tokens; None: the headers have all credentials
+    pace: TokenBucket | None = None  # One token per request; None: they are sent as fast as they are answered
 
 
+# Open connections of this process: sink objects are created again for each epoch.
 _pools: dict[tuple[Tls, tuple[tuple[str, int], ...], Proxy | None], httpcore.ConnectionPool] = {}
-"""Open connections of this process: sink objects are created again for each epoch."""
-
 _KEPT = "the epoch is recorded in the outbox; requests that have succeeded are not undone"
 
 
@@ -136,13 +118,9 @@ class Sender:
         self._httpcore = library(who)
 
     def send(self, chunk: Chunk, headers: Mapping[str, str], *, aside: bool = False) -> str | None:
-        """Send a chunk until the receiver has taken it, waiting as long as the receiver asks for.
+        """Send a chunk until the receiver has taken it, waiting as long as it asks for; None then.
 
-        Args:
-            aside: whether rows that the receiver refuses for good are put aside.
-
-        Returns:
-            None; with `aside` the receiver's answer if it refuses the rows.
+        With `aside`, rows that it refuses for good are put aside: its answer is returned.
         """
         import tenacity
 
@@ -160,7 +138,7 @@ class Sender:
             reach(FailPoint.HTTP_ANSWERED)
             if answer.status == _UNAUTHORIZED and token is not None and not renewed:
                 assert self._wire.grant is not None
-                oauth.drop(self._wire.grant, token)
+                credentials.drop(self._wire.grant, token)
                 renewed = True
                 continue
             meaning = verdict(answer.status, self._wire.conflict)
@@ -211,7 +189,7 @@ class Sender:
         grant = self._wire.grant
         if grant is None:
             return None
-        while (text := oauth.kept(grant, time.monotonic())) is None:
+        while (text := credentials.kept(grant, time.monotonic())) is None:
             asked = time.monotonic()
             headers, body = grant.request()
             answer = self._request("POST", grant.url, body, headers, who)
@@ -223,7 +201,7 @@ class Sender:
             if meaning is not Verdict.TAKEN:
                 raise self._no_token(meaning, answer, who)
             try:
-                oauth.keep(grant, oauth.token_of(answer.text, asked))
+                credentials.keep(grant, credentials.token_of(answer.text, asked))
             except ValueError as problem:
                 raise refused(
                     f"the answer of the token endpoint {shown(grant.url)} has no token that can be used: {problem}",
@@ -235,7 +213,7 @@ class Sender:
         return text
 
     def _no_token(self, meaning: Verdict, answer: Answer, who: str) -> ConfigurationError | TransientError:
-        said = oauth.reason_of(answer.text)
+        said = credentials.reason_of(answer.text)
         what = f"the token endpoint {shown(self._wire.grant.url if self._wire.grant else '')} gave no token: status "
         what += f"{answer.status}" + (f": {self._clean(masking.mask(said))[:SHOWN]}" if said else "")
         if meaning is Verdict.AGAIN:
@@ -278,27 +256,19 @@ class Sender:
         reason = self._clean(f"{type(problem).__name__}: {problem}")
         if self._wire.grant is not None and url == self._wire.grant.url:
             who = f"{who}, token endpoint {shown(url)}"
+        wrong: tuple[str, str] | None = None
         if isinstance(problem, self._httpcore.ProxyError) and str(problem).startswith("407"):
-            return refused(
-                f"the proxy did not accept the credentials: {reason}",
-                who,
-                "correct the user and password in HTTPS_PROXY or ALL_PROXY, with special characters percent-encoded",
-                kept="the epoch is recorded in the outbox; nothing was sent",
-            )
-        if "CERTIFICATE_VERIFY_FAILED" in str(problem):
-            return refused(
-                f"the receiver's certificate was not accepted: {reason}",
-                who,
-                "check the certificate, or name its authority with the option 'ca_file'",
-                kept="the epoch is recorded in the outbox; nothing was sent",
-            )
-        if is_refused_client(str(problem)):
-            return refused(
-                f"the receiver did not accept the sink's certificate, or wants one: {reason}",
-                who,
-                "set 'tls_client_cert' and 'tls_client_key' to a certificate that the receiver knows",
-                kept="the epoch is recorded in the outbox; nothing was sent",
-            )
+            do = "correct the user and password in HTTPS_PROXY or ALL_PROXY, with special characters percent-encoded"
+            wrong = "the proxy did not accept the credentials", do
+        elif "CERTIFICATE_VERIFY_FAILED" in str(problem):
+            do = "check the certificate, or name its authority with the option 'ca_file'"
+            wrong = "the receiver's certificate was not accepted", do
+        elif is_refused_client(str(problem)):
+            do = "set 'tls_client_cert' and 'tls_client_key' to a certificate that the receiver knows"
+            wrong = "the receiver did not accept the sink's certificate, or wants one", do
+        if wrong is not None:
+            kept = "the epoch is recorded in the outbox; nothing was sent"
+            return refused(f"{wrong[0]}: {reason}", who, wrong[1], kept)
         return TransientError(
             f"there was no answer: {reason}",
             operator=who,

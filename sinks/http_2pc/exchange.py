@@ -1,9 +1,8 @@
 """One request and its answer, within a limit of time and a limit of bytes, whatever the receiver sends.
 
-The client is httpcore, which sends one request and reads one answer: it follows no redirects, keeps no cookies and
-decodes no bodies. Its time limits hold for one operation of a socket, so that a receiver could prolong an answer byte
-by byte, or by one interim answer (1xx) after the other. `_Bounded` therefore puts the limits of the whole exchange
-around every operation.
+httpcore follows no redirects, keeps no cookies and decodes no bodies. Its time limits hold for one operation of a
+socket, so a receiver could prolong an answer byte by byte: `_Bounded` puts the limits of the whole exchange around
+each.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,22 +18,13 @@ from urllib.parse import quote, urlsplit
 import httpcore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from spark_ext.sinks.http_2pc.tls import Proxy
 
 
-MOST_READ = 64 * 1024
-"""Maximum number of bytes of an answer's body that are read; after a longer one the connection is closed."""
-
-MOST_RECEIVED = 1024 * 1024
-"""Maximum number of bytes that are received in an exchange: headers, interim answers and framing included."""
-
-PIECE = 16 * 1024
-"""How many bytes are sent between two looks at the time."""
-
-IDLE = 5.0
-"""How long an unused connection is kept, s."""
+MOST_READ = 64 * 1024  # Bytes of an answer's body that are read; after a longer one the connection is closed
+MOST_RECEIVED = 1024 * 1024  # Bytes received in an exchange: headers, interim answers and framing included
+PIECE = 16 * 1024  # How many bytes are sent between two looks at the time
+IDLE = 5.0  # How long an unused connection is kept, s
 
 
 @dataclass(frozen=True)
@@ -43,17 +32,14 @@ class Answer:
     """What the receiver has answered."""
 
     status: int
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    text: str
-    """The beginning of the body; "" if it is encoded."""
+    headers: Mapping[str, str]  # Names in lower case
+    text: str  # The beginning of the body; "" if it is encoded
 
 
 @dataclass
 class _Limits:
     seconds: float
-    ends: float
-    """By `time.monotonic`."""
+    ends: float  # By `time.monotonic`
     bytes: int = MOST_RECEIVED
 
     def left(self, problem: type[Exception]) -> float:
@@ -74,17 +60,19 @@ def exchange(
     sent = [(name.encode(), value.encode()) for name, value in {**_DEFAULTS, **_cased(headers)}.items()]
     reset = _limits.set(_Limits(seconds, time.monotonic() + seconds))
     try:
-        with _translated(), pool.stream(method, _address(url), headers=sent, content=body) as answer:
+        with pool.stream(method, _address(url), headers=sent, content=body) as answer:
             received = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
             beginning = _beginning(answer.iter_stream())
+    except UnicodeError as problem:  # of a name that cannot be resolved
+        raise httpcore.ConnectError(f"the host's name is not valid: {problem.__class__.__name__}") from None
     finally:
         _limits.reset(reset)
     plain = received.get("content-encoding", "identity").lower() == "identity"
     return Answer(answer.status, received, beginning.decode(errors="replace") if plain else "")
 
 
+# Of every request; `identity`, because a small encoded body may be a large decoded one.
 _DEFAULTS = {"User-Agent": "spark-ext", "Accept": "*/*", "Accept-Encoding": "identity"}
-"""Of every request; `identity`, because a small encoded body may be a large decoded one."""
 
 
 def _cased(headers: Mapping[str, str]) -> dict[str, str]:
@@ -112,22 +100,8 @@ def _address(url: str) -> httpcore.URL:
     return httpcore.URL(scheme=parts.scheme.encode(), host=host.encode(), port=parts.port, target=target.encode())
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    """A name that cannot be resolved is no Unicode error to the caller."""
-    try:
-        yield
-    except UnicodeError as problem:
-        raise httpcore.ConnectError(f"the host's name is not valid: {problem.__class__.__name__}") from None
-
-
 def connections(trust: ssl.SSLContext | None, proxy: Proxy | None) -> httpcore.ConnectionPool:
-    """Connections to receivers, kept for `IDLE` seconds.
-
-    Args:
-        trust: for https; None: the certificates of the system, as OpenSSL finds them.
-        proxy: through which they are made; None: directly.
-    """
+    """Connections to receivers, kept for `IDLE` seconds; without `trust` by OpenSSL's certificates of the system."""
     common: dict[str, Any] = {
         "ssl_context": trust or ssl.create_default_context(),
         "keepalive_expiry": IDLE,

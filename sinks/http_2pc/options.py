@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from spark_ext.options import Bytes, Milliseconds, Names, Pairs
 from spark_ext.sinks.contract import SinkOptions
 from spark_ext.sinks.http_2pc import addresses
-from spark_ext.sinks.http_2pc.headers import check_value, checked
+from spark_ext.sinks.http_2pc.credentials import check_value, checked
 from spark_ext.sinks.http_2pc.tls import Tls
 
 
@@ -24,109 +24,41 @@ class HttpOptions(SinkOptions):
 
     moving_fields: ClassVar[frozenset[str]] = frozenset({"url", "url_column"})
 
-    url: str
-    """Address of the receiver: `http://` or `https://`, without credentials. `{column}` in its path or parameters
-    stands for a value of the row, percent-encoded."""
-
+    url: str  # `http(s)://`, without credentials; `{column}` in its path or parameters is a value of the row
+    # The address of each row, not sent; at the host of `url`, or `allowed_hosts`.
     url_column: str | None = Field(default=None, min_length=1)
-    """Column with the whole address of each row, which is not sent itself; its host has to be that of `url`, or one of
-    `allowed_hosts`."""
-
-    allowed_hosts: Names = ()
-    """Further hosts of `url_column`: `host`, with the port of the scheme, or `host:port`. They get the credentials."""
-
-    outbox: str = Field(min_length=1)
-    """A durable folder that the driver and the executors share: a local path or a URI; sinks may share it."""
-
-    commit_patience: Milliseconds = 600_000
-    """As for every sink, with a higher default: a receiver that throttles requests asks for longer waits."""
-
-    body: Literal["lines", "array", "object"] = "lines"
-    """JSON, one row per line (`application/x-ndjson`), or one array (`application/json`), or one row as an object
-    (`application/json`), each in a request of its own."""
-
-    batch_rows: int = Field(default=1_000, gt=0)
-    """Maximum number of rows per request."""
-
-    batch_bytes: Bytes = Field(default=1024**2, gt=0)
-    """Maximum size of the rows of a request, bytes; a larger row is a request of its own."""
-
+    allowed_hosts: Names = ()  # Further hosts of `url_column`: `host`, or `host:port`. They get the credentials
+    outbox: str = Field(min_length=1)  # A durable folder that driver and executors share; sinks may share it
+    commit_patience: Milliseconds = 600_000  # Higher than other sinks': a receiver that throttles asks for longer waits
+    body: Literal["lines", "array", "object"] = "lines"  # JSON: rows as lines, as an array, or a request per row
+    batch_rows: int = Field(default=1_000, gt=0)  # Maximum number of rows per request
+    batch_bytes: Bytes = Field(default=1024**2, gt=0)  # Size of the rows of a request; a larger row is one of its own
+    # Attempts included; None: no limit.
     max_requests_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Maximum rate of this sink's requests, attempts included; None: as fast as the receiver answers."""
-
     method: Literal["POST", "PUT", "PATCH"] = "POST"
-    """Method of the requests."""
-
-    key_header: str = Field(default="Idempotency-Key", pattern=r"^[A-Za-z0-9-]+$")
-    """Name of the header with the idempotency key."""
-
-    conflict: Literal["retry", "done", "refuse"] = "retry"
-    """Meaning of status 409: the same key is being processed; the request was taken before; or it is refused."""
-
-    token: str | None = Field(default=None, repr=False)
-    """Sent as `Authorization: Bearer`. Never shown or stored; preferably kept in the environment (`token_env`)."""
-
-    token_env: str | None = None
-    """Name of the driver's environment variable that contains the token."""
-
-    oauth2_token_url: str | None = None
-    """Address of a token endpoint of OAuth 2: tokens are fetched by client credentials, and renewed."""
-
-    oauth2_client_id: str | None = Field(default=None, min_length=1)
-    """Who the sink is to that endpoint."""
-
-    oauth2_client_secret: str | None = Field(default=None, min_length=1, repr=False)
-    """Its secret. Never shown or stored; preferably kept in the environment (`oauth2_client_secret_env`)."""
-
-    oauth2_client_secret_env: str | None = None
-    """Name of the driver's environment variable that contains the secret."""
-
-    oauth2_scope: str | None = Field(default=None, min_length=1)
-    """Scopes that are asked for, separated by blanks."""
-
-    oauth2_audience: str | None = Field(default=None, min_length=1)
-    """Audience that is asked for, where the endpoint wants one."""
-
-    oauth2_auth: Literal["basic", "body"] = "basic"
-    """How the secret is sent: in the header `Authorization`, or in the body."""
-
-    headers: Pairs = Field(default_factory=dict, repr=False)
-    """Further headers as a JSON object of strings. Never shown or stored."""
-
-    headers_env: str | None = None
-    """Name of the driver's environment variable that contains further headers as a JSON object."""
-
-    timeout: Milliseconds = Field(default=30_000, gt=0)
-    """Maximum duration of a request: connecting, sending, and the whole answer, ms."""
-
-    patience: Milliseconds = 600_000
-    """How long `Retry-After` may delay one request in total before the query fails, ms."""
-
+    key_header: str = Field(default="Idempotency-Key", pattern=r"^[A-Za-z0-9-]+$")  # Header with the idempotency key
+    conflict: Literal["retry", "done", "refuse"] = "retry"  # What status 409 means
+    token: str | None = Field(default=None, repr=False)  # `Authorization: Bearer`; never shown or stored
+    token_env: str | None = None  # Name of the driver's environment variable that contains the token
+    oauth2_token_url: str | None = None  # Token endpoint: tokens are fetched by client credentials, and renewed
+    oauth2_client_id: str | None = Field(default=None, min_length=1)  # Who the sink is to that endpoint
+    oauth2_client_secret: str | None = Field(default=None, min_length=1, repr=False)  # Never shown or stored
+    oauth2_client_secret_env: str | None = None  # Name of the driver's environment variable that contains the secret
+    oauth2_scope: str | None = Field(default=None, min_length=1)  # Scopes that are asked for, separated by blanks
+    oauth2_audience: str | None = Field(default=None, min_length=1)  # Where the endpoint wants one
+    oauth2_auth: Literal["basic", "body"] = "basic"  # Where the secret is sent: header `Authorization`, or body
+    headers: Pairs = Field(default_factory=dict, repr=False)  # Further headers as a JSON object. Never shown or stored
+    headers_env: str | None = None  # The driver's environment variable with further headers, as a JSON object
+    timeout: Milliseconds = Field(default=30_000, gt=0)  # Of connecting, sending, and the whole answer, ms
+    patience: Milliseconds = 600_000  # How long `Retry-After` may delay one request in total before the query fails, ms
     compression: Literal["none", "gzip"] = "none"
-    """Compression of the bodies."""
-
-    ca_file: str | None = None
-    """PEM certificates of the authority that signed the receiver's certificate; default: those of the system, as
-    OpenSSL finds them (`SSL_CERT_FILE`, `SSL_CERT_DIR`)."""
-
-    tls_client_cert: str | None = Field(default=None, min_length=1)
-    """PEM file of the certificate by which the receiver knows the sink, its chain after it."""
-
-    tls_client_key: str | None = Field(default=None, min_length=1)
-    """PEM file of its key; default: the key is in `tls_client_cert` too."""
-
-    tls_client_key_password: str | None = Field(default=None, min_length=1, repr=False)
-    """Password of the key. Never shown or stored; preferably kept in the environment
-    (`tls_client_key_password_env`)."""
-
-    tls_client_key_password_env: str | None = None
-    """Name of the driver's environment variable that contains the password."""
-
-    redact: bool = False
-    """Whether errors omit the receiver's answer, which may repeat rows."""
-
-    storage_options: Pairs = Field(default_factory=dict, repr=False)
-    """Options of the outbox's object store with `deltalake`'s names, as a JSON object. Never shown or stored."""
+    ca_file: str | None = None  # PEM: the authority of the receiver's certificate; default: the system's
+    tls_client_cert: str | None = Field(default=None, min_length=1)  # PEM: the sink's own, its chain after it
+    tls_client_key: str | None = Field(default=None, min_length=1)  # PEM file; default: `tls_client_cert`
+    tls_client_key_password: str | None = Field(default=None, min_length=1, repr=False)  # Never shown
+    tls_client_key_password_env: str | None = None  # Name of the driver's environment variable with the password
+    redact: bool = False  # Whether errors omit the receiver's answer, which may repeat rows
+    storage_options: Pairs = Field(default_factory=dict, repr=False)  # As a JSON object; never shown
 
     @classmethod
     def is_secret(cls, name: str) -> bool:

@@ -1,14 +1,9 @@
-"""The outbox of `http_2pc`: requests are recorded before they are sent.
+"""The outbox of `http_2pc`: requests are recorded before they are sent, in a small Delta table.
 
-A small Delta table holds the epochs that are decided and not yet acknowledged by the receiver. One fenced commit (see
-`delta.fenced_log`) decides an epoch: from then on the epoch consists of exactly these rows, divided into exactly these
-requests, no matter which process sends them and how often. A replay that has prepared its rows again, in whatever
-order, finds the decision and sends what was decided. The decision also says which rows were put aside by the tasks
-whose rows it has: those that a replay finds, perhaps with other options, do not count. As the commit is fenced, an
-older incarnation can no longer decide anything. Once the receiver has acknowledged the whole epoch, a second commit
-removes its rows and keeps its number.
-
-This is the pattern known as the transactional outbox.
+One fenced commit (see `delta.fenced_log`) decides an epoch: from then on it consists of exactly these rows, divided
+into exactly these requests, and of the bad rows that their tasks put aside, whichever process sends them and how often.
+A replay that has prepared its rows again finds the decision and sends what was decided. Once the receiver has
+acknowledged the whole epoch, a second commit removes its rows and keeps its number.
 """
 
 from __future__ import annotations
@@ -22,15 +17,18 @@ from spark_ext.datafiles.writer import DataFile, owner_of
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch
-from spark_ext.sinks.http_2pc.chunks import Chunk, ChunkPart, ChunkRule, chunks, recorded_url
 from spark_ext.sinks.http_2pc.outbox_pieces import (
     SCHEMA,
+    Chunk,
+    ChunkPart,
+    ChunkRule,
+    chunks,
     decided_mark_id,
-    decision,
     files_of,
     is_sent,
     label,
     marked,
+    recorded_url,
     sent_id,
 )
 from spark_ext.storage import Location
@@ -46,8 +44,7 @@ PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
 
-LOG_CHECKPOINT_EVERY = 100
-"""Commits between two checkpoints of the table's log."""
+LOG_CHECKPOINT_EVERY = 100  # Commits between two checkpoints of the table's log
 
 
 class Outbox:
@@ -117,12 +114,11 @@ class Outbox:
         keep: Callable[[], int | None] = lambda: None,
         adopt: Callable[[int | None], object] = lambda mark: None,
     ) -> bool:
-        """Decide that the epoch consists of these files, unless it is already decided.
+        """Decide that the epoch is these files, unless it is decided; returns whether it still has to be sent."""
+        from deltalake import Transaction
 
-        Returns:
-            Whether the epoch still has to be sent; False if the receiver is known to have all of it.
-        """
-        outcome, _ = self._target.commit(SCHEMA, epoch, files, lambda: decision(epoch, keep()))
+        mark = decided_mark_id(epoch)
+        outcome, _ = self._target.commit(SCHEMA, epoch, files, lambda: [Transaction(mark, keep() or 0)])
         if outcome is CommitOutcome.COMMITTED:
             reach(FailPoint.HTTP_DECIDED)
             return True
@@ -141,14 +137,7 @@ class Outbox:
         return self._target.commit(SCHEMA, epoch, (), also)[0]
 
     def adopt(self, epoch: Epoch, adopt: Callable[[int | None], object]) -> bool:
-        """Look at what an earlier attempt has decided.
-
-        Args:
-            adopt: takes the mark of the rows that were put aside by the tasks whose files were decided on, or None.
-
-        Returns:
-            Whether the epoch still has to be sent; False if the receiver is known to have all of it.
-        """
+        """Adopt the mark of bad rows, or None, that an earlier attempt decided on; returns if it is unsent."""
         table = self._table()
         if is_sent(table, epoch):
             return False
@@ -207,11 +196,7 @@ class Outbox:
                         yield ChunkPart(row["rows"], row["lines"], recorded_url(row["cut"]))
 
     def settle(self, epoch: Epoch, mark: int | None = None) -> bool:
-        """Remove an epoch that the receiver has acknowledged completely, and keep its number.
-
-        Returns:
-            Whether this call has recorded it; False if that was done before.
-        """
+        """Remove an epoch that was acknowledged completely, and keep its number; False if that was done before."""
         from deltalake import Transaction
 
         from spark_ext.delta.fenced_log import NO_HOOKS, properties

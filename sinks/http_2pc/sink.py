@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus, urlsplit
 
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_ext import masking
@@ -27,28 +28,23 @@ from spark_ext.model.token_bucket import TokenBucket
 from spark_ext.options import is_secret_parameter
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc.addresses import Addresses
-from spark_ext.sinks.http_2pc.chunks import Chunk, ChunkRule
 from spark_ext.sinks.http_2pc.client import Sender, Wire, library, shown
-from spark_ext.sinks.http_2pc.headers import check_value, credentials_in_clear
-from spark_ext.sinks.http_2pc.oauth import Grant
+from spark_ext.sinks.http_2pc.credentials import Grant, check_value, credentials_in_clear
 from spark_ext.sinks.http_2pc.options import HttpOptions
 from spark_ext.sinks.http_2pc.outbox import Outbox, placed
-from spark_ext.sinks.http_2pc.outbox_pieces import stage
-from spark_ext.sinks.http_2pc.rows import check_types
+from spark_ext.sinks.http_2pc.outbox_pieces import Chunk, ChunkRule, stage
 from spark_ext.sinks.http_2pc.tls import proxy_for
+from spark_ext.sinks.json_rows import check_types
 from spark_ext.sinks.runtime.aside import Aside
 from spark_ext.storage import check_for_delta
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_ext.datafiles.writer import DataFile
 
 
 log = logger("spark_ext.http")
 
-_paces: dict[tuple[str, float], TokenBucket] = {}
-"""By outbox and rate: sink objects are created again for each epoch."""
+_paces: dict[tuple[str, float], TokenBucket] = {}  # By outbox and rate: sink objects are created again for each epoch
 
 
 def _pace(outbox: str, rate: float) -> TokenBucket:
@@ -69,8 +65,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         self._place = placed(self.options.outbox, self.options.uid, self.options.storage_options)
         check_for_delta(self._place, f"sink '{self.options.uid}' (http_2pc), outbox")
         self._acknowledged: tuple[Epoch | None, int] = (None, 0)
-        self._refused: dict[int, tuple[str, list[str]]] = {}
-        """Of that epoch: the requests whose rows the receiver has refused, with its answer and the rows."""
+        self._refused: dict[int, tuple[str, list[str]]] = {}  # By request: the receiver's answer, and the rows
 
     @classmethod
     def name(cls) -> str:

@@ -13,6 +13,7 @@ from spark_ext.errors import ConfigurationError, refused
 
 NOTHING_SENT = "nothing was sent"
 
+# OpenSSL's words for a receiver that does not take the client's certificate, or misses one.
 _NOT_TAKEN = (
     "ALERT_BAD_CERTIFICATE",
     "ALERT_CERTIFICATE_EXPIRED",
@@ -23,7 +24,6 @@ _NOT_TAKEN = (
     "CERTIFICATE_REQUIRED",
     "SSLV3_ALERT_HANDSHAKE_FAILURE",
 )
-"""OpenSSL's words for a receiver that does not take the client's certificate, or misses one."""
 
 
 def is_refused_client(text: str) -> bool:
@@ -122,8 +122,7 @@ def _changed(path: str) -> int:
 class Proxy:
     """An HTTP proxy."""
 
-    url: str
-    """`http://` or `https://`, without credentials."""
+    url: str  # `http://` or `https://`, without credentials
     credentials: tuple[str, str] | None = field(repr=False)
 
 

@@ -1,8 +1,7 @@
 """The topic in which `kafka_2pc` records committed epochs: one record per epoch, in the epoch's transaction.
 
-It is compacted, so the last record of each sink is kept forever and the topic stays small; the offsets of a consumer
-group, which could hold the same, expire a week after the last commit. All records of a sink are in one partition, the
-hash of its transactional id modulo a fixed number, so that partitions added later do no harm.
+It is compacted, so the last record of each sink is kept forever; offsets of a consumer group expire. All records of a
+sink are in one partition, its transactional id's hash modulo a fixed number, whatever partitions are added later.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.clients.kafka import KafkaOptions, admin, answered, library, offsets, partitions, to_error, unanswered
@@ -22,21 +21,13 @@ from spark_ext.sinks.contract import Claim, Epoch
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-PARTITIONS: Final = 8
-"""Of the topic; must never change."""
-
-APPLICATIONS: Final = 100
-"""Number of queries whose epochs a record keeps: a sink outside a job may serve many, one after the other."""
-
-TOPICS: Final = 100
-"""Number of topics whose ids a record keeps."""
-
+PARTITIONS: Final = 8  # Of the topic; must never change
+APPLICATIONS: Final = 100  # Queries whose epochs a record keeps: a sink outside a job may serve many in turn
+TOPICS: Final = 100  # Number of topics whose ids a record keeps
 _VERSION: Final = 1
 _KEPT: Final = "the target is unchanged"
-_SEGMENT_BYTES: Final = 8 * 1024 * 1024
-"""Only closed segments are compacted, so a small one keeps the topic small."""
-_WINDOW: Final = 64
-"""Number of offsets read first, backwards from the end; eight times as many in each further step."""
+_SEGMENT_BYTES: Final = 8 * 1024 * 1024  # Only closed segments are compacted, so a small one keeps the topic small
+_WINDOW: Final = 64  # Number of offsets read first, backwards from the end; eight times as many in each further step
 
 
 @dataclass(frozen=True)
@@ -44,16 +35,12 @@ class EpochRecord:
     """What a sink has committed, and for which job."""
 
     incarnation: int = 0
-    start: int = 0
-    """Random number of the start that has claimed the sink; 0: not known."""
+    start: int = 0  # Random number of the start that has claimed the sink; 0: not known
     job: str = ""
     job_id: str = ""
-    epochs: Mapping[str, int] = field(default_factory=dict)
-    """The last epoch by `Epoch.application`, the most recent one last."""
-    topics: Mapping[str, str] = field(default_factory=dict)
-    """The ids of the topics that the newest lineage writes to, by name, at most `TOPICS`."""
-    bad_rows: Mapping[str, int] = field(default_factory=dict)
-    """By `Epoch.application`, the mark of the bad rows of its last epoch, if that has any."""
+    epochs: Mapping[str, int] = field(default_factory=dict)  # By `Epoch.application`, the most recent last
+    topics: Mapping[str, str] = field(default_factory=dict)  # Ids of the newest lineage's topics by name
+    bad_rows: Mapping[str, int] = field(default_factory=dict)  # By `Epoch.application`: mark of its last epoch
 
     @property
     def mark(self) -> FenceMark:
@@ -65,11 +52,7 @@ class EpochRecord:
         return self.epochs.get(epoch.application, -1) >= epoch.number
 
     def check_topics(self, found: Mapping[str, str], who: str) -> None:
-        """Compare the topics with those that were written before.
-
-        Args:
-            found: ids of topics as they are now; "" for one that does not exist.
-        """
+        """Compare the ids of topics now, "" for one that does not exist, with those that were written before."""
         for topic, identity in self.topics.items():
             if topic in found and found[topic] != identity:
                 how = "created again" if found[topic] else "deleted"
@@ -105,25 +88,16 @@ class EpochRecord:
 
     def to_bytes(self) -> bytes:
         """The value of the message."""
-        names = ("incarnation", "start", "job", "job_id", "epochs", "topics", "bad_rows")
-        return json.dumps({"version": _VERSION, **{name: getattr(self, name) for name in names}}).encode()
+        return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes, who: str) -> EpochRecord:
         """Parse a record."""
         try:
             found = json.loads(raw)
-            if found["version"] == _VERSION:
-                return cls(
-                    incarnation=found["incarnation"],
-                    start=found.get("start", 0),
-                    job=found["job"],
-                    job_id=found["job_id"],
-                    epochs=found["epochs"],
-                    topics=found.get("topics", {}),
-                    bad_rows=found.get("bad_rows", {}),
-                )
-        except (ValueError, KeyError, TypeError):
+            if found.pop("version") == _VERSION:
+                return cls(**found)
+        except (ValueError, LookupError, TypeError, AttributeError):
             pass
         raise refused(
             "the topic of epochs contains a record that this release does not support",
@@ -186,10 +160,9 @@ class EpochsTopic:
     def latest(self, *, settled: bool = True) -> EpochRecord:
         """The sink's last committed record. It remains valid as long as the sink's producer is not fenced.
 
-        Args:
-            settled: whether to wait for open transactions, which hide all records after them. If false, the record
-                found may be an older one: it shows that a newer start exists or that an epoch is committed, and never
-                that one is missing. Must be false before the transaction of the sink's own predecessor is ended.
+        With `settled` it waits for open transactions, which hide all records after them. Without, the record
+        may be an older one: it shows that a newer start exists or that an epoch is committed, and never that
+        one is missing. Must be false before the transaction of the sink's own predecessor is ended.
         """
         kafka = library(self.who)
         try:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql import types as T
 
@@ -18,46 +19,31 @@ from spark_ext.clients.kafka import KafkaOptions
 from spark_ext.clients.library import load
 from spark_ext.clients.registered_schemas import OwnSchema, existing
 from spark_ext.clients.schema_registry import HEADER_BYTES, Registry, RegistryOptions
-from spark_ext.errors import NOTHING_DONE, NOTHING_VISIBLE, ConfigurationError, DataError, refused
+from spark_ext.errors import NOTHING_VISIBLE, DataError, refused
 from spark_ext.schemas.avro import Unsupported, spark_type
 from spark_ext.schemas.avro_decoder import decoder
 from spark_ext.schemas.avro_rows import OUTERMOST, Unfit, avro_schema, check_same, writer
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_ext.clients.pinned_schemas import Pinned
 
-COLUMNS: Final = ("key", "value")
-"""The columns that have a format."""
-
+COLUMNS: Final = ("key", "value")  # The columns that have a format
 _RECORD: Final = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 
 
 class FormatOptions(KafkaOptions, RegistryOptions):
     """Options of the topic of messages, and of the formats of their keys and values."""
 
-    topic: str | None = Field(default=None, min_length=1)
-    """Topic of all messages; default: the column `topic` of each row. The option overrides the column."""
-
-    value_format: Literal["bytes", "avro"] = "bytes"
-    """How values are encoded: `avro` as in a schema registry, `bytes`: they are texts or bytes already."""
-    value_subject: str | None = Field(default=None, min_length=1)
-    """The subject of the schema by which values are written; default: `<topic>-value`."""
-    value_version: int | None = Field(default=None, ge=1)
-    """An existing version of it by which they are written; default: the schema is made from the column's type."""
-    value_record: str | None = Field(default=None, pattern=f"^{_RECORD}$")
-    """Full name of the record in a schema that is made from the column's type; default: that of Spark's `to_avro`."""
-    key_format: Literal["bytes", "avro"] = "bytes"
-    """How keys are encoded, as `value_format`."""
-    key_subject: str | None = Field(default=None, min_length=1)
-    """The subject of the schema by which keys are written; default: `<topic>-key`."""
-    key_version: int | None = Field(default=None, ge=1)
-    """An existing version of it, as `value_version`."""
-    key_record: str | None = Field(default=None, pattern=f"^{_RECORD}$")
-    """Full name of the record, as `value_record`."""
-    auto_register: bool = True
-    """Whether a schema that is made from a column's type is registered if its subject does not have it."""
+    topic: str | None = Field(default=None, min_length=1)  # Of all messages; overrides the column `topic`
+    value_format: Literal["bytes", "avro"] = "bytes"  # `bytes`: texts or bytes as they are
+    value_subject: str | None = Field(default=None, min_length=1)  # `<topic>-value`
+    value_version: int | None = Field(default=None, ge=1)  # Default: a schema made from the column's type
+    value_record: str | None = Field(default=None, pattern=f"^{_RECORD}$")  # Full name in a schema that is made
+    key_format: Literal["bytes", "avro"] = "bytes"  # How keys are encoded, as `value_format`
+    key_subject: str | None = Field(default=None, min_length=1)  # `<topic>-key`
+    key_version: int | None = Field(default=None, ge=1)  # An existing version of it, as `value_version`
+    key_record: str | None = Field(default=None, pattern=f"^{_RECORD}$")  # Full name of the record, as `value_record`
+    auto_register: bool = True  # Whether a schema made from a column's type is registered if its subject lacks it
 
     @field_validator("value_version", "key_version", mode="before")
     @classmethod
@@ -123,8 +109,6 @@ class Encoder:
 
     def encoded(self, column: pa.Array) -> pa.Array:
         """The values as bytes; null stays null."""
-        import pyarrow as pa
-
         from spark_ext.schemas.casts import counted
 
         if not self._millis:
@@ -152,8 +136,6 @@ class Encoder:
     def _as_given(self, value: Any) -> Any:
         if not self._millis:
             return value
-        import pyarrow as pa
-
         from spark_ext.schemas.arrow import arrow_type
 
         return pa.array([value], arrow_type(self._kind))[0].as_py()
@@ -180,9 +162,7 @@ class Formats:
         load("fastavro", "schemas", self._who)
         for column in self._options.encoded:
             if column not in self._kinds:
-                raise refused(
-                    f"column '{column}' does not exist, and {column}_format=avro", self._who, "select it", NOTHING_DONE
-                )
+                raise refused(f"column '{column}' does not exist, and {column}_format=avro", self._who, "select it")
             version = self._options.of(column, "version")
             if version is None:
                 self._own(column).check()
@@ -196,16 +176,9 @@ class Formats:
         try:
             schema = avro_schema(self._kinds[column], self._options.of(column, "record") or OUTERMOST)
         except Unsupported as problem:
-            raise self._no_form(column, problem) from None
+            what = f"the column '{column}' has no form in Avro: {problem}"
+            raise refused(what, self._who, "cast it in the query, to a string for example") from None
         return OwnSchema(self._registry(), self._options.subject(column), schema, register=self._options.auto_register)
-
-    def _no_form(self, column: str, problem: Exception) -> ConfigurationError:
-        return refused(
-            f"the column '{column}' has no form in Avro: {problem}",
-            self._who,
-            "cast it in the query, to a string for example",
-            kept=NOTHING_DONE,
-        )
 
     def take(self) -> dict[str, Encoder]:
         """The encoders; registers what is not registered."""
@@ -223,8 +196,6 @@ class Formats:
 
 def encoded(batch: pa.RecordBatch, encoders: Mapping[str, Encoder]) -> pa.RecordBatch:
     """A batch with its columns encoded."""
-    import pyarrow as pa
-
     names = batch.schema.names
     columns = [
         encoders[name].encoded(column) if name in encoders else column
@@ -234,8 +205,7 @@ def encoded(batch: pa.RecordBatch, encoders: Mapping[str, Encoder]) -> pa.Record
 
 
 _MOST_KEPT: Final = 100
-_kept: dict[tuple[object, ...], dict[str, Encoder]] = {}
-"""Of this process: the registry is asked once by each start of a job in each worker process."""
+_kept: dict[tuple[object, ...], dict[str, Encoder]] = {}  # Each worker process asks the registry once per start
 
 
 def kept_encoders(

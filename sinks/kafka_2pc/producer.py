@@ -34,21 +34,16 @@ warnings.filterwarnings("ignore", "Producer abort_transaction failed during clos
 _FENCED: Final = frozenset(
     {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "INVALID_TXN_STATE"}
 )
-_PURGED: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-"""Errors of messages that were discarded because of another error."""
-
-_GOODBYE_S: Final = 2.0
-"""Time limit of a failed session for ending its transaction, s; otherwise the next session ends it."""
+_PURGED: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})  # Discarded because of another message's error
+_GOODBYE_S: Final = 2.0  # Limit of a failed session for ending its transaction; otherwise the next session ends it
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of transactions and messages."""
 
-    transaction_ms: int
-    """Time after which the brokers end an abandoned transaction."""
+    transaction_ms: int  # Time after which the brokers end an abandoned transaction
     message_bytes: int
-    """Maximum size of the key and value of a message."""
 
 
 Check = Callable[[EpochRecord], None]
@@ -110,11 +105,7 @@ class Session:
     # -- one epoch ----------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Iterable[pa.RecordBatch], topic: str | None, record: EpochRecord) -> None:
-        """Publish all messages and the record in one transaction.
-
-        Args:
-            topic: of all messages; None: the messages have a column for it.
-        """
+        """Publish all messages and the record in one transaction; without `topic` the messages have a column for it."""
         begun = time.monotonic()
         try:
             self._producer.begin_transaction()
@@ -261,8 +252,8 @@ def _pairs(headers: list[Mapping[str, Any]] | None) -> list[tuple[str, bytes | N
 
 # -- sessions of this process -----------------------------------------------------------------------------------------
 
+# By brokers and transactional id, with the start that it serves: sink objects are created again for each epoch.
 _open: dict[tuple[str, str], tuple[FenceMark, Session]] = {}
-"""By brokers and transactional id, with the start that it serves: sink objects are created again for each epoch."""
 
 
 def session(
@@ -270,11 +261,9 @@ def session(
 ) -> Session:
     """The session that this process keeps for a start of the job, or a new one.
 
-    Args:
-        early: raises if a record forbids this start to continue; called before any other producer is fenced off. Open
-            transactions may hide later records, so it must refuse only what they would forbid as well.
-        check: raises if the last record forbids this start to continue; called when no other producer can commit any
-            more.
+    `early` and `check` raise if a record forbids this start to continue. `early` is called before any other
+    producer is fenced off: open transactions may hide later records, so it must refuse only what they would forbid
+    as well. `check` is given the last record, when no other producer can commit any more.
     """
     key = (options.bootstrap_servers, epochs.key)
     if key in _open and _open[key][0] == mark:

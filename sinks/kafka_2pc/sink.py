@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 from pydantic import Field
 from pyspark.sql.types import StructType
 
@@ -27,8 +28,6 @@ from spark_ext.sinks.kafka_2pc.formats import FormatOptions, Formats, encoded, k
 from spark_ext.sinks.runtime.aside import Aside
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_ext.sinks.kafka_2pc.epochs import EpochRecord, EpochsTopic
     from spark_ext.sinks.kafka_2pc.producer import Limits, Session
     from spark_ext.sinks.kafka_2pc.staging import Astray, Staged, Staging
@@ -45,26 +44,12 @@ class KafkaSinkOptions(SinkOptions, FormatOptions):
 
     moving_fields: ClassVar[frozenset[str]] = frozenset({"schema_registry_url"})
 
-    staging: str | None = Field(default=None, min_length=1)
-    """Folder for the messages of tasks until their epoch is committed: a local path, or a URI that `pyarrow.fs`
-    supports. The driver and the executors must share it. Default: below the job's state directory; without a job, below
-    `checkpointLocation`."""
-
-    epochs_topic: str = Field(default="spark-ext-epochs", min_length=1)
-    """The compacted topic that records committed epochs, for any number of sinks; created if it does not exist."""
-
-    transactional_id: str | None = Field(default=None, min_length=1)
-    """Default: `spark-ext.<topic>.<uid>`. Two sinks with the same id fence each other off."""
-
-    transaction_timeout: Milliseconds = Field(default=300_000, gt=0)
-    """Time after which the brokers end a transaction whose driver has died, ms; until then readers of the topic may be
-    blocked. The messages of an epoch must be sent within this time."""
-
-    max_message_bytes: Bytes = Field(default=1_000_000, gt=0)
-    """Maximum size of the key and value of a message, bytes; the topic's own max.message.bytes must be larger."""
-
-    checkpointlocation: str | None = None
-    """Spark's own option; see `staging`."""
+    staging: str | None = Field(default=None, min_length=1)  # Shared folder; default: in the job's state
+    epochs_topic: str = Field(default="spark-ext-epochs", min_length=1)  # Compacted; created if it does not exist
+    transactional_id: str | None = Field(default=None, min_length=1)  # `spark-ext.<topic>.<uid>`
+    transaction_timeout: Milliseconds = Field(default=300_000, gt=0)  # ms; longer than sending an epoch takes
+    max_message_bytes: Bytes = Field(default=1_000_000, gt=0)  # Key and value; below the topic's
+    checkpointlocation: str | None = None  # Spark's own option; see `staging`
 
 
 class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
@@ -77,8 +62,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._folder: str | None = None
-        self._formats: Formats | None = None
-        """Of the rows that were validated; an instance in a task has none."""
+        self._formats: Formats | None = None  # Of the rows that were validated; an instance in a task has none
 
     @classmethod
     def name(cls) -> str:

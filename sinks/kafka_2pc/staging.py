@@ -27,6 +27,7 @@ from spark_ext.storage import Folder, LocalFolder, folder_at, local_path
 HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 _TEXT: Final = (T.StringType, T.BinaryType)
+# Columns that a query may have, the types of each, and the type in which it is staged.
 _COLUMNS: Final[dict[str, tuple[tuple[type[T.DataType], ...], pa.DataType]]] = {
     "key": (_TEXT, pa.binary()),
     "value": (_TEXT, pa.binary()),
@@ -35,8 +36,6 @@ _COLUMNS: Final[dict[str, tuple[tuple[type[T.DataType], ...], pa.DataType]]] = {
     "partition": ((T.IntegerType,), pa.int32()),
     "timestamp": ((T.TimestampType,), pa.timestamp("ms", "UTC")),
 }
-"""Columns that a query may have, the types of each, and the type in which it is staged."""
-
 _HEADER_NAMES: Final = ["key", "value"]
 _NAME: Final = re.compile(r"i(?P<incarnation>\d+)-.*\.arrow")
 
@@ -45,13 +44,10 @@ _NAME: Final = re.compile(r"i(?P<incarnation>\d+)-.*\.arrow")
 class Staged:
     """The messages that one task has prepared."""
 
-    path: str
-    """A local path or a URI."""
+    path: str  # A local path or a URI
     rows: int
-    topics: tuple[tuple[str, int], ...]
-    """Each topic in it, with the highest partition that a row names; -1: none."""
-    host: str
-    """The machine that wrote it; for error messages."""
+    topics: tuple[tuple[str, int], ...]  # Each topic in it, with the highest partition that a row names; -1: none
+    host: str  # The machine that wrote it; for error messages
 
 
 def check_columns(schema: T.StructType, topic: str | None, who: str, encoded: Collection[str] = ()) -> None:
@@ -62,24 +58,19 @@ def check_columns(schema: T.StructType, topic: str | None, who: str, encoded: Co
         if column.name == "headers" and right:
             right = _are_headers(column.dataType)
         if not right and column.name not in encoded:
-            wanted = "array<struct<key: string, value: binary>>" if column.name == "headers" else ""
-            wanted = wanted or " or ".join(kind().simpleString() for kind in types)
+            array = "array<struct<key: string, value: binary>>"
+            wanted = array if column.name == "headers" else " or ".join(kind().simpleString() for kind in types)
             raise refused(
                 f"column '{column.name}' has the type {column.dataType.simpleString()}"
                 + (f", it must be {wanted}" if types else ", and is not a column of a message"),
                 who,
                 f"select the columns of a message: {', '.join(_COLUMNS)}; for example to_json(struct('*')) AS value",
             )
-    missing = next((name for name in ("value",) if name not in schema.names), None)
+    if "value" not in schema.names:
+        raise refused("column 'value' does not exist", who, "select it")
     if topic is None and "topic" not in schema.names:
-        missing = missing or "topic"
-    if missing is not None:
-        raise refused(
-            f"column '{missing}' does not exist"
-            + (", and the option 'topic' is not set" if missing == "topic" else ""),
-            who,
-            "select it" + (", or name the topic with the option 'topic'" if missing == "topic" else ""),
-        )
+        what = "column 'topic' does not exist, and the option 'topic' is not set"
+        raise refused(what, who, "select it, or name the topic with the option 'topic'")
 
 
 def _are_headers(given: T.DataType) -> bool:
@@ -110,13 +101,7 @@ class Staging:
         bad: Bad | None = None,
         encode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> Staged | None:
-        """Write a task's messages as a file; None without messages.
-
-        Args:
-            topic: of all messages; None: the rows have a column for it.
-            bad: takes a row that is no message; None: it is an error.
-            encode: makes bytes of the columns that have a format; None if no column has one.
-        """
+        """Write a task's messages as a file; None without messages. Without `topic` the rows have a column for it."""
         # Attempt numbers start again with each Spark application, and two copies of a state share all the others.
         place = f"{task.query_id}-{task.lineage}-{task.epoch}-{task.partition}-{task.attempt}"
         name = f"i{task.incarnation}-{place}-{secrets.token_hex(8)}.arrow"
@@ -178,24 +163,16 @@ class Staging:
         if "key" in messages.schema.names:
             size = pc.add(size, pc.fill_null(pc.binary_length(messages["key"]), 0))
         largest = pc.max(size).as_py()
-        where = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
+        wrong, do = _no_message(messages), "correct or filter such rows in the query"
         if largest > max_bytes:
-            raise DataError(
-                f"a message has {largest} bytes, more than the {max_bytes} of the option 'max_message_bytes'",
-                operator=where,
-                kept=NOTHING_VISIBLE,
-                do="make the messages smaller, or raise max_message_bytes and the topic's max.message.bytes",
-            )
-        if "topic" in messages.schema.names and messages["topic"].null_count:
-            raise DataError(
-                "a row has no topic: its column 'topic' is null, and the option 'topic' is not set",
-                operator=where,
-                kept=NOTHING_VISIBLE,
-                do="filter such rows, or name the topic with the option 'topic'",
-            )
-        wrong = _no_message(messages)
+            wrong = f"a message has {largest} bytes, more than the {max_bytes} of the option 'max_message_bytes'"
+            do = "make the messages smaller, or raise max_message_bytes and the topic's max.message.bytes"
+        elif "topic" in messages.schema.names and messages["topic"].null_count:
+            wrong = "a row has no topic: its column 'topic' is null, and the option 'topic' is not set"
+            do = "filter such rows, or name the topic with the option 'topic'"
         if wrong is not None:
-            raise DataError(wrong, operator=where, kept=NOTHING_VISIBLE, do="correct or filter such rows in the query")
+            where = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
+            raise DataError(wrong, operator=where, kept=NOTHING_VISIBLE, do=do)
 
     def read_all(self, staged: Iterable[Staged]) -> Iterator[pa.RecordBatch]:
         """The messages of all tasks; see `read`."""

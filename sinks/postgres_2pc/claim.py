@@ -5,28 +5,22 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.postgres_2pc import record
-from spark_ext.sinks.postgres_2pc.columns import add, lacking
-from spark_ext.sinks.postgres_2pc.commit import Committer, begin
+from spark_ext.sinks.postgres_2pc.commit import Committer
 from spark_ext.sinks.postgres_2pc.prepare import drop, pending, roll_back, staging_tables
+from spark_ext.sinks.postgres_2pc.table import add, lacking
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_ext.sinks.contract import Claim
 
-PATIENCE = 90.0
-"""Time limit for locking the sink's row, s: longer than a frozen committer can hold it."""
-
-FIRST_LOOK = 300
-"""How long to wait for the row before the connections of older incarnations are ended, ms."""
-
-
-def application(mark: str, incarnation: int) -> str:
-    """`application_name` of a sink's connections."""
-    return f"spark_ext:{mark}:{incarnation}"
+PATIENCE = 90.0  # Time limit for locking the sink's row, s: longer than a frozen committer can hold it
+FIRST_LOOK = 300  # How long to wait for the row before the connections of older incarnations are ended, ms
 
 
 def take(committer: Committer, claim: Claim, mark: str) -> None:
@@ -54,15 +48,12 @@ def take(committer: Committer, claim: Claim, mark: str) -> None:
 
 
 def make_ready(committer: Committer, claim: Claim, schema: StructType | None) -> None:
-    """Add the columns that the table lacks, and run `setup_sql` if it has not run, in one transaction under the fence.
+    """Add the columns that the table lacks, if the rows' are given, and run `setup_sql` if it has not run.
 
-    After `take`, as what older incarnations have prepared holds locks on the table.
-
-    Args:
-        schema: the columns of the rows in the table; None: none are added.
+    In one transaction under the fence, after `take`: what older incarnations have prepared holds locks on the table.
     """
     connection, who = committer.connection, committer.errors.who
-    begin(connection, committer.lock_timeout)
+    record.begin(connection, committer.lock_timeout)
     record.refuse_older(record.lock(connection, committer.identity).mark, claim.mark, who)
     if schema is not None:
         add(connection, committer.table.name, lacking(schema, committer.table.columns, who), who)
@@ -73,11 +64,9 @@ def make_ready(committer: Committer, claim: Claim, schema: StructType | None) ->
 
 def _lock(committer: Committer, incarnation: int, mark: str) -> record.SinkRow:
     """Lock the sink's row, even if a committer that is frozen in its transaction holds it."""
-    import psycopg
-
     end = time.monotonic() + PATIENCE
     while True:
-        begin(committer.connection, FIRST_LOOK)
+        record.begin(committer.connection, FIRST_LOOK)
         try:
             return record.lock(committer.connection, committer.identity)
         except psycopg.errors.LockNotAvailable:
@@ -94,7 +83,7 @@ def _lock(committer: Committer, incarnation: int, mark: str) -> record.SinkRow:
 
 def _end_older(committer: Committer, incarnation: int, mark: str) -> None:
     """End the connections of older incarnations that the role may end: their transactions are rolled back."""
-    prefix = application(mark, 0).removesuffix("0")
+    prefix = record.application(mark, 0).removesuffix("0")
     committer.connection.execute(
         # Waits for the end, ms: a connection that is preparing must not finish after the search for what is prepared.
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity a JOIN pg_roles r ON r.oid = a.usesysid "

@@ -6,24 +6,27 @@ step is not atomic over several of them, but it cannot be undone: the next commi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from spark_ext.bad_rows.row import BadRow
+from spark_ext.bad_rows.sift import text_of
 from spark_ext.clients.postgres.problems import describe
 from spark_ext.errors import NOTHING_VISIBLE, DataError, PreparedLostError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import CommitOutcome, Epoch
 from spark_ext.sinks.postgres_2pc import record
 from spark_ext.sinks.postgres_2pc.prepare import Fence, InDoubt, Inline, Part, Staged, drop, give_up, pending, roll_back
-from spark_ext.sinks.postgres_2pc.rows import RowErrors, copy_in, is_of_a_row, unpacked
-from spark_ext.sinks.postgres_2pc.sifting import Aside, Sifting, Upsert
+from spark_ext.sinks.postgres_2pc.rows import RowErrors, copy_in, copy_sifted, is_of_a_row, unpacked
 from spark_ext.sinks.postgres_2pc.statements import Statements
 from spark_ext.sinks.postgres_2pc.table import Table, names
 
-if TYPE_CHECKING:
-    import psycopg
-    from psycopg import sql
+PIECE: Final = 1_024  # Rows that are tried at a time
 
 
 @dataclass(frozen=True)
@@ -34,19 +37,16 @@ class Committer:
     identity: record.Identity
     table: Table
     columns: tuple[str, ...]
-    """The columns of the rows, in their order."""
     upsert: Upsert | None
     errors: RowErrors
-    lock_timeout: int
-    """Time limit for a lock, ms."""
+    lock_timeout: int  # Time limit for a lock, ms
     fence: Fence
     statements: Statements
-    aside: Aside | None = None
-    """Takes the rows that the table refuses; None: one of them is an error."""
+    aside: Aside | None = None  # Takes the rows that the table refuses; None: one of them is an error
 
     def commit(self, epoch: Epoch, parts: Sequence[Part]) -> CommitOutcome:
         """Commit the epoch exactly once."""
-        begin(self.connection, self.lock_timeout)
+        record.begin(self.connection, self.lock_timeout)
         held = record.lock(self.connection, self.identity)
         record.refuse_older(held.mark, epoch.mark, self.errors.who)
         last = record.last(self.connection, self.identity, epoch)
@@ -61,11 +61,11 @@ class Committer:
         if not epoch.start:
             # Nobody has claimed the table before.
             self.statements.set_up(self.connection, self.identity, self.errors.who)
-        self.statements.before(self.connection, self.errors.who)
+        self.statements.run(self.connection, "pre_sql", self.statements.pre, self.errors.who)
         refused = self._move_sifted(parts) if self.aside is not None else self._move(parts)
         claimed = held if epoch.start else None
         record.refuse_changed(self.connection, self.table, self.columns, claimed, self.errors.who)
-        self.statements.after(self.connection, self.errors.who)
+        self.statements.run(self.connection, "post_sql", self.statements.post, self.errors.who)
         rows = sum(part.rows for part in parts) - refused
         # The transaction is still open: without this file nothing is committed.
         mark = None if self.aside is None else self.aside.keep()
@@ -87,8 +87,6 @@ class Committer:
 
     def _move_sifted(self, parts: Sequence[Part]) -> int:
         """All rows at once, as without bad rows; if one is refused, without those that are. Returns how many are."""
-        import psycopg
-
         # What is checked at the end of the transaction would be found too late.
         self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         try:
@@ -103,23 +101,13 @@ class Committer:
         return refused
 
     def _move(self, parts: Sequence[Part]) -> int:
-        from psycopg import sql
-
         staged = [part for part in parts if isinstance(part, Staged)]
-        inline = [batch for part in parts if isinstance(part, Inline) and part.rows for batch in unpacked(part.data)]
-        sources = [sql.Identifier(record.SCHEMA, part.table) for part in staged]
+        inline, sources = _inline(parts), [sql.Identifier(record.SCHEMA, part.table) for part in staged]
         copied = self.upsert is None and self.table.only_insert is None
-        if inline and copied:
-            copy_in(self.connection, self.table.name.identifier, self.table.chosen(self.columns), inline, self.errors)
-        elif inline:
-            few = sql.Identifier("pg_temp", "spark_ext_rows")
-            self.connection.execute(
-                sql.SQL("CREATE TEMP TABLE spark_ext_rows ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
-                    names(self.columns), self.table.name.identifier
-                )
-            )
-            copy_in(self.connection, few, self.table.chosen(self.columns), inline, self.errors)
-            sources.append(few)
+        if inline:
+            into = self.table.name.identifier if copied else self.temporary()
+            copy_in(self.connection, into, self.table.chosen(self.columns), inline, self.errors)
+            sources += [] if copied else [into]
         if sources:
             self._insert_checked(sources, staged, exact=copied)
         drop(self.connection, [part.table for part in staged])
@@ -127,28 +115,27 @@ class Committer:
 
     def _insert_checked(self, sources: Sequence[sql.Identifier], staged: Sequence[Staged], *, exact: bool) -> None:
         """Insert, and check that the staging tables still had all rows."""
-        import psycopg
-
         try:
-            inserted = self.connection.execute(self._insert(sources)).rowcount
+            inserted = self.connection.execute(self.insert(self.union(sources))).rowcount
         except psycopg.errors.UndefinedTable as gone:
             raise self._lost(describe(gone)) from None
         # Counting costs a scan; a trigger of the table may drop rows, an upsert merges some.
         if not exact or inserted != sum(part.rows for part in staged):
             self.count(staged)
 
-    def _insert(self, sources: Sequence[sql.Identifier]) -> sql.Composed:
-        from psycopg import sql
+    def temporary(self) -> sql.Identifier:
+        """A new table for rows, empty, until the end of the transaction."""
+        create = sql.SQL("CREATE TEMP TABLE spark_ext_rows ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA")
+        self.connection.execute(create.format(names(self.columns), self.table.name.identifier))
+        return sql.Identifier("pg_temp", "spark_ext_rows")
 
-        columns = names(self.columns)
-        return self.insert(
-            sql.SQL(" UNION ALL ").join(sql.SQL("SELECT {} FROM {}").format(columns, source) for source in sources)
-        )
+    def union(self, sources: Sequence[sql.Identifier]) -> sql.Composed:
+        """The query of all rows in these tables."""
+        select, columns = sql.SQL("SELECT {} FROM {}"), names(self.columns)
+        return sql.SQL(" UNION ALL ").join(select.format(columns, source) for source in sources)
 
     def insert(self, rows: sql.Composed) -> sql.Composed:
         """The statement that inserts the rows of a query, or merges them into the table."""
-        from psycopg import sql
-
         columns = names(self.columns)
         into = sql.SQL("INSERT INTO {} AS t ({}) ").format(self.table.name.identifier, columns)
         if self.upsert is None:
@@ -172,8 +159,6 @@ class Committer:
 
     def count(self, staged: Sequence[Staged]) -> None:
         """Check the number of rows: an unlogged table is empty after a crash of the server."""
-        from psycopg import sql
-
         for part in staged:
             query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(record.SCHEMA, part.table))
             found = self.connection.execute(query).fetchone()
@@ -210,9 +195,6 @@ class Committer:
             self.connection.execute("DELETE FROM spark_ext.parts WHERE gid = ANY(%s)", (decided,))
 
     def _commit_prepared(self, gid: str) -> None:
-        import psycopg
-        from psycopg import sql
-
         try:
             self.connection.execute(sql.SQL("COMMIT PREPARED {}").format(sql.Literal(gid)))
         except psycopg.errors.UndefinedObject:
@@ -227,9 +209,8 @@ class Committer:
                     f"the prepared transaction '{gid}' was decided on, but was removed without a commit",
                     operator=self.errors.who,
                     kept="the other parts of its epoch are committed",
-                    do="find out who ran ROLLBACK PREPARED on it; the rows of that task are missing in the table. "
-                    "Add them by hand and "
-                    f"DELETE FROM spark_ext.decided WHERE gid = '{gid}'",
+                    do="find out who ran ROLLBACK PREPARED on it; the rows of that task are missing in the table. Add "
+                    f"them by hand and DELETE FROM spark_ext.decided WHERE gid = '{gid}'",
                 ) from None
         reach(FailPoint.POSTGRES_PART_COMMITTED)
 
@@ -250,12 +231,125 @@ class Committer:
                 roll_back(self.connection, part.gid)
 
 
-def begin(connection: psycopg.Connection[Any], lock_timeout: int) -> None:
-    """Begin a transaction with a time limit for locks, ms; the server ends it if this process freezes."""
-    # A snapshot per statement, whatever the database's default: what is read after the lock is current.
-    connection.execute(
-        f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {int(lock_timeout)}; "
-        "SET LOCAL idle_in_transaction_session_timeout = 60000; "
-        # Spark will record that the epoch is safe: from then on the server must not lose it in a crash.
-        "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
-    )
+def _inline(parts: Sequence[Part]) -> list[pa.RecordBatch]:
+    """The rows in the commit messages."""
+    return [batch for part in parts if isinstance(part, Inline) and part.rows for batch in unpacked(part.data)]
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What takes the rows that a commit refuses."""
+
+    add: Callable[[BadRow], object]
+    keep: Callable[[], int | None]
+    redact: bool  # Whether reasons omit values; the row itself is in the table
+
+    def batch(self, row: pa.RecordBatch, problem: DataError) -> None:
+        """Take a row that was refused before it was in a table of the server."""
+        self.add(BadRow(None, problem.what, text_of(row)))
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """How rows replace existing ones."""
+
+    key: tuple[str, ...]
+    latest_by: str | None = None
+
+
+class Sifting:
+    """Moves an epoch's rows without those that the table refuses, once all of them together were refused.
+
+    Ranges of rows are tried behind savepoints, and halved where one is refused, down to single rows. All of it is part
+    of the epoch's transaction: what was found, also of constraints whose answer depends on other rows, holds for the
+    rows that become visible, and no other attempt at the epoch can find something else once this one is committed.
+    """
+
+    def __init__(self, committer: Committer, aside: Aside) -> None:
+        self._committer, self._aside = committer, aside
+        self._connection = committer.connection
+        self._refused = 0
+        # No column of the rows has this name.
+        self._number = "spark_ext_row"
+        while self._number in committer.columns:
+            self._number += "_"
+
+    def move(self, parts: Sequence[Part]) -> int:
+        """Insert all rows that the table takes; the others are put aside."""
+        staged = [part for part in parts if isinstance(part, Staged)]
+        self._committer.count(staged)
+        # So that an attempt that is repeated meets the rows in the same order.
+        self._connection.execute("SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL synchronize_seqscans = off")
+        total = self._gather(parts, staged)
+        self._refuse_repeated_keys()
+        left = [(low, min(low + PIECE - 1, total)) for low in range(1, total + 1, PIECE)][::-1]
+        while left:
+            low, high = left.pop()
+            if self._insert(low, high):
+                continue
+            middle = (low + high) // 2
+            left += [(middle + 1, high), (low, middle)]
+        return self._refused
+
+    def _gather(self, parts: Sequence[Part], staged: Sequence[Staged]) -> int:
+        """All rows in one temporary table, numbered from 1; returns their number."""
+        committer, connection = self._committer, self._connection
+        few, kinds = committer.temporary(), committer.table.chosen(committer.columns)
+        copy_sifted(connection, few, kinds, _inline(parts), committer.errors, self._misfit)
+        rows = committer.union([few, *(sql.Identifier(record.SCHEMA, part.table) for part in staged)])
+        latest = committer.upsert.latest_by if committer.upsert is not None else None
+        # Of rows with one key the greatest comes last, and replaces those before it.
+        order = sql.SQL("ORDER BY {} NULLS FIRST").format(sql.Identifier(latest)) if latest else sql.SQL("")
+        number = sql.Identifier(self._number)
+        numbered = (
+            "CREATE TEMP TABLE spark_ext_tried ON COMMIT DROP AS SELECT row_number() OVER ({}) AS {}, r.* FROM ({}) r"
+        )
+        connection.execute(sql.SQL(numbered).format(order, number, rows))
+        connection.execute(sql.SQL("CREATE UNIQUE INDEX ON spark_ext_tried ({})").format(number))
+        connection.execute("ANALYZE spark_ext_tried")
+        found = connection.execute("SELECT count(*) FROM spark_ext_tried").fetchone()
+        return 0 if found is None else int(found[0])
+
+    def _misfit(self, row: pa.RecordBatch, problem: DataError) -> None:
+        self._refused += 1
+        self._aside.batch(row, problem)
+
+    def _refuse_repeated_keys(self) -> None:
+        """Tried one by one they would replace each other, in an order that nobody has asked for."""
+        upsert = self._committer.upsert
+        if upsert is None or upsert.latest_by is not None:
+            return
+        query = sql.SQL("SELECT 1 FROM spark_ext_tried GROUP BY {} HAVING count(*) > 1 LIMIT 1").format(
+            names(upsert.key)
+        )
+        if self._connection.execute(query).fetchone() is not None:
+            raise DataError(
+                "several rows of the epoch have the same key",
+                operator=self._committer.errors.who,
+                kept=NOTHING_VISIBLE,
+                do="name a column with the option 'latest_by' that says which one counts, or aggregate in the query",
+            )
+
+    def _insert(self, low: int, high: int) -> bool:
+        """Insert a range; False if one of several rows is refused. A single one is put aside."""
+        number = sql.Identifier(self._number)
+        rows = sql.SQL("SELECT {} FROM pg_temp.spark_ext_tried WHERE {} BETWEEN {} AND {} ORDER BY {}").format(
+            names(self._committer.columns), number, sql.Literal(low), sql.Literal(high), number
+        )
+        try:
+            with self._connection.transaction():
+                self._connection.execute(self._committer.insert(rows))
+        except psycopg.Error as error:
+            if not is_of_a_row(error):
+                raise
+            if low < high:
+                return False
+            self._put_aside(rows, error)
+        return True
+
+    def _put_aside(self, row: sql.Composed, error: psycopg.Error) -> None:
+        found: Any = self._connection.execute(
+            sql.SQL("SELECT row_to_json(r.*)::text FROM ({}) r").format(row)
+        ).fetchone()
+        self._refused += 1
+        self._aside.add(BadRow(None, describe(error, redact=self._aside.redact), found[0]))

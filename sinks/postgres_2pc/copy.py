@@ -23,19 +23,15 @@ from spark_ext.sinks.postgres_2pc.types import Column
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
-_DAYS = 10_957
-"""From 1970 to 2000, PostgreSQL's epoch."""
+_DAYS = 10_957  # From 1970 to 2000, PostgreSQL's epoch
 _MICROS = _DAYS * 86_400_000_000
-_PIECE_BYTES = 32 * 1024**2
-"""A larger batch is divided: an Arrow array of binaries is limited to 2 GiB."""
-
+_PIECE_BYTES = 32 * 1024**2  # A larger batch is divided: an Arrow array of binaries is limited to 2 GiB
+# Days or microseconds since 1970 that a column can hold: from, to (inclusive); and these as text.
 _RANGES = {
     # As the server's documentation has them; beyond them are its `infinity` and `-infinity`.
     "date": (-2_451_545 + _DAYS, 2_145_031_948 + _DAYS, "between the years 4713 BC and 5874897"),
     "timestamp": (-211_813_488_000_000_000 + _MICROS, 2**63 - 1, "between the years 4713 BC and 294276"),
 }
-"""Days or microseconds since 1970 that a column can hold: from, to (inclusive); and these as text."""
-
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -216,8 +212,7 @@ def _unscaled(array: pa.Array) -> npt.NDArray[Any]:
     return np.asarray(np.where(array.is_valid().to_numpy(zero_copy_only=False), (high << 64) | low, 0), dtype=object)
 
 
-_UUID = r"^(_|\{_\})$".replace("_", "([0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}")
-"""The server's forms."""
+_UUID = r"^(_|\{_\})$".replace("_", "([0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}")  # The server's forms
 
 
 def _raise_misfit(wrong: pa.Array, column: Column, reason: str) -> None:

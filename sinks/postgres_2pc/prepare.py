@@ -1,7 +1,4 @@
-"""Phase one, in tasks: rows into the commit message, a staging table, or a prepared transaction.
-
-Names contain the sink's mark, the incarnation and the epoch, so that a later start can identify their owner.
-"""
+"""Phase one, in tasks: rows into the commit message, a staging table, or a prepared transaction, named by origin."""
 
 from __future__ import annotations
 
@@ -52,9 +49,8 @@ class InDoubt:
 
 Part: TypeAlias = Inline | Staged | InDoubt
 
+# Opens another connection that holds the sink's row in a transaction: no decision can be made meanwhile.
 Fence: TypeAlias = "Callable[[], AbstractContextManager[psycopg.Connection[Any]]]"
-"""Opens another connection that holds the sink's row in a transaction: no decision can be made meanwhile."""
-
 _STAGED = re.compile(r"s_([0-9a-f]{12})_(\d+)_(\d+)_(\d+)_(\d+)_[0-9a-f]{6}")
 _GID = re.compile(r"spark_ext:([0-9a-f]{12}):(\d+):(\d+):(\d+):(\d+):[0-9a-f]{6}")
 
@@ -86,11 +82,11 @@ class Origin:
         return (self.mark, *numbers, secrets.token_hex(3))
 
     def new_table(self) -> str:
-        """A unique name."""
+        """A unique name of a staging table."""
         return "_".join(("s", *self._parts()))
 
     def new_gid(self) -> str:
-        """A unique name."""
+        """A unique name of a prepared transaction."""
         return ":".join(("spark_ext", *self._parts()))
 
 
@@ -119,12 +115,7 @@ def stage(
     lock_timeout: int,
     bad: Bad | None = None,
 ) -> Staged:
-    """Copy rows into a new staging table, atomically.
-
-    Args:
-        lock_timeout: ms.
-        bad: takes a row that does not fit; None: it is an error.
-    """
+    """Copy rows into a new staging table, atomically. A row that does not fit is an error without `bad`."""
     from psycopg import sql
 
     name = origin.new_table()
@@ -132,11 +123,8 @@ def stage(
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = {int(lock_timeout)}")
         # The target's own types, so that a value that does not fit is found here, and its row is known.
-        connection.execute(
-            sql.SQL(
-                "CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA"
-            ).format(into, names(columns), table.name.identifier)
-        )
+        empty = sql.SQL("CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA")
+        connection.execute(empty.format(into, names(columns), table.name.identifier))
         chosen = table.chosen(columns)
         if bad is None:
             rows = copy_in(connection, into, chosen, batches, errors)
@@ -174,23 +162,16 @@ def prepare(
 def make_way(connection: psycopg.Connection[Any], identity: Identity, origin: Origin, fence: Fence) -> None:
     """Roll back what would block a task: of failed attempts at the same partition, and of older incarnations."""
     place = (origin.incarnation, origin.epoch, origin.partition)
-    give_up(
-        connection,
-        identity,
-        [
-            gid
-            for gid, other in pending(connection, identity.mark)
-            if other.incarnation < origin.incarnation or (other.incarnation, other.epoch, other.partition) == place
-        ],
-        fence,
-    )
+    blocking = [
+        gid
+        for gid, other in pending(connection, identity.mark)
+        if other.incarnation < origin.incarnation or (other.incarnation, other.epoch, other.partition) == place
+    ]
+    give_up(connection, identity, blocking, fence)
 
 
 def give_up(connection: psycopg.Connection[Any], identity: Identity, gids: Sequence[str], fence: Fence) -> None:
-    """Roll back prepared transactions, except those that were decided on.
-
-    Under the fence: otherwise one could be decided on after the decisions were read.
-    """
+    """Roll back prepared transactions but those decided on; under the fence, lest one is decided on after the look."""
     if not gids:
         return
     with fence() as held:

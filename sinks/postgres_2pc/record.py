@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from spark_ext.sinks.contract import Claim, Epoch
 
-SCHEMA = "spark_ext"
-"""The schema of the record and the staging tables, and of nothing else."""
-
+SCHEMA = "spark_ext"  # The schema of the record and the staging tables, and of nothing else
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS spark_ext;
 CREATE TABLE IF NOT EXISTS spark_ext.sinks (
@@ -50,8 +48,7 @@ class Identity:
     """One sink in one table."""
 
     sink: str
-    target: str
-    """`schema.table`."""
+    target: str  # `schema.table`
 
     @property
     def mark(self) -> str:
@@ -63,12 +60,9 @@ class Identity:
 class SinkRow:
     """The sink's row: who may commit."""
 
-    mark: FenceMark
-    """The newest start that has claimed the target."""
-    job_id: str | None
-    """The job that owns the uid in this target."""
-    oid: int | None
-    """The table's oid at that claim; None: not claimed, or the user has deleted the number."""
+    mark: FenceMark  # The newest start that has claimed the target
+    job_id: str | None  # The job that owns the uid in this target
+    oid: int | None  # The table's oid at that claim; None: not claimed, or the user has deleted the number
 
     def check_table(self, oid: int, who: str) -> None:
         """Check that the table is the one that was claimed."""
@@ -112,6 +106,22 @@ def read_row(
     return None if found is None else SinkRow(FenceMark(int(found[0]), int(found[1] or 0)), found[2], found[3])
 
 
+def begin(connection: psycopg.Connection[Any], lock_timeout: int) -> None:
+    """Begin a transaction with a time limit for locks, ms; the server ends it if this process freezes."""
+    # A snapshot per statement, whatever the database's default: what is read after the lock is current.
+    connection.execute(
+        f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {int(lock_timeout)}; "
+        "SET LOCAL idle_in_transaction_session_timeout = 60000; "
+        # Spark will record that the epoch is safe: from then on the server must not lose it in a crash.
+        "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+
+
+def application(mark: str, incarnation: int) -> str:
+    """`application_name` of a sink's connections."""
+    return f"spark_ext:{mark}:{incarnation}"
+
+
 def refuse_older(held: FenceMark, mark: FenceMark, who: str) -> None:
     """Check the fence."""
     mark.check(held, who)
@@ -128,8 +138,7 @@ def refuse_changed(
     table may have got it, or a column another type that can read the same bytes of a binary COPY. From then
     on the transaction holds the lock, so that name and types stay.
 
-    Args:
-        held: the sink's row; None: nobody has claimed the table, so that it may be any of this name.
+    Without the sink's row nobody has claimed the table, so that it may be any of this name.
     """
     oid, types = now(connection, table.name)
     if held is not None:

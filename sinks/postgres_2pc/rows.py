@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
 
-_REMEMBERED = 32 * 1024**2
-"""Bytes of rows that are kept after sending, to show the one that the server refuses; it is never further behind."""
-
-_SHOWN = 200
-"""Maximum number of characters of a value in a message."""
+_REMEMBERED = 32 * 1024**2  # Bytes of sent rows that are kept, to show the one that the server refuses
+_SHOWN = 200  # Maximum number of characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,7 @@ class RowErrors:
 
     who: str
     redact: bool
-    numbered: bool = True
-    """Whether they say the row's number; not where each row is tried by itself."""
+    numbered: bool = True  # Whether they say the row's number; not where each row is tried by itself
 
     def refused(self, row: int, column: str | None, value: object, reason: str) -> DataError:
         """The error of a row; `value` is shown unless values must not appear in messages."""
@@ -141,9 +137,9 @@ def copy_in(
     return recent.rows
 
 
+# Classes of SQLSTATE that say that a row is wrong: data, integrity constraint, WITH CHECK OPTION, a limit such as the
+# size of an index entry, and RAISE in a trigger.
 _OF_A_ROW = ("22", "23", "44", "54", "P0")
-"""Classes of SQLSTATE that say that a row is wrong: data, integrity constraint, WITH CHECK OPTION, a limit such as the
-size of an index entry, and RAISE in a trigger."""
 
 
 def is_of_a_row(error: BaseException) -> bool:
@@ -157,11 +153,8 @@ def of_a_row(error: DataError) -> DataError:
     return error
 
 
-AT_ONCE = 16 * 1024**2
-"""Bytes of rows that are tried by one COPY, where rows may be put aside."""
-
-Bad = Callable[[pa.RecordBatch, DataError], object]
-"""Takes a row that was refused, as a batch of its own, and why."""
+AT_ONCE = 16 * 1024**2  # Bytes of rows that are tried by one COPY, where rows may be put aside
+Bad = Callable[[pa.RecordBatch, DataError], object]  # Takes a row that was refused, as a batch of its own, and why
 
 
 class _Refused(Exception):
@@ -178,14 +171,7 @@ def copy_sifted(
     errors: RowErrors,
     bad: Bad,
 ) -> int:
-    """Like `copy_in`, without the rows that do not fit. Each part is tried behind a savepoint.
-
-    Args:
-        bad: takes a row that does not fit.
-
-    Returns:
-        The number of rows that do.
-    """
+    """Like `copy_in`, each part behind a savepoint, without the rows that do not fit: `bad` takes them."""
     alone = replace(errors, numbered=False)
 
     def tried(rows: Sequence[pa.RecordBatch]) -> int:

@@ -13,30 +13,100 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import pyarrow as pa
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.sift import Numbered
-from spark_ext.clients.postgres.connection import Name, Server, session
+from spark_ext.clients.postgres.connection import ColumnName, ColumnNames, ConnectionOptions, Name, Server, session
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NOTHING_VISIBLE, refused
 from spark_ext.model.commits import FenceMark, not_the_target
+from spark_ext.options import Bytes, Milliseconds
 from spark_ext.schemas.arrow import arrow_schema
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
-from spark_ext.sinks.postgres_2pc.columns import lacking, renamed
-from spark_ext.sinks.postgres_2pc.options import PostgresSinkOptions
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.postgres_2pc import record
 from spark_ext.sinks.postgres_2pc.record import Identity
 from spark_ext.sinks.postgres_2pc.rows import NullKey, RowErrors, cast, keyed, refuse_null_keys
-from spark_ext.sinks.postgres_2pc.table import Table, create, look_up, missing, possible, usable
+from spark_ext.sinks.postgres_2pc.statements import Statements, check
+from spark_ext.sinks.postgres_2pc.table import (
+    Table,
+    create,
+    lacking,
+    look_up,
+    mapping,
+    missing,
+    possible,
+    renamed,
+    usable,
+)
 from spark_ext.sinks.runtime.aside import Aside as TaskAside
 
 if TYPE_CHECKING:
     import psycopg
-    import pyarrow as pa
 
     from spark_ext.sinks.postgres_2pc.commit import Committer
     from spark_ext.sinks.postgres_2pc.prepare import Part
+
+
+class PostgresSinkOptions(SinkOptions, ConnectionOptions):
+    """Options of `postgres_2pc`."""
+
+    identity_fields: ClassVar[frozenset[str]] = frozenset({"table"})
+
+    table: str  # Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes
+    mode: Literal["append", "upsert"] = "append"
+    key: ColumnNames = ()  # For `upsert`: the key columns; the table needs a primary key or unique index on them
+    # For `upsert`: of rows of one key in an epoch the greatest counts; without it they are refused.
+    latest_by: ColumnName | None = None
+    prepared: bool = False  # Whether tasks copy into the table, in prepared transactions, without staging tables
+    create_table: bool = True  # Whether to create the table, with the columns of the rows, if it does not exist
+    inline_size: Bytes = 64 * 1024  # Bytes of a task's rows that are sent with its commit message; 0: never
+    lock_timeout: Milliseconds = 30_000  # For a lock on the table or the sink's record, ms; then the epoch is retried
+    statement_timeout: Milliseconds | None = None  # ms; then the epoch is retried. 0: none; default: the server's
+    # Names of columns in the table by their names in the rows, as `a=x, b=y` or as a JSON object; the other columns
+    # keep their names. `key` and `latest_by` are names in the table.
+    column_map: Annotated[dict[str, str], BeforeValidator(mapping)] = Field(default_factory=dict)
+    schema_evolution: Literal["refuse", "add_columns"] = "refuse"  # What is done about columns that the table lacks
+    setup_sql: str | None = None  # Statements that run once for the table and the uid, before the first epoch
+    pre_sql: str | None = None  # Statements that run in the transaction of each epoch, before its rows
+    post_sql: str | None = None  # Statements that run in the transaction of each epoch, after its rows
+    redact: bool = False  # Whether errors omit values of rows
+
+    @field_validator("table")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        Name.parse(value)
+        return value
+
+    @field_validator("setup_sql", "pre_sql", "post_sql")
+    @classmethod
+    def _within_a_transaction(cls, value: str | None) -> str | None:
+        return None if value is None else check(value)
+
+    @model_validator(mode="after")
+    def _together(self) -> PostgresSinkOptions:
+        if self.mode == "upsert" and not self.key:
+            raise ValueError("mode=upsert needs the option 'key'")
+        if self.mode == "append" and (self.key or self.latest_by):
+            raise ValueError("key and latest_by require mode=upsert")
+        if self.on_bad_row == "quarantine" and self.prepared:
+            raise ValueError(
+                "on_bad_row=quarantine requires prepared=false: what a task has prepared is committed as a whole"
+            )
+        if self.mode == "upsert" and self.prepared:
+            raise ValueError("prepared=true requires mode=append: COPY cannot replace rows")
+        for name in ("pre_sql", "post_sql"):
+            if self.prepared and getattr(self, name) is not None:
+                raise ValueError(f"{name} requires prepared=false: the rows are in transactions of their own")
+        return self
+
+    @property
+    def statements(self) -> Statements:
+        """The statements that run with the epochs."""
+        return Statements(self.setup_sql, self.pre_sql, self.post_sql, self.redact)
 
 
 class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
@@ -80,12 +150,11 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             new_type(field.dataType, field.name, self._who)
         for name in (*options.key, *([options.latest_by] if options.latest_by else [])):
             if name not in schema.names:
-                raise refused(
-                    f"the options 'key' and 'latest_by' name a column '{name}' that the query does not have; "
-                    f"it has: {', '.join(schema.names)}",
-                    self._who,
-                    "correct the options, or add the column to the query",
+                what = (
+                    f"the options 'key' and 'latest_by' name a column '{name}' that the query does not have; it has: "
                 )
+                do = "correct the options, or add the column to the query"
+                raise refused(what + ", ".join(schema.names), self._who, do)
         with self._session(0) as connection:
             table = look_up(connection, self._table, self._who)
             if table is not None:
@@ -106,11 +175,8 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
     def _refuse_prepared_without_copy(self, table: Table, who: str) -> None:
         if self.options.prepared and table.only_insert is not None:
-            raise refused(
-                f"the table has {table.only_insert}, which COPY does not support, and prepared=true only uses COPY",
-                who,
-                "set prepared=false: rows are then moved by INSERT",
-            )
+            what = f"the table has {table.only_insert}, which COPY does not support, and prepared=true only uses COPY"
+            raise refused(what, who, "set prepared=false: rows are then moved by INSERT")
 
     def _refuse_without_prepared_transactions(self, connection: psycopg.Connection[Any]) -> None:
         found = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
@@ -133,9 +199,9 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             table = look_up(connection, self._table, self._who)
             if table is None:
                 self._refuse_gone(connection, claim)
-            if table is None and self._schema is not None and self.options.create_table:
-                create(connection, self._table, self._schema, self.options.key, self._who)
-                table = look_up(connection, self._table, self._who)
+                if self._schema is not None and self.options.create_table:
+                    create(connection, self._table, self._schema, self.options.key, self._who)
+                    table = look_up(connection, self._table, self._who)
             if table is None:
                 raise missing(self._table, self._who)
             committer = self._committer(connection, table, (), self._who, claim.mark)
@@ -146,19 +212,15 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
     def _refuse_gone(self, connection: psycopg.Connection[Any], claim: Claim) -> None:
         """Refuse to create a table to which epochs were committed before."""
-        from spark_ext.sinks.postgres_2pc.record import known
-
         epochs: dict[str, int] = {}
         for name in possible(connection, self._table):
-            epochs |= claim.known(known(connection, Identity(claim.sink, str(name))))
+            epochs |= claim.known(record.known(connection, Identity(claim.sink, str(name))))
         claim.check_state(epochs, None, self._who)
         if epochs:
             raise not_the_target("the table does not exist, and epochs were committed to it", self._who)
 
     def check(self, epoch: Epoch) -> None:
         """Look at the sink's row and the table, without a lock."""
-        from spark_ext.sinks.postgres_2pc import record
-
         with self._session(epoch.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
             if table is None:
@@ -174,9 +236,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Part | None:
         """Write rows that no reader sees: in the message, a staging table or a prepared transaction."""
-        from spark_ext.sinks.postgres_2pc.commit import begin
         from spark_ext.sinks.postgres_2pc.prepare import Origin, gather, make_way, prepare, stage
-        from spark_ext.sinks.postgres_2pc.record import refuse_fenced
 
         schema = renamed(schema, self.options.column_map, self._who)
         arrow = arrow_schema(schema, nullable=True)
@@ -201,8 +261,8 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                 return stage(connection, table, schema.names, every, origin, errors, self.options.lock_timeout, bad)
             self._refuse_prepared_without_copy(table, who)
             make_way(connection, identity, origin, partial(self._fence, identity, task.mark, who))
-            begin(connection, self.options.lock_timeout)
-            refuse_fenced(connection, identity, task.mark, who)
+            record.begin(connection, self.options.lock_timeout)
+            record.refuse_fenced(connection, identity, task.mark, who)
             return prepare(connection, identity, table, schema.names, every, origin, task.mark, errors)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Part]) -> CommitOutcome:
@@ -216,8 +276,6 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
     def kept_bad_rows(self, epoch: Epoch) -> int | None:
         """The mark in the sink's record, which is that of the table in which the epoch was found."""
-        from spark_ext.sinks.postgres_2pc import record
-
         with self._session(epoch.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
             if table is None:
@@ -233,15 +291,12 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     @contextmanager
     def _session(self, incarnation: int, who: str | None = None) -> Iterator[psycopg.Connection[Any]]:
         """A kept connection, with the sink's record created; errors inside are converted."""
-        from spark_ext.sinks.postgres_2pc.claim import application
-        from spark_ext.sinks.postgres_2pc.record import ensure
-
         who = who or self._who
-        name = application(self._mark, incarnation)
+        name = record.application(self._mark, incarnation)
 
         def begin(connection: psycopg.Connection[Any]) -> None:
             self._limit(connection)
-            ensure(connection)
+            record.ensure(connection)
 
         with (
             translated(who, NOTHING_VISIBLE, redact=self.options.redact),
@@ -256,14 +311,10 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     @contextmanager
     def _fence(self, identity: Identity, mark: FenceMark, who: str) -> Iterator[psycopg.Connection[Any]]:
         """Another connection that holds the sink's row until the end of the block."""
-        from spark_ext.sinks.postgres_2pc.claim import application
-        from spark_ext.sinks.postgres_2pc.commit import begin
-        from spark_ext.sinks.postgres_2pc.record import lock, refuse_older
-
-        with self._server.connect(application(self._mark, mark.incarnation)) as connection:
+        with self._server.connect(record.application(self._mark, mark.incarnation)) as connection:
             self._limit(connection)
-            begin(connection, self.options.lock_timeout)
-            refuse_older(lock(connection, identity).mark, mark, who)
+            record.begin(connection, self.options.lock_timeout)
+            record.refuse_older(record.lock(connection, identity).mark, mark, who)
             yield connection
             connection.execute("ROLLBACK")
 
@@ -283,8 +334,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     def _committer(
         self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str, mark: FenceMark
     ) -> Committer:
-        from spark_ext.sinks.postgres_2pc.commit import Committer
-        from spark_ext.sinks.postgres_2pc.sifting import Aside, Upsert
+        from spark_ext.sinks.postgres_2pc.commit import Aside, Committer, Upsert
 
         options = self.options
         identity = Identity(options.uid, str(table.name))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from spark_ext.sinks.postgres_2pc.record import Identity
 
+# The parts of SQL among which statements end and words stand; what is left are numbers and operators.
 _PART = re.compile(
     r"""
     (?P<comment>--[^\n]*|/\*)
@@ -33,17 +34,12 @@ _PART = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""The parts of SQL among which statements end and words stand; what is left are numbers and operators."""
-
+# First words of statements that begin or end a transaction, or a part of one.
 _CONTROL = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"})
-"""First words of statements that begin or end a transaction, or a part of one."""
-
+# First words of statements that the server does not execute within a transaction, besides those in code.
 _ALONE = frozenset({("CREATE", "DATABASE"), ("DROP", "DATABASE"), ("CREATE", "TABLESPACE"), ("DROP", "TABLESPACE")})
-"""First words of statements that the server does not execute within a transaction, besides those in code."""
-
+# Classes of errors that occur again in every attempt: they are in the statements.
 _WRONG = ("0A", "21", "22", "23", "25", "26", "2B", "2D", "34", "38", "39", "3B", "3D", "3F", "42", "44", "P0")
-"""Classes of errors that occur again in every attempt: they are in the statements."""
-
 _SETUPS = """
 CREATE TABLE IF NOT EXISTS spark_ext.setups (
   sink text, target text, hash text, run_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -118,8 +114,7 @@ class Statements:
     setup: str | None = None
     pre: str | None = None
     post: str | None = None
-    redact: bool = False
-    """Whether errors omit values of rows."""
+    redact: bool = False  # Whether errors omit values of rows
 
     def set_up(self, connection: psycopg.Connection[Any], identity: Identity, who: str) -> None:
         """Run `setup_sql` unless it has run for this target; in a transaction that has locked the sink's row."""
@@ -133,39 +128,25 @@ class Statements:
             (identity.sink, identity.target, hashlib.sha256(self.setup.encode()).hexdigest()),
         )
         if done.rowcount:
-            self._run(connection, "setup_sql", self.setup, who)
+            self.run(connection, "setup_sql", self.setup, who)
 
-    def before(self, connection: psycopg.Connection[Any], who: str) -> None:
-        """Run `pre_sql` in the transaction of an epoch; raises as `set_up` does."""
-        if self.pre is not None:
-            self._run(connection, "pre_sql", self.pre, who)
-
-    def after(self, connection: psycopg.Connection[Any], who: str) -> None:
-        """Run `post_sql` in the transaction of an epoch, behind its rows; raises as `set_up` does."""
-        if self.post is not None:
-            self._run(connection, "post_sql", self.post, who)
-
-    def _run(self, connection: psycopg.Connection[Any], option: str, text: str, who: str) -> None:
+    def run(self, connection: psycopg.Connection[Any], option: str, text: str | None, who: str) -> None:
+        """Run the statements of an option, if it has any, in the transaction of an epoch or of a start."""
         import psycopg
 
+        if text is None:
+            return
         try:
             connection.execute(text)
         except psycopg.Error as error:
             if sqlstate(error).startswith(_WRONG) or not sqlstate(error):
-                raise refused(
-                    f"the server does not execute the option '{option}': {describe(error, redact=self.redact)}",
-                    who,
-                    f"correct the option '{option}', or what it refers to",
-                    kept=NOTHING_VISIBLE,
-                ) from None
+                what = f"the server does not execute the option '{option}': {describe(error, redact=self.redact)}"
+                do = f"correct the option '{option}', or what it refers to"
+                raise refused(what, who, do, NOTHING_VISIBLE) from None
             raise to_error(error, f"{who}, {option}", NOTHING_VISIBLE, redact=self.redact) from None
         if connection.info.encoding != "utf-8":
-            raise refused(
-                f"the option '{option}' sets client_encoding, and rows are sent as UTF-8",
-                who,
-                f"remove the statement that sets it from '{option}'",
-                kept=NOTHING_VISIBLE,
-            )
+            what = f"the option '{option}' sets client_encoding, and rows are sent as UTF-8"
+            raise refused(what, who, f"remove the statement that sets it from '{option}'", NOTHING_VISIBLE)
         if connection.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS:
             # Not found by `check`; for example by a setting of the server for backslashes.
             raise StateError(

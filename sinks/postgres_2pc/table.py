@@ -1,24 +1,101 @@
-"""The target table: its name, its columns, and its creation."""
+"""The target table: its name, its columns, what is done about those that it lacks, and its creation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.clients.postgres.connection import Name
+from pyspark.sql.types import StructField, StructType
+
+from spark_ext.clients.postgres.connection import LONGEST, Name
 from spark_ext.errors import ConfigurationError, refused
-from spark_ext.sinks.postgres_2pc.columns import add, lacking
 from spark_ext.sinks.postgres_2pc.types import Column, check, new_type
 
 if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
-    from pyspark.sql.types import StructType
 
-LOCK = 0x5350_4B45
-"""Advisory lock for the creation of this package's schema and of new tables, by one process at a time."""
 
+_SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+
+
+def mapping(value: object) -> object:
+    """`"a=x, b=y"` or a JSON object as a mapping of names; anything but text is returned as it is."""
+    if not isinstance(value, str):
+        return value
+    if value.strip().startswith("{"):
+        try:
+            pairs = json.loads(value, object_pairs_hook=list)
+        except json.JSONDecodeError:
+            raise ValueError('this is not a JSON object of names such as {"name in rows": "name in table"}') from None
+    else:
+        pairs = [tuple(name.strip() for name in part.split("=")) for part in value.split(",") if part.strip()]
+    for pair in pairs:
+        if len(pair) != 2 or not all(isinstance(name, str) and name for name in pair):
+            raise ValueError(f"{value!r} is not of the form 'name in rows=name in table, ...', or a JSON object")
+    for place, what in enumerate(("renamed twice", "the new name of two columns")):
+        names = [pair[place] for pair in pairs]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"'{twice[0]}' is {what}")
+    return dict(pairs)
+
+
+def renamed(schema: StructType, names: Mapping[str, str], who: str) -> StructType:
+    """The rows' columns under their names in the table."""
+    if not names:
+        return schema
+    for name in names:
+        if name not in schema.names:
+            what = f"the option 'column_map' renames a column '{name}' that the query does not have; it has: "
+            raise refused(what + ", ".join(schema.names), who, "correct the option, or add the column to the query")
+    fields = [StructField(names.get(one.name, one.name), one.dataType, one.nullable, one.metadata) for one in schema]
+    every = [field.name for field in fields]
+    for name in every:
+        if every.count(name) > 1:
+            what = f"with the option 'column_map' two columns of the query have the name '{name}' in the table"
+            raise refused(what, who, "rename the other one too, or drop it in the query")
+    return StructType(fields)
+
+
+def lacking(schema: StructType, columns: Sequence[Column], who: str) -> list[StructField]:
+    """The columns of the rows that the table lacks, and that can be added."""
+    known = {column.name for column in columns}
+    lower = {column.name.lower(): column.name for column in columns}
+    out = [field for field in schema.fields if field.name not in known]
+    for field in out:
+        name = field.name
+        new_type(field.dataType, name, who)
+        why = None
+        if name.lower() in lower:
+            why = f"the table has a column '{lower[name.lower()]}', which differs only in case"
+        elif name in _SYSTEM:
+            why = "PostgreSQL has this name for a column of its own"
+        elif len(name.encode()) > LONGEST:
+            why = f"names in PostgreSQL have at most {LONGEST} bytes"
+        if why is not None:
+            do = "rename the column in the query or with the option 'column_map', or drop it"
+            raise refused(f"column '{name}' cannot be added to the table: {why}", who, do)
+    return out
+
+
+def add(connection: psycopg.Connection[Any], name: Name, fields: Sequence[StructField], who: str) -> None:
+    """Add columns to a table, as nullable ones, unless it has them."""
+    from psycopg import sql
+
+    if fields:
+        parts = [
+            sql.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(
+                sql.Identifier(field.name), sql.SQL(new_type(field.dataType, field.name, who))
+            )
+            for field in fields
+        ]
+        connection.execute(sql.SQL("ALTER TABLE {} {}").format(name.identifier, sql.SQL(", ").join(parts)))
+
+
+LOCK = 0x5350_4B45  # Advisory lock: one process at a time creates this package's schema and new tables
 _COLUMNS = """
 SELECT a.attname, CASE WHEN b.typtype = 'e' THEN 'enum' ELSE b.typname END,
   format_type(a.atttypid, a.atttypmod), e.typname, coalesce(e.oid, 0)::bigint,
@@ -38,13 +115,11 @@ ORDER BY a.attnum
 class Table:
     """An existing table."""
 
-    name: Name
-    """With its schema."""
+    name: Name  # With its schema
     columns: tuple[Column, ...]
-    oid: int = 0
-    """Its number in the catalog: a table that was dropped and created again has another one."""
+    oid: int = 0  # Its number in the catalog: a table that was dropped and created again has another one
+    # Why COPY is impossible: row-level security, which it refuses, or rules, which it ignores.
     only_insert: str | None = None
-    """Why rows must be inserted and not copied: COPY refuses row-level security and ignores rules."""
 
     def chosen(self, names: Sequence[str]) -> tuple[Column, ...]:
         """Columns by name, in that order."""
@@ -66,11 +141,8 @@ def look_up(connection: psycopg.Connection[Any], name: Name, who: str) -> Table 
         return None
     oid, schema, table, kind, only_insert, lost = found
     if _char(kind) not in ("r", "p"):
-        raise refused(
-            f"'{name}' is not a table (its kind in pg_class is '{_char(kind)}')",
-            who,
-            "name a plain or partitioned table in the option 'table'",
-        )
+        what = f"'{name}' is not a table (its kind in pg_class is '{_char(kind)}')"
+        raise refused(what, who, "name a plain or partitioned table in the option 'table'")
     if lost is not None:
         raise _emptied(name, lost, who)
     columns = [Column(*row) for row in connection.execute(_COLUMNS, (oid,)).fetchall()]
@@ -141,11 +213,10 @@ def create(connection: psycopg.Connection[Any], name: Name, schema: StructType, 
     ]
     if key:
         columns.append(sql.SQL("PRIMARY KEY ({})").format(names(key)))
+    statement = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(name.identifier, sql.SQL(", ").join(columns))
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        connection.execute(
-            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(name.identifier, sql.SQL(", ").join(columns))
-        )
+        connection.execute(statement)
 
 
 def names(columns: Sequence[str]) -> sql.Composed:
@@ -191,11 +262,8 @@ def usable(
 
 def missing(name: Name, who: str) -> ConfigurationError:
     """The refusal of a table that does not exist."""
-    return refused(
-        f"table '{name}' does not exist",
-        who,
-        "create it, correct the option 'table' (names are case-sensitive), or set create_table=true",
-    )
+    do = "create it, correct the option 'table' (names are case-sensitive), or set create_table=true"
+    return refused(f"table '{name}' does not exist", who, do)
 
 
 def _is_unique(connection: psycopg.Connection[Any], name: Name, key: Sequence[str]) -> bool:

@@ -13,14 +13,13 @@ from pyspark.sql import types as spark
 
 from spark_ext.errors import refused
 
+# Number of decimal digits that all values of a type fit in.
 _DIGITS: dict[type[spark.DataType], int] = {
     spark.ByteType: 3,
     spark.ShortType: 5,
     spark.IntegerType: 10,
     spark.LongType: 19,
 }
-"""Number of decimal digits that all values of a type fit in."""
-
 _NEW: dict[type[spark.DataType], str] = {
     spark.BooleanType: "boolean",
     spark.ByteType: "smallint",
@@ -43,6 +42,8 @@ _TEXT = (spark.StringType, spark.CharType, spark.VarcharType)
 _SMALL = (spark.ByteType, spark.ShortType)
 _NESTED = (spark.StructType, spark.MapType, spark.ArrayType)
 
+# The Spark types that fit a column's type, by its name in `pg_type`; `numeric`, arrays, and intervals of few digits or
+# in documents are decided in code.
 _TAKES: dict[str, tuple[type[spark.DataType], ...]] = {
     "bool": (spark.BooleanType,),
     "int2": _SMALL,
@@ -65,12 +66,8 @@ _TAKES: dict[str, tuple[type[spark.DataType], ...]] = {
     "timestamptz": (spark.TimestampType,),
     "interval": (spark.DayTimeIntervalType,),
 }
-"""The Spark types that fit a column's type, by its name in `pg_type`; `numeric`, arrays, and intervals of few digits
-or in documents are decided in code."""
-
+# Binary COPY: texts.
 _LIKE_TEXT: frozenset[str] = frozenset({"text", "varchar", "bpchar", "citext", "xml", "enum", "json"})
-"""Types whose values in a binary COPY are their texts."""
-
 _FIX = "select, rename or cast the columns in the query, or alter the table"
 
 
@@ -79,20 +76,14 @@ class Column:
     """A column of a table, from the catalog."""
 
     name: str
-    kind: str
-    """Name in `pg_type`; for a domain that of the base type, for an enumeration `enum`."""
-    shown: str
-    """As in SQL, such as `numeric(10,2)`."""
-    element: str | None = None
-    """For an array: name of the element's type in `pg_type`."""
+    kind: str  # Name in `pg_type`; for a domain that of the base type, for an enumeration `enum`
+    shown: str  # As in SQL, such as `numeric(10,2)`
+    element: str | None = None  # For an array: name of the element's type in `pg_type`
     element_oid: int = 0
-    modifier: int = -1
-    """`atttypmod`: precision and scale of a numeric."""
-    required: bool = False
-    """Not null, without a default."""
+    modifier: int = -1  # `atttypmod`: precision and scale of a numeric
+    required: bool = False  # Not null, without a default
     nullable: bool = True
-    generated: bool = False
-    """Computed by the server: it cannot be written."""
+    generated: bool = False  # Computed by the server: it cannot be written
 
     @property
     def numeric(self) -> tuple[int, int] | None:
@@ -110,12 +101,7 @@ def means_the_same(column: Column, shown: str, kind: str) -> bool:
 
 
 def new_type(kind: spark.DataType, path: str, who: str, *, in_document: bool = False) -> str:
-    """The type of a column of a new table.
-
-    Args:
-        path: of the column, or of a value in it.
-        in_document: whether it is in a `jsonb`, where an interval has no form that all agree on.
-    """
+    """The type of a new column; an interval in a document (`jsonb`) has no form that all agree on."""
     if isinstance(kind, spark.DecimalType):
         return f"numeric({kind.precision},{kind.scale})"
     if isinstance(kind, spark.ArrayType) and not isinstance(kind.elementType, _NESTED):
@@ -126,11 +112,8 @@ def new_type(kind: spark.DataType, path: str, who: str, *, in_document: bool = F
         return "jsonb"
     found = _NEW.get(type(kind))
     if found is None or (in_document and found == "interval"):
-        raise refused(
-            f"column '{path}' has the type {kind.simpleString()}, which this sink does not support",
-            who,
-            f"cast '{path}' to another type, or drop it in the query",
-        )
+        what = f"column '{path}' has the type {kind.simpleString()}, which this sink does not support"
+        raise refused(what, who, f"cast '{path}' to another type, or drop it in the query")
     return found
 
 
@@ -174,12 +157,8 @@ def check(schema: spark.StructType, columns: Sequence[Column], who: str) -> None
         if column.generated:
             raise refused(f"column '{field.name}' is GENERATED ALWAYS: only the server sets its values", who, _FIX)
         if not takes(column, field.dataType):
-            raise refused(
-                f"column '{field.name}' has the type {column.shown} in the table, and "
-                f"{field.dataType.simpleString()} in the query",
-                who,
-                _FIX,
-            )
+            kinds = f"{column.shown} in the table, and {field.dataType.simpleString()} in the query"
+            raise refused(f"column '{field.name}' has the type {kinds}", who, _FIX)
     for column in columns:
         if column.required and column.name not in schema.names:
             what = f"column '{column.name}' may not be null in the table, and the query does not have it"

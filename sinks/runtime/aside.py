@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.bad_rows.sift import text_of
 from spark_ext.errors import SparkExtError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_ext.sinks.contract import Task, TwoPhaseCommitSink
 
 

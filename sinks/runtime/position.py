@@ -1,10 +1,7 @@
 """The newest epoch that a query's sink has committed, in a small file beside Spark's checkpoint.
 
-Spark's own log says that an epoch is over, and not whether the target received rows in it. With this file a commit and
-a claim notice that the target has lost what it had: it was dropped, created again or put back to an earlier state. It
-is written after the commit, so it can be behind by an epoch after a crash, and is never ahead.
-
-It is a safeguard: when it cannot be written or read, less is noticed, and everything else works as usual.
+By it a commit and a claim notice that the target was dropped, created again or put back. It is written after the
+commit, so it may be behind by an epoch, and is never ahead. When it cannot be written or read, only less is noticed.
 """
 
 from __future__ import annotations
@@ -35,19 +32,13 @@ class Position:
         return self.epoch if (self.sink, self.lineage, self.query_id) == (sink, lineage, query_id) else None
 
 
+# By checkpoint and start of the job, what this process has written: the committing process reads no file for each
+# epoch. Between two starts state and target may both have been put back, or the target exchanged on request.
 _newest: dict[tuple[str, int], Position] = {}
-"""By checkpoint and start of the job, what this process has written: the committing process reads no file for each
-epoch. Between two starts state and target may both have been put back, or the target exchanged on request."""
 
 
 def remembered(checkpoint: str, *, start: int | None = None) -> Position | None:
-    """The position of a query's sink; None when nothing is known.
-
-    Args:
-        checkpoint: local path or URI of Spark's checkpoint.
-        start: random number of the job's start, for which what this process wrote last may be used without a look at
-            the file; None: look.
-    """
+    """The position of a query's sink, or None; for a job's start what this process wrote last, without a read."""
     if start is not None and (checkpoint, start) in _newest:
         return _newest[checkpoint, start]
     with suppress(OSError, ValueError, TypeError):  # Arrow's own errors are ValueErrors

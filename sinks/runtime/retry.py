@@ -18,10 +18,8 @@ log = logger("spark_ext.sink")
 def attempts(options: SinkOptions, what: str, *, reraise: bool = False) -> tenacity.Retrying:
     """Attempts with back-off, as the sink's options say; errors that are not transient are raised at once.
 
-    So is a `CommitError` without `retry_now`: the target has asked not to be called again soon.
-
-    Args:
-        reraise: whether the last failure is raised itself, rather than tenacity's `RetryError`.
+    So is a `CommitError` without `retry_now`: the target has asked not to be called again soon. The last failure is
+    raised itself with `reraise`, else as tenacity's `RetryError`.
     """
     import tenacity
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -32,8 +33,6 @@ from spark_ext.spark.watching.worker_process import begin_task, tune
 from spark_ext.storage import folder_at
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_ext.model.offsets import LoggedOffsets
 
 
@@ -50,25 +49,30 @@ class Written(WriterCommitMessage):
     rows: int
     prepared: Any
     bad: Left | None = None
-    """Its bad rows, or None."""
 
 
 def write_task(
     sink: TwoPhaseCommitSink, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task, identity: Identity
 ) -> Written:
     """Phase one of one task."""
-    counted = _Counted(batches)
-    into = None
+    rows, into = 0, None
     if sink.options.on_bad_row == "quarantine":
         into = TaskRows(bad_rows_place(sink.options, identity, task.query_id, task.epoch))
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+
     sink.collect_bad_rows(into)
     try:
-        prepared = sink.write(schema, _decodable(counted, sink, task), task)
+        prepared = sink.write(schema, _decodable(counted(), sink, task), task)
         left = None if into is None else into.finish()
     finally:
         sink.collect_bad_rows(None)
     reach(FailPoint.SINK_WRITTEN)
-    return Written(task.query_id, task.epoch, counted.rows, prepared, left)
+    return Written(task.query_id, task.epoch, rows, prepared, left)
 
 
 def _decodable(batches: Iterator[pa.RecordBatch], sink: TwoPhaseCommitSink, task: Task) -> Iterator[pa.RecordBatch]:
@@ -107,9 +111,9 @@ def bad_rows_place(options: SinkOptions, identity: Identity, query_id: str, epoc
     )
 
 
+# By checkpoint and start of the job: rows that were bad, and all that were given, in the epochs that this process has
+# committed with `quarantine`.
 _so_far: dict[tuple[str, int], tuple[int, int]] = {}
-"""By checkpoint and start of the job: rows that were bad, and all that were given, in the epochs that this process has
-committed with `quarantine`."""
 
 
 class EpochWriter(DataSourceStreamArrowWriter):
@@ -188,7 +192,8 @@ class EpochWriter(DataSourceStreamArrowWriter):
         mine = self._identity
         if empty and not mine.in_job:
             return  # nothing is fenced
-        query_id = self._query_id(written) or ""
+        # An epoch without tasks has its query's id in Spark's log alone.
+        query_id = written[0].query_id if written else SparkLog(mine.checkpoint).query_id() or ""
         before = remembered(mine.checkpoint, start=mine.start) if mine.checkpoint else None
         epoch = Epoch(
             sink=self._uid,
@@ -276,12 +281,6 @@ class EpochWriter(DataSourceStreamArrowWriter):
                 do="check the target; the epoch will be retried, and committed once, when the query runs again",
             ) from last
 
-    def _query_id(self, written: Sequence[Written]) -> str | None:
-        for message in written:
-            return message.query_id
-        # An epoch without tasks.
-        return SparkLog(self._identity.checkpoint).query_id()
-
     def _is_final(self, epoch: int) -> bool:
         """Whether the epoch comes after the last row: a source's offset counts the final epochs."""
         if not self._identity.in_job:
@@ -301,22 +300,6 @@ class EpochWriter(DataSourceStreamArrowWriter):
 def _carried(logged: LoggedOffsets | None) -> int:
     offsets = {} if logged is None else source_offsets(logged)
     return barrier_of([SourceBarrier(uid, offset.barrier, ended=offset.ended) for uid, offset in offsets.items()])
-
-
-class _Counted:
-    """Counts the rows that pass through."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self.rows = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        batch = next(self._batches)
-        self.rows += batch.num_rows
-        return batch
 
 
 def identity_of(given: Mapping[str, str], operator: str) -> Identity:
@@ -339,9 +322,7 @@ def identity_of(given: Mapping[str, str], operator: str) -> Identity:
 class SinkAdapter(DataSource):
     """Holds one sink; subclasses name its class."""
 
-    contract: ClassVar[type[TwoPhaseCommitSink]]
-    """The class that was registered."""
-
+    contract: ClassVar[type[TwoPhaseCommitSink]]  # The class that was registered
     sink: TwoPhaseCommitSink
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +16,30 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from spark_ext.errors import SparkExtError, StateError, StorageError
 from spark_ext.storage import local_path
 
-FAILURES = (DeltaError, OSError, pa.ArrowException)
-"""What delta-rs and Arrow raise when storage fails."""
-
+FAILURES = (DeltaError, OSError, pa.ArrowException)  # What delta-rs and Arrow raise when storage fails
 _ERRNO = re.compile(r"(?:os error |Os \{ code: )(\d+)")
 
+_FULL = (StorageError, "no space left", "free some space; the write will be retried")
+_READ_ONLY = "mount it writable, or move the state directory, and start again"
+_FORBIDDEN = "give this user write permission on the state directory, and start again"
+_DENIED = (StateError, "permission denied", _FORBIDDEN)
+_NO_FOLDER = (StateError, "a component of the path is not a directory", "use another state directory")
+_BY_NUMBER: Mapping[int | None, tuple[type[SparkExtError], str, str]] = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: (StateError, "the file system is read-only", _READ_ONLY),
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EEXIST: _NO_FOLDER,
+}
 _GONE = ("Invalid table version", "No files in log segment")
 
+# What is said of files that are torn, changed or missing among others.
 _DAMAGED = re.compile(
     "Json error: |Expected contiguous commit files|No table metadata or protocol found|Requested range was invalid|"
     "Parquet argument error|corrupt"
 )
-"""What is said of files that are torn, changed or missing among others."""
 
 
 def log_folder(uri: str) -> Path | None:
@@ -71,43 +83,17 @@ class TableRef:
     What waiting cannot fix (read-only, forbidden or lost storage) is a `StateError`, everything else a `StorageError`.
     """
 
-    operator: str
-    """The table with its path or URI, as in `ledger table 'epochs' at /state/ledger/epochs`."""
-    kept: str
-    """What a failed write leaves intact."""
+    operator: str  # The table with its path or URI, as in `ledger table 'epochs' at /state/ledger/epochs`
+    kept: str  # What a failed write leaves intact
 
     def storage(self, problem: BaseException, doing: str) -> SparkExtError:
         """The error for a read or write that failed."""
         text = " ".join(str(problem).replace("\x1b[31m↳\x1b[0m", ":").split("stack backtrace")[0].split())
         code = error_number(problem, text)
-        if code in (errno.ENOSPC, errno.EDQUOT):
-            return StorageError(
-                f"{doing} failed: no space left: {text}",
-                operator=self.operator,
-                kept=self.kept,
-                do="free some space; the write will be retried",
-            )
-        if code == errno.EROFS:
-            return StateError(
-                f"{doing} failed: the file system is read-only: {text}",
-                operator=self.operator,
-                kept=self.kept,
-                do="mount it writable, or move the state directory, and start again",
-            )
-        if code in (errno.EACCES, errno.EPERM):
-            return StateError(
-                f"{doing} failed: permission denied: {text}",
-                operator=self.operator,
-                kept=self.kept,
-                do="give this user write permission on the state directory, and start again",
-            )
-        if code in (errno.ENOTDIR, errno.EEXIST):
-            return StateError(
-                f"{doing} failed: a component of the path is not a directory: {text}",
-                operator=self.operator,
-                kept="nothing was changed",
-                do="use another state directory",
-            )
+        if code in _BY_NUMBER:
+            kind, what, do = _BY_NUMBER[code]
+            kept = "nothing was changed" if code in (errno.ENOTDIR, errno.EEXIST) else self.kept
+            return kind(f"{doing} failed: {what}: {text}", operator=self.operator, kept=kept, do=do)
         if code == errno.ENOENT or isinstance(problem, TableNotFoundError) or any(sign in text for sign in _GONE):
             return self.lost(doing, text)
         if _DAMAGED.search(text):

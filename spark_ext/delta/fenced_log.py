@@ -32,29 +32,20 @@ from spark_ext.delta.failures import FAILURES, LogErrors, guarded, log_folder
 from spark_ext.delta.transactions import Guard
 from spark_ext.errors import refused
 
-ATTEMPTS: Final = 40
-"""How often a commit that met others looks again."""
-
-PASSES: Final = 15
-"""Commits of others without a common application id that delta-rs lets one attempt pass."""
-
+ATTEMPTS: Final = 40  # How often a commit that met others looks again
+PASSES: Final = 15  # Commits of others without a common application id that delta-rs lets one attempt pass
+# Only the commit itself.
 NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-"""Nothing but the commit itself."""
-
 T = TypeVar("T")
 
-Write = Callable[[DeltaTable, CommitProperties], None]
-"""Makes one commit through the handle, with these properties and `NO_HOOKS`."""
+Write = Callable[[DeltaTable, CommitProperties], None]  # Makes one commit with these properties and `NO_HOOKS`
 
 
 class FencedLog:
     """The log of one table, through one kept handle. Safe for several threads.
 
-    Args:
-        uri: path or URI of the table.
-        required: whether a table that was seen and is gone is lost, which is an error. Otherwise it is absent, and may
-            be created again.
-        max_age: age at which `refresh` opens a new handle, s.
+    A table that was seen and is gone is an error if it is `required`; otherwise it is absent, and may be created
+    again. At the age `max_age`, s, `refresh` opens a new handle.
     """
 
     def __init__(
@@ -69,10 +60,8 @@ class FencedLog:
     ) -> None:
         self.uri = uri
         self.errors = errors
-        self.folder = log_folder(uri)
-        """The log's folder when it is local."""
-        self.lock = threading.RLock()
-        """Held from the look to the commit; a caller holds it while it reads through `handle`."""
+        self.folder = log_folder(uri)  # The log's folder when it is local
+        self.lock = threading.RLock()  # Held from the look to the commit, and by callers that read through `handle`
         self._storage_options = dict(storage_options or {}) or None
         self._required = required
         self._max_age, self._max_advance = max_age, max_advance
@@ -81,10 +70,10 @@ class FencedLog:
         self._opened_at = 0.0
         self._opened_version = 0
         self._passed: Guard | None = None
+        # Numbers that were read, of one handle at one version: on an object store each costs requests.
         self._numbers: tuple[DeltaTable, int, dict[str, int | None]] | None = None
-        """Numbers that were read, of one handle at one version: on an object store each costs requests."""
+        # What the newest entry's file was, when it was read: of a table created again it is another one.
         self._entry: tuple[int, int, int] | None = None
-        """What the newest entry's file was, when it was read: of a table created again it is another one."""
 
     # -- the handle ---------------------------------------------------------------------------------------------------
 
@@ -122,11 +111,7 @@ class FencedLog:
             return DeltaTable.is_deltatable(self.uri, self._storage_options)
 
     def refresh(self) -> bool:
-        """See the newest version. On a local path this costs one `stat` when nothing has changed.
-
-        Returns:
-            Whether there is something new since the last look. A table that is not there yet has nothing new.
-        """
+        """See the newest version; returns whether it is new. On a local path one `stat` when nothing has changed."""
         with self.lock:
             if self._handle is None:
                 # A folder that is not there is the cheapest answer, for those who wait for the table.
@@ -208,11 +193,7 @@ class FencedLog:
         own: bool = False,
         transactions: Sequence[Transaction] = (),
     ) -> None:
-        """Create the table. Any number of processes may try at once: it is created once.
-
-        Args:
-            own: whether there may be properties that are not Delta's.
-        """
+        """Create the table, once, however many processes try; with `own` also with properties that are not Delta's."""
         from spark_ext.schemas.parquet_types import from_delta, has_local_times
 
         delta = schema if isinstance(schema, Schema) else Schema.from_arrow(schema)
@@ -251,13 +232,7 @@ class FencedLog:
             self._passed = guard
 
     def commit(self, write: Write, guard: Guard | None, doing: str) -> None:
-        """Make one commit, fenced, to a table that is there.
-
-        The handle is not brought up to date first: only a conflict costs a second look.
-
-        Args:
-            guard: what the commit asserts; None for a writer that nothing fences off.
-        """
+        """Make one commit, fenced by `guard`, to a table that is there. Only a conflict costs a second look."""
 
         def attempt(table: DeltaTable | None) -> bool:
             self._write(write, table, guard, PASSES)
@@ -281,11 +256,7 @@ class FencedLog:
             return True
 
     def commit_once(self, write: Write, guard: Guard | None, doing: str) -> bool:
-        """Make one commit through a handle that was just opened, or none when another one comes in between.
-
-        Returns:
-            Whether it was made; False also without a table.
-        """
+        """Make one commit through a fresh handle; False if another one comes in between, or without a table."""
         with self.lock:
             self.reopen()
             if self._handle is None:
@@ -302,11 +273,9 @@ class FencedLog:
     def settle(self, attempt: Callable[[DeltaTable | None], T | None], doing: str, *, newest: bool = True) -> T:
         """Look and write until no other commit comes in between.
 
-        Args:
-            attempt: looks at the table and writes through the handle that it is given, which is None without a
-                table. Returns what was found or done, or None to be called again on the newest version.
-            newest: whether the first look has to be at the newest version. Without it an open handle is used as it is,
-                and something newer is noticed only if it conflicts.
+        `attempt` is given the handle, None without a table. It returns what was found or done, or None to be
+        called again on the newest version. Without `newest` an open handle is used as it is, and something
+        newer is noticed only if it conflicts.
         """
         look = newest
 
@@ -353,11 +322,7 @@ class FencedLog:
 def properties(
     transactions: Sequence[Transaction] = (), *, passes: int = PASSES, info: Mapping[str, Any] | None = None
 ) -> CommitProperties:
-    """What a commit carries.
-
-    Args:
-        passes: commits of others without a common id that it may pass; 0: it has to be the next version.
-    """
+    """What a commit carries; it may pass `passes` commits of others without a common id: 0 for the next version."""
     return CommitProperties(dict(info or {}) or None, passes, list(transactions) or None)
 
 

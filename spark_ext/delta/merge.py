@@ -1,12 +1,9 @@
 """The one commit by which an epoch of upserts becomes visible: a MERGE by delta-rs, in the committing process.
 
-Tasks write the epoch's rows as Parquet files that never become a part of the table. The committer reads them, keeps one
-row of each key, and merges these into the table through the handle that was looked at. The merge's commit carries what
-an append would carry, and has to be the very next version: whatever was committed in between could be rows of the same
-keys, or files that the merge has read. It is then repeated on the newest version.
-
-delta-rs skips files of the table by partition and by the bounds of the key columns, except where those cannot be
-trusted, and rewrites only files in which a row is replaced or deleted.
+The committer reads the Parquet files that tasks have staged, keeps one row of each key, and merges these through the
+handle that was looked at. The commit carries what an append would, and has to be the very next version: anything in
+between could be rows of the same keys, or files that were read. delta-rs skips files by partition and by the bounds of
+keys, except where those cannot be trusted.
 """
 
 from __future__ import annotations
@@ -16,6 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties
 from deltalake.exceptions import DeltaError
 from pyspark.sql import types as spark
@@ -27,7 +27,6 @@ from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.parquet_types import from_delta
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from spark_ext.datafiles.writer import DataFile
@@ -37,12 +36,9 @@ if TYPE_CHECKING:
 _OLD: Final = "t"
 _NEW: Final = "s"
 
+# What delta-rs says when it would exceed a limit that it was given.
 _EXHAUSTED: Final = ("Resources exhausted", "max_temp_directory_size")
-"""What delta-rs says when it would exceed a limit that it was given."""
-
-_LONGEST_BOUND: Final = 1024
-"""Bytes of a text above which it is no bound of a merge."""
-
+_LONGEST_BOUND: Final = 1024  # Bytes of a text above which it is no bound of a merge
 _Codec = Literal["UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"]
 
 _COMPRESSIONS: Final[dict[str, _Codec]] = {"snappy": "SNAPPY", "zstd": "ZSTD", "gzip": "GZIP", "none": "UNCOMPRESSED"}
@@ -55,17 +51,13 @@ class Merge:
     upsert: Upsert
     compression: str = "snappy"
     row_group_rows: int = 1_000_000
+    # Most memory that the merge itself may use, bytes, before it writes to disk what can be written there; None: no
+    # limit. The epoch's rows come on top.
     memory: int | None = None
-    """Most memory that the merge itself may use, bytes, before it writes to disk what can be written there; None: no
-    limit. The epoch's rows come on top."""
-    disk: int | None = None
-    """Most disk space that it may use for that, bytes; None: delta-rs's own limit, 100 GB."""
+    disk: int | None = None  # Most disk space that it may use for that, bytes; None: delta-rs's own limit, 100 GB
 
     def rows(self, location: Location, schema: StructType, files: Sequence[DataFile], who: str) -> pa.Table:
         """The rows of an epoch that count, one of each key, with all columns of the query."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         wanted = arrow_schema(schema, nullable=True)
         found = []
         for file in files:
@@ -74,11 +66,7 @@ class Merge:
         return self.upsert.winners(pa.concat_tables(found) if found else wanted.empty_table(), who)
 
     def write(self, table: DeltaTable, rows: pa.Table, commit: CommitProperties | None, who: str) -> bool:
-        """Merge rows, in one commit through this handle, which then is at the commit's version.
-
-        Returns:
-            Whether there was anything to commit: delta-rs makes no commit when no row changes.
-        """
+        """Merge rows in one commit; the handle then is at its version. False if no row changes: delta-rs makes none."""
         before = table.version()
         try:
             self._merger(table, rows, commit).execute()
@@ -146,9 +134,6 @@ def _without_bounds(schema: StructType, partition_by: Sequence[str]) -> frozense
 
 def _long_keys(rows: pa.Table, key: Sequence[str]) -> frozenset[str]:
     """Columns with a value that is too long to be a bound: it would be in the commit, in the log, in full."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     texts = [name for name in key if pa.types.is_string(rows.schema.field(name).type)]
     return frozenset(name for name in texts if (pc.max(pc.binary_length(rows[name])).as_py() or 0) > _LONGEST_BOUND)
 
@@ -164,12 +149,10 @@ def _both(one: str, other: str | None) -> str:
 #
 # It spells the values of partitions itself. `-1.25` becomes `-1.-25`, with which delta-rs itself cannot open the table
 # any more; a time loses its zone, and Spark takes it as one in the zone of its session. Where a merge meets such
-# values, the sink writes its files itself, see `merge_apart`.
+# values, the sink writes its files itself, see `publish`.
 
 
-_EXACT_DIGITS: Final = 15
-"""Digits of a decimal that come back from a double as they were."""
-
+_EXACT_DIGITS: Final = 15  # Digits of a decimal that come back from a double as they were
 _NONE: Final = ColumnProperties(statistics_enabled="NONE")
 _AS_EVER: Final = ColumnProperties(statistics_enabled="PAGE")
 

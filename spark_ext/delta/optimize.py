@@ -1,12 +1,8 @@
 """Compaction of a table's files behind the epochs, in a background thread of the committing process.
 
-Each compaction is a commit by delta-rs with `dataChange=false`: the rows stay what they are. It works on a handle of
-its own and carries no number of any sink, so it neither waits for an epoch nor makes one wait. An append passes it, and
-it passes appends. Of a compaction and a merge that touch the same files, the one that commits later is refused by
-Delta: the compaction is given up and tried again later, the merge is repeated at once.
-
-Nothing is kept about it but what the table's history says, so it does not matter which process has made the last one,
-or whether it was killed in the middle: files that it has written and not committed are deleted by a vacuum.
+A compaction is a commit by delta-rs with `dataChange=false`, by a handle of its own and without a number of any sink:
+it passes appends, and they pass it. If it and a merge touch the same files, Delta refuses the later one. When the next
+is due is read from the table's history alone.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
@@ -40,20 +37,11 @@ _LOG = logger(__name__)
 
 _HOUR: Final = 3_600_000
 
-_TARGET: Final = 100 * 1024**2
-"""Size of the files that delta-rs makes when nothing else is said, bytes."""
-
-_FEW: Final = 4
-"""Small files in a partition below which it is not sorted again: sorting rewrites all of the partition."""
-
-_VACUUM_EVERY: Final = 24 * _HOUR
-"""Time between two vacuums, ms: each lists all of the table's files."""
-
-_RETENTION: Final = 7 * 24 * _HOUR
-"""Delta's own retention time for removed files, ms."""
-
-_COMMIT_EVERY: Final = timedelta(seconds=20)
-"""Time after which a long compaction commits what it has."""
+_TARGET: Final = 100 * 1024**2  # Size of the files that delta-rs makes when nothing else is said, bytes
+_FEW: Final = 4  # Small files in a partition below which it is not sorted again: sorting rewrites all of the partition
+_VACUUM_EVERY: Final = 24 * _HOUR  # Time between two vacuums, ms: each lists all of the table's files
+_RETENTION: Final = 7 * 24 * _HOUR  # Delta's own retention time for removed files, ms
+_COMMIT_EVERY: Final = timedelta(seconds=20)  # Time after which a long compaction commits what it has
 
 
 @dataclass(frozen=True)
@@ -103,18 +91,12 @@ def retention(configuration: Mapping[str, str]) -> int:
     return int(found[1]) * _UNITS[found[2].lower()] if found else _RETENTION
 
 
-_due: dict[str, float] = {}
-"""When the next compaction is to be looked at, by the table's path, as `time.monotonic` shows it, s."""
-
+_due: dict[str, float] = {}  # When to look at the next compaction, by the table's path, s of `time.monotonic`
 _running: dict[str, threading.Thread] = {}
 
 
 def optimize_if_due(location: Location, plan: Optimize) -> threading.Thread | None:
-    """Start a compaction if one is due and none is running in this process. Costs a comparison otherwise.
-
-    Returns:
-        The thread that makes it; None when none was started.
-    """
+    """Start a compaction in a thread if one is due and none is running here. Costs a comparison otherwise."""
     running = _running.get(location.uri)
     if time.monotonic() < _due.get(location.uri, 0) or (running is not None and running.is_alive()):
         return None
@@ -139,14 +121,7 @@ def _behind(location: Location, plan: Optimize) -> None:
 
 
 def run(location: Location, plan: Optimize, now: int) -> int:
-    """Compact the table and delete what has become old, so far as either is due.
-
-    Args:
-        now: the time, ms since 1970.
-
-    Returns:
-        Time until it is due again, ms.
-    """
+    """Compact the table and delete what has become old, so far as due; returns the time until it is due again, ms."""
     table = DeltaTable(location.uri, storage_options=location.options)
     history = table.history(HISTORY)
     since = now - _newest(history, "OPTIMIZE")
@@ -162,19 +137,12 @@ def run(location: Location, plan: Optimize, now: int) -> int:
         table.vacuum(
             retention_hours=-(-plan.vacuum_after // _HOUR),
             dry_run=False,
-            full=_knows_all_files(table),
+            # Files that were never committed, as killed merges leave them; for delta-rs also vectors of live files.
+            full="deletionVectors" not in (table.protocol().reader_features or ()),
             commit_properties=properties(),
             post_commithook_properties=NO_HOOKS,
         )
     return plan.every
-
-
-def _knows_all_files(table: DeltaTable) -> bool:
-    """Whether delta-rs may delete what it takes for files that were never committed, as killed merges leave them.
-
-    Deletion vectors are among these for it, also those of live files.
-    """
-    return "deletionVectors" not in (table.protocol().reader_features or ())
 
 
 def _newest(history: Iterable[Mapping[str, Any]], operation: str) -> int:
@@ -217,8 +185,6 @@ def _sort(table: DeltaTable, plan: Optimize) -> None:
 
 
 def _files(table: DeltaTable, partition_by: Sequence[str]) -> list[tuple[tuple[Any, ...], int]]:
-    import pyarrow as pa
-
     actions = pa.table(table.get_add_actions(flatten=True))
     values = [actions.column(f"partition.{name}").to_pylist() for name in partition_by]
     sizes = actions.column("size_bytes").to_pylist()

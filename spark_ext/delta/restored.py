@@ -1,11 +1,10 @@
 """RESTORE in a table's history: whether the table still holds all commits of a sink. Pure.
 
-A RESTORE makes a table hold what an earlier version held and keeps the numbers under application ids. So epochs whose
-rows it has taken away still count as committed. Another RESTORE can bring the rows back: what counts is where the last
-one leads, and it may lead to a version that is a RESTORE itself.
+A RESTORE makes a table hold what an earlier version held, and keeps the numbers under application ids: epochs whose
+rows it takes away still count as committed. What counts is where the last one leads, which may be a RESTORE itself.
 
-No sink's append passes a RESTORE that comes between its look and its commit: the RESTORE changes the metadata and
-removes files, and delta-rs refuses either as a conflict. Hence each commit of a sink vouches for all earlier ones.
+No sink's append passes a RESTORE between its look and its commit: delta-rs refuses the changed metadata, or the removed
+files, as a conflict. Hence each commit of a sink vouches for all earlier ones.
 """
 
 from __future__ import annotations
@@ -17,31 +16,20 @@ from typing import Any, Final
 from spark_ext.errors import StateError
 from spark_ext.model.commits import DISCARD, not_the_target
 
-SINK: Final = "spark_ext.sink"
-"""Under this name a commit's info holds the uid of the sink that made it."""
-
-CLAIM: Final = "spark_ext"
-"""Under this name the info of a claim or a roll back says so: it is a commit of a sink that adds no rows."""
-
-HISTORY: Final = 100
-"""How many of the newest commits are examined."""
-
-Entry = Mapping[str, Any]
-"""A commit as `DeltaTable.history` shows it."""
+SINK: Final = "spark_ext.sink"  # Under this name a commit's info holds the uid of the sink that made it
+CLAIM: Final = "spark_ext"  # Key in the info of a claim or a roll back: a commit of a sink without rows
+HISTORY: Final = 100  # How many of the newest commits are examined
+Entry = Mapping[str, Any]  # A commit as `DeltaTable.history` shows it
 
 
 @dataclass(frozen=True)
 class Fault:
     """A table that does not hold, or is not known to hold, all commits of a sink."""
 
-    restore: int
-    """Version that is the newest RESTORE."""
-    lost: tuple[int, ...] = ()
-    """Versions of the sink's commits that the table does not hold; none when the history does not show it."""
-    whole: int | None = None
-    """The newest version that is right; None when none is known."""
-    returned: tuple[int, ...] = ()
-    """Versions of the sink's commits that it had rolled back itself, and that the table holds again."""
+    restore: int  # Version that is the newest RESTORE
+    lost: tuple[int, ...] = ()  # Versions of the sink's commits that the table lacks, as the history shows
+    whole: int | None = None  # The newest version that is right; None when none is known
+    returned: tuple[int, ...] = ()  # Versions that the sink had rolled back, and the table holds again
 
     def error(self, operator: str) -> StateError:
         """What the user reads."""
@@ -64,11 +52,9 @@ class Fault:
 def newest_restore(recent: Sequence[Entry], uid: str, seen: int | None) -> Entry | None:
     """The newest RESTORE that may have taken commits of a sink away.
 
-    Args:
-        recent: the newest commits, newest first: those after `seen`, or any number when that is not known. There may be
-            more of them, and what they say of their versions is not used.
-        seen: version that is known to hold all of the sink's commits until then. None: it is not known, and what
-            comes before the sink's newest commit is not examined.
+    `recent` are the newest commits, newest first: those after `seen`, or more; what they say of their versions is
+    not used. `seen` is a version that is known to hold all of the sink's commits until then; None: what comes
+    before the sink's newest commit is not examined.
     """
     for entry in recent:
         if entry.get(SINK) == uid and (seen is None or _is_restore(entry)):
@@ -79,12 +65,7 @@ def newest_restore(recent: Sequence[Entry], uid: str, seen: int | None) -> Entry
 
 
 def find_fault(history: Sequence[Entry], uid: str, seen: int | None) -> Fault | None:
-    """Compare what a table holds with what it held when it was last known to be right, and with what came since.
-
-    Args:
-        history: the newest commits, newest first, with their versions.
-        seen: as for `newest_restore`.
-    """
+    """Compare what a table holds with what it held when last known to be right (`seen`), and with what came since."""
     restore = newest_restore(history, uid, seen)
     if restore is None:
         return None
@@ -118,11 +99,7 @@ class _Past:
             version = restored_to(entry) if _is_restore(entry) else version - 1
 
     def lost(self, version: int, base: int) -> tuple[int, ...] | None:
-        """The sink's commits that a version does not hold, oldest first: of those that `base` holds, and later ones.
-
-        Returns:
-            None when the history does not show it.
-        """
+        """The sink's commits since `base` that a version lacks, oldest first; None if the history does not show it."""
         held, wanted = set(self._content(version)), set()
         for before in self._content(base):
             if before in held:

@@ -1,14 +1,10 @@
 """Roll back of a sink's table to where it was after an epoch, in one fenced commit. Idempotent.
 
-The commit is a RESTORE of the version that the position names, by delta-rs. It is refused as soon as any commit has
-come in between, and it carries the fence and the lineage, so a newer incarnation's claim makes it fail. What comes back
-is the version as it was: its files (those that were compacted since, instead of the compacted ones), its columns and
-its table properties. Numbers under application ids stay, so the epochs that are taken away still count as committed in
-their own lineage; a restored job commits in a new one.
+The commit is a RESTORE by delta-rs of the version that the position names, with its files, columns and properties. It
+is refused as soon as any commit has come in between, and carries the fence and the lineage, so a newer claim makes it
+fail. Epochs that are taken away still count as committed in their lineage; a restored job commits in a new one.
 
-Whether there is anything to take away is found in the log: what the newest version holds and that of the position does
-not, following earlier roll backs. So a repeated roll back finds nothing, and one may lead to a version that an earlier
-one had taken away.
+What there is to take away is found in the log, following earlier roll backs: a repeated roll back finds nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable, Transaction
 
-from spark_ext.delta.entries import LogEntries, LogEntry
+from spark_ext.delta.entries import LogEntries, LogEntry, before_all, difference, position_after
 from spark_ext.delta.failures import FAILURES
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties
-from spark_ext.delta.positions import before_all, difference, position_after
 from spark_ext.delta.restored import CLAIM, SINK
 from spark_ext.delta.transactions import lineage_name, rolled_back_name
 from spark_ext.errors import StateError
@@ -44,12 +40,7 @@ class RollBack:
     target: Target
 
     def position(self, epoch: Epoch) -> dict[str, Any] | None:
-        """Where the table is, or was, after an epoch of the sink.
-
-        Returns:
-            The version, the table's id, and the application and number of the last epoch that the version holds. None
-            if the table does not exist.
-        """
+        """The version after an epoch of the sink, the table's id, and the last epoch in it; None without a table."""
         table = self.target.load()
         if table is None:
             return None
@@ -69,11 +60,7 @@ class RollBack:
         self.target.settle_claimed(claim, attempt, "checking the roll back")
 
     def apply(self, claim: Claim, position: Any) -> bool:
-        """Take away what the sink has committed after the position.
-
-        Returns:
-            Whether there was anything to take away; otherwise nothing was committed.
-        """
+        """Take away what the sink has committed after the position; False, without a commit, if there is nothing."""
         fence = self.target.fence(claim.mark)
 
         def attempt(log: FencedLog, table: DeltaTable | None) -> bool:
@@ -222,8 +209,6 @@ def _gone(entries: LogEntries, newest: int, wanted: int) -> bool:
 
 def _paths(table: DeltaTable) -> set[str]:
     """Names of the files that a version consists of."""
-    import pyarrow as pa
-
     paths = pa.table(table.get_add_actions().select(["path"])).column("path").to_pylist()
     return {path.rpartition("/")[2] for path in paths}
 

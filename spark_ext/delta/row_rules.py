@@ -1,12 +1,10 @@
 """What the columns of a table demand of each row: that a value is not null, or that a text is not too long.
 
 Spark stores `char(n)` and `varchar(n)` as texts with the type in the column's metadata, which delta-rs ignores. As in
-Spark, a longer text is refused and a shorter one is stored as it is; Spark pads that of a `char(n)` when it reads it.
+Spark, a longer text is refused, and a shorter one is stored as it is.
 
-Where bad rows are put aside, tasks ask in each epoch. Opening a table takes as long as a small commit, and reading its
-newest commits a tenth of a small epoch. So each thread of a process keeps a handle per table, and its answer for some
-seconds. For so long a row may still be put aside for a rule that the table does not have any more. New rules are
-noticed by the commit, which compares columns and lengths.
+Where bad rows are put aside, tasks ask in each epoch, so each thread keeps a handle per table, and its answer for some
+seconds. New rules are noticed by the commit, which compares columns and lengths.
 """
 
 from __future__ import annotations
@@ -34,9 +32,7 @@ if TYPE_CHECKING:
     from spark_ext.delta.failures import LogErrors
     from spark_ext.storage import Location
 
-LENGTH_NOTE: Final = "__CHAR_VARCHAR_TYPE_STRING"
-"""The key of the metadata in which Spark keeps the declared type of a column."""
-
+LENGTH_NOTE: Final = "__CHAR_VARCHAR_TYPE_STRING"  # Metadata key: a column's type as declared to Spark
 _LENGTH: Final = re.compile(r"(char|varchar)\((\d+)\)")
 
 
@@ -45,10 +41,8 @@ class RowRules:
     """The rules of a table's columns."""
 
     not_null: frozenset[str] = frozenset()
-    lengths: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """For a column that is declared so: `char` or `varchar`, and the number of characters."""
-    inside: str | None = None
-    """A column whose type has such a length inside, in a struct, array or map, which is not checked."""
+    lengths: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # `char` or `varchar`, and characters
+    inside: str | None = None  # A column with such a length inside its type, which is not checked
 
     @classmethod
     def of(cls, schema: StructType) -> RowRules:
@@ -98,24 +92,19 @@ def _refused(what: str, fitting: str, who: str) -> DataError:
 @dataclass
 class _Asked:
     log: FencedLog
-    until: float
-    """When the answer expires, s."""
+    until: float  # When the answer expires, s
     answer: RowRules = RowRules()
 
 
 class _Kept(threading.local):
     def __init__(self) -> None:
-        self.tables: dict[tuple[str, tuple[tuple[str, str], ...]], _Asked] = {}
-        """By URI and storage options."""
+        self.tables: dict[tuple[str, tuple[tuple[str, str], ...]], _Asked] = {}  # By URI and storage options
 
 
 _kept = _Kept()
 
-FRESH = 10.0
-"""How long an answer holds, s."""
-
-_MAX_AGE = 3600.0
-"""Age at which a handle is opened again, s: the log may be cleaned up behind it."""
+FRESH = 10.0  # How long an answer holds, s
+_MAX_AGE = 3600.0  # Age at which a handle is opened again, s: the log may be cleaned up behind it
 
 
 def row_rules(location: Location, errors: LogErrors, clock: Callable[[], float] = time.monotonic) -> RowRules:

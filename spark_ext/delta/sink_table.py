@@ -1,16 +1,14 @@
 """One Delta table as the target of a sink: creation, columns, and the one commit by which an epoch becomes visible.
 
-The table keeps, for each application id, the last number that was committed under it: the epoch's number under the
-epoch's id, the incarnation under `fence:<uid>`, a number drawn from the job's id under `owner:<uid>`. Each commit looks
-at them and writes through one handle; see `fenced_log`.
+Under application ids the table keeps numbers: the epoch's, the incarnation's (`fence:<uid>`), and one drawn from the
+job's id (`owner:<uid>`). Each commit looks at them and writes through one handle; see `fenced_log`.
 """
 
 from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,12 +16,11 @@ from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from spark_ext.datafiles.writer import DataFile
-from spark_ext.delta.columns import check_fit, check_reserved
 from spark_ext.delta.failures import error_number
-from spark_ext.delta.features import refuse
+from spark_ext.delta.features import check_fit, check_reserved, refuse
 from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties
 from spark_ext.delta.merge import Merge
-from spark_ext.delta.publish import Append, MergeInto, Publish, add_files
+from spark_ext.delta.publish import MergeInto, Publish, add_files, append
 from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore, taken_away
 from spark_ext.delta.row_rules import check_files
 from spark_ext.delta.transactions import (
@@ -59,21 +56,14 @@ class _Kept(threading.local):
 
     def __init__(self) -> None:
         self.logs: dict[tuple[str, str], tuple[tuple[object, ...], FencedLog]] = {}
-        self.checked: dict[tuple[str, str], int] = {}
-        """Versions up to which no commit of the sink was missing."""
+        self.checked: dict[tuple[str, str], int] = {}  # Versions up to which no commit of the sink was missing
 
 
 _kept = _Kept()
 
 
 class Target:
-    """One table as the target of one sink.
-
-    Args:
-        merge_schema: whether columns that the table lacks are added to it.
-        without_nulls: columns that are written without nulls, which the table need not allow.
-        merge: how the rows of an epoch are merged into the table; None: they are appended.
-    """
+    """One table as the target of one sink. `without_nulls` are columns that the table need not allow to be null."""
 
     def __init__(
         self,
@@ -116,7 +106,7 @@ class Target:
         return log
 
     def check(self, table: DeltaTable, schema: StructType) -> tuple[Any, ...]:
-        """Refuse a table that the rows do not fit; returns the columns to add. See `columns.check_fit`."""
+        """Refuse a table that the rows do not fit; returns the columns to add. See `check_fit`."""
         return check_fit(
             table,
             self._stored(schema),
@@ -162,11 +152,7 @@ class Target:
         files: Sequence[DataFile],
         also: Callable[[], Sequence[Transaction]] = tuple,
     ) -> tuple[CommitOutcome, int]:
-        """Make the files of an epoch visible, once, unless a newer incarnation has claimed the table.
-
-        Returns:
-            What was found, and the version that the table has at least.
-        """
+        """Make an epoch visible, once, unless a newer incarnation has claimed the table; returns a version with it."""
         log = self._kept_log(epoch)
         fence = self.fence(epoch.mark)
         carried = fence.transactions if fence else ()
@@ -207,7 +193,7 @@ class Target:
 
     def _publish(self, log: FencedLog, schema: StructType, epoch: Epoch, files: Sequence[DataFile]) -> Publish:
         if self._merge is None:
-            return Append(epoch, files, self._partition_by)
+            return append(epoch, files, self._partition_by)
         return MergeInto(self._merge, log, self.location, schema, epoch, files, self.who)
 
     def check_epoch(self, epoch: Epoch) -> None:
@@ -233,11 +219,7 @@ class Target:
             _kept.checked[key] = version
 
     def _refuse_restored(self, table: DeltaTable, seen: int | None) -> None:
-        """Refuse a table from which RESTORE has taken commits of the sink: their numbers stay, their rows go.
-
-        Args:
-            seen: version up to which the history is known; None: not known.
-        """
+        """Refuse a table from which RESTORE took commits of the sink since `seen`: the numbers stay, their rows go."""
         if seen is not None and seen > table.version():
             seen = None  # the table was put back from a backup that has all epochs
         since = HISTORY if seen is None else min(table.version() - seen, HISTORY)
@@ -264,14 +246,7 @@ class Target:
         raise log.errors.contended("reading the history", ATTEMPTS)
 
     def claim(self, claim: Claim, schema: StructType | None) -> DeltaTable | None:
-        """Fence older incarnations off.
-
-        Args:
-            schema: of the rows, to create the table with; None when it is not known.
-
-        Returns:
-            The table with the fence in it; None if the table does not exist and could not be created.
-        """
+        """Fence older incarnations off; returns the table, or None if it does not exist and no schema is known."""
         log = self._log()
         fence = self.fence(claim.mark)
         mine = (
@@ -339,20 +314,15 @@ class Target:
 
     def _settle(self, log: FencedLog, attempt: Callable[[DeltaTable | None], T | None], doing: str) -> T:
         def supported(table: DeltaTable | None) -> T | None:
-            with self._features_refused():
+            try:
                 return attempt(table)
+            except CommitFailedError as problem:
+                # What delta-rs does not write it reports like a conflict; trying again would not help.
+                if "Unsupported table features" in str(problem):
+                    refuse((str(problem),), self.who, self.location.uri)
+                raise
 
         return log.settle(supported, doing)
-
-    @contextmanager
-    def _features_refused(self) -> Iterator[None]:
-        """What delta-rs does not write it reports like a conflict; trying again would not help."""
-        try:
-            yield
-        except CommitFailedError as problem:
-            if "Unsupported table features" in str(problem):
-                refuse((str(problem),), self.who, self.location.uri)
-            raise
 
     def _check_claimant(self, log: FencedLog, claim: Claim) -> None:
         """Refuse a start of another job, and one that a newer one has fenced off."""

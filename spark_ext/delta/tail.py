@@ -1,7 +1,6 @@
-"""What was added to a table since a version, from the newest entries of its log: faster than a new version of it.
+"""What was added to a table since a version, from the newest entries of its log. Local logs only.
 
-Bringing a handle of delta-rs up to date and scanning costs some 15 ms, whatever came. An entry is a few lines of JSON
-that name a small Parquet file. Local logs only.
+Bringing a handle of delta-rs up to date and scanning costs some 15 ms; an entry is a few lines of JSON.
 """
 
 from __future__ import annotations
@@ -15,27 +14,21 @@ import pyarrow.parquet as pq
 from spark_ext.delta import light_arrow
 from spark_ext.delta.entries import actions
 
-_HARMLESS = frozenset({"commitInfo", "txn"})
-"""Actions that say nothing of rows."""
+_HARMLESS = frozenset({"commitInfo", "txn"})  # Actions that say nothing of rows
 
 
 class Tail:
-    """The entries of a local log behind a version.
-
-    Args:
-        schema: the columns that are wanted; those that a file does not have are null.
-    """
+    """The entries of a local log behind a version. Columns of the schema that a file does not have are null."""
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self._folder = folder
         self._schema = schema
 
     def after(self, version: int, most: int) -> tuple[int, pa.Table] | None:
-        """The rows that the entries after a version have added.
+        """The newest version, and the rows that the entries after a version have added.
 
-        Returns:
-            The newest version that was read, and the rows; None when they have to be read in the ordinary way: an entry
-            does more than to add rows or to compact files, there are too many, or a file is gone.
+        None when they have to be read in the ordinary way: an entry does more than to add rows or to compact
+        files, there are too many, or a file is gone.
         """
         found: list[pa.Table] = []
         newest = version

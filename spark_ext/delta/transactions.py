@@ -62,14 +62,7 @@ def bad_rows_name(epoch: Epoch) -> str:
 
 
 def known_epochs(held: Callable[[str], int | None], uid: str, claim: Claim) -> dict[str, int]:
-    """The newest epochs of a sink that its table knows, before a claim.
-
-    Args:
-        claim: names the lineage, and the query if it has an id.
-
-    Returns:
-        Epochs by query id; "" stands for a query that is not the claiming one.
-    """
+    """The newest epochs of a sink that its table knows, by query id; "" stands for one that is not claiming."""
     mine = claim.query_id
     own = None if mine is None else held(f"spark_ext:{uid}:{claim.lineage}:{mine}")
     known = {} if mine is None or own is None else {mine: own}
@@ -88,8 +81,7 @@ def _query_number(query_id: str) -> int:
     return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:4], "big") >> 1
 
 
-Held: TypeAlias = Callable[[str], int | None]
-"""The newest number that the log holds under an application id, or None."""
+Held: TypeAlias = Callable[[str], int | None]  # The newest number that the log holds under an application id, or None
 
 
 class Guard(Protocol):
@@ -112,12 +104,9 @@ class Guard(Protocol):
 class Fence:
     """One incarnation's claim to write."""
 
-    name: str
-    """Whose incarnations are counted: the job in the ledger's tables, the sink's uid in a target."""
+    name: str  # Whose incarnations are counted: the job in the ledger's tables, the sink's uid in a target
     number: int
-    """The incarnation."""
-    start: int = 0
-    """Random number of the start; 0: not known."""
+    start: int = 0  # Random number of the start; 0: not known
 
     @property
     def application(self) -> str:

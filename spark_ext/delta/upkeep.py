@@ -1,11 +1,7 @@
 """Upkeep of a sink's table: checkpoints and expiry of its log, and files that dead incarnations have left.
 
-Without checkpoints a reader replays the log from its beginning. Delta's writers make them inside a commit; here the
-commit only checks whether one is due, and a thread with a handle of its own makes it. If the process dies meanwhile,
-the next commit finds it still due, because what counts is the newest checkpoint in the table.
-
-Of the files of dead incarnations those are deleted that the log does not refer to. Removed ones that it still remembers
-are left to vacuum.
+A commit only checks whether a checkpoint is due, by the newest one in the table; a thread with a handle of its own
+makes it. Files that the log still remembers as removed are left to vacuum.
 """
 
 from __future__ import annotations
@@ -14,6 +10,7 @@ import json
 import threading
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_ext.datafiles.orphans import delete_orphans
@@ -27,9 +24,7 @@ if TYPE_CHECKING:
 
 _LOG = logger(__name__)
 
-_newest: dict[str, int] = {}
-"""Version of the newest checkpoint that this process knows of, by the table's path."""
-
+_newest: dict[str, int] = {}  # Version of the newest checkpoint that this process knows of, by the table's path
 _running: dict[str, threading.Thread] = {}
 
 
@@ -43,11 +38,7 @@ def newest_checkpoint(location: Location) -> int:
 
 
 def checkpoint_if_due(location: Location, version: int, every: int) -> threading.Thread | None:
-    """Start a log checkpoint if one is due and none is running.
-
-    Returns:
-        The thread that makes it; None when none was started.
-    """
+    """Start a log checkpoint in a thread if one is due and none is running."""
     if location.uri not in _newest or _newest[location.uri] > version:  # greater: the table was created again
         _newest[location.uri] = newest_checkpoint(location)
     running = _running.get(location.uri)
@@ -72,8 +63,6 @@ def _checkpoint(location: Location) -> None:
 
 def committed_names(table: DeltaTable) -> frozenset[str]:
     """Names of the files that the log refers to: live ones, and removed ones that it still remembers."""
-    import pyarrow as pa
-
     paths = pa.table(table.get_add_actions().select(["path"])).column("path").to_pylist()
     # A dry run without a retention time lists exactly what the log remembers as removed.
     removed = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=False)

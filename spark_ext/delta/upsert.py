@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import types as spark
 
 from spark_ext.errors import NOTHING_VISIBLE, DataError, refused
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+# Types whose values are equal, and come before each other, in the same way for every engine.
 _COMPARED: Final = (
     spark.ByteType,
     spark.ShortType,
@@ -30,28 +30,23 @@ _COMPARED: Final = (
     spark.TimestampType,
     spark.TimestampNTZType,
 )
-"""Types whose values are equal, and come before each other, in the same way for every engine."""
-
 _RESERVED: Final = "__delta_rs_"
 
-_SHOWN: Final = 200
-"""Most characters of a row or key that an error shows."""
+_SHOWN: Final = 200  # Most characters of a row or key that an error shows
 
 
 @dataclass(frozen=True)
 class Upsert:
     """The rule by which rows replace each other."""
 
-    key: tuple[str, ...]
-    """The columns by which a row is found. Never null."""
+    key: tuple[str, ...]  # The columns by which a row is found. Never null
+    # The columns by which the newest row of a key wins, the first one first. Never null in the rows of an epoch; in the
+    # table null is older than any value. None: the row of the later epoch wins, and an epoch has one row of a key.
     newest_by: tuple[str, ...] = ()
-    """The columns by which the newest row of a key wins, the first one first. Never null in the rows of an epoch; in
-    the table null is older than any value. None: the row of the later epoch wins, and an epoch has one row of a key."""
-    deleted_if: str | None = None
-    """The column that says whether a row deletes its key. Never null."""
+    deleted_if: str | None = None  # The column that says whether a row deletes its key. Never null
+    # Whether a row that deletes is kept, with its flag, so that an older row that comes later does not bring the key
+    # back. Without it the key's rows are gone, and so is the time of the deletion.
     tombstones: bool = False
-    """Whether a row that deletes is kept, with its flag, so that an older row that comes later does not bring the key
-    back. Without it the key's rows are gone, and so is the time of the deletion."""
 
     @property
     def dropped(self) -> str | None:
@@ -68,11 +63,8 @@ class Upsert:
         given = [("key", name) for name in self.key] + [("newest_by", name) for name in self.newest_by]
         for option, name in (*given, *([("deleted_if", self.deleted_if)] if self.deleted_if else ())):
             if name not in kinds:
-                raise refused(
-                    f"option '{option}': '{name}' is not a column of the query; it has: {', '.join(kinds)}",
-                    who,
-                    f"correct the option '{option}'",
-                )
+                what = f"option '{option}': '{name}' is not a column of the query; it has: {', '.join(kinds)}"
+                raise refused(what, who, f"correct the option '{option}'")
         for option, name in given:
             if not isinstance(kinds[name], _COMPARED):
                 raise refused(
@@ -90,12 +82,9 @@ class Upsert:
             )
         bad = next((name for name in kinds if "`" in name or name.startswith(_RESERVED)), None)
         if bad is not None:
-            what = "contains '`', which it does not quote" if "`" in bad else f"begins with {_RESERVED}, as its own do"
-            raise refused(
-                f"column name '{bad}' cannot be used by the library that merges: it {what}",
-                who,
-                "rename the column in the query, for example with .alias()",
-            )
+            why = "contains '`', which it does not quote" if "`" in bad else f"begins with {_RESERVED}, as its own do"
+            what = f"column name '{bad}' cannot be used by the library that merges: it {why}"
+            raise refused(what, who, "rename the column in the query, for example with .alias()")
 
     def check_values(self, batch: pa.RecordBatch, before: int, who: str) -> None:
         """Refuse rows that have no key, no time, or do not say whether they delete."""
@@ -120,9 +109,6 @@ class Upsert:
         Among rows of one key and the same time one that deletes comes before others, and then the one that is greatest
         when it is written out: a rule without meaning, by which a repeated epoch has the same result.
         """
-        import numpy as np
-        import pyarrow as pa
-
         work = pa.table(
             [rows.column(name) for name in (*self.key, *self.newest_by)],
             names=[str(number) for number in range(len(self.key) + len(self.newest_by))],
@@ -210,7 +196,6 @@ def _sorted(work: pa.Table, keys: Sequence[str], times: Sequence[str]) -> Any:
 
 def _changes(placed: pa.Table, names: Sequence[str]) -> Any:
     """For each row, whether it differs in any of these columns from the row before; True for the first one."""
-    import numpy as np
     import pyarrow.compute as pc
 
     count = placed.num_rows

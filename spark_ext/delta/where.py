@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
-Where: TypeAlias = Sequence[tuple[str, str, Any]]
-"""Conditions that must all hold: column, operator (`=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `not in`), value."""
-
+Where: TypeAlias = Sequence[tuple[str, str, Any]]  # Conditions that must all hold: column, operator, value
 _OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
 

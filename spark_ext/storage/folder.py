@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyarrow import NativeFile
 
-DRAFT: Final = ".draft-"
-"""How the names of unfinished files begin; the writer's name follows, up to the next hyphen."""
-
-NOBODY: Final = "0"
-"""The writer of drafts that no start sweeps."""
+DRAFT: Final = ".draft-"  # How the names of unfinished files begin; the writer's name follows, up to the next hyphen
+NOBODY: Final = "0"  # The writer of drafts that no start sweeps
 
 
 def writer_of(name: str) -> str | None:
@@ -22,12 +19,9 @@ def writer_of(name: str) -> str | None:
 
 
 class Folder(ABC):
-    """A folder, which need not exist. Names are relative to it, with slashes between their parts.
+    """A folder at a path or URI, which need not exist. Names are relative to it, with slashes between their parts.
 
     Every operation raises an OSError if the storage fails.
-
-    Args:
-        uri: its path or URI.
     """
 
     def __init__(self, uri: str) -> None:
@@ -52,13 +46,9 @@ class Folder(ABC):
 
     @abstractmethod
     def create_once(self, name: str, content: bytes | str, *, durable: bool = False, writer: str = NOBODY) -> bool:
-        """Create a file with its whole content, unless it exists, however many try: a compare-and-swap.
+        """Create a file whole, unless it exists, however many try: a compare-and-swap. Returns whether this call did.
 
-        Arguments are as in `write`. After a lost answer of an object store the file may exist by this call, though it
-        returns False.
-
-        Returns:
-            Whether this call is known to have created it.
+        After a lost answer of an object store the file may exist by this call, though it returns False.
         """
 
     @abstractmethod

@@ -17,22 +17,14 @@ from spark_ext.storage.folder import DRAFT, NOBODY, Folder, is_data
 if TYPE_CHECKING:
     from pyarrow import NativeFile
 
-_ATTEMPTS: Final = 10
-"""How often a folder is made again that others remove at the same time."""
-
+_ATTEMPTS: Final = 10  # How often a folder is made again that others remove at the same time
+# What a file system says that cannot link these two names: another file system, or one without hard links.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES})
-"""What a file system says that cannot link these two names: another file system, or one without hard links."""
-
-_NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF})
-"""What a file system says on which folders are not synced apart from their files."""
+_NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF})  # Folders are not synced apart from files
 
 
 class LocalFolder(Folder):
-    """See `Folder`. A file is written under another name, then renamed, or linked to its own name.
-
-    Args:
-        make: whether writing makes the folder; otherwise it must exist.
-    """
+    """See `Folder`. Files are written under another name, then renamed or linked. Without `make` it must exist."""
 
     def __init__(self, path: Path, *, make: bool = True) -> None:
         super().__init__(str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from spark_ext.errors import refused
-from spark_ext.storage.filesystem import filesystem_of
 from spark_ext.storage.folder import Folder
 from spark_ext.storage.local import LocalFolder
 from spark_ext.storage.options import is_s3
-from spark_ext.storage.store import StoreFolder
+from spark_ext.storage.store import StoreFolder, filesystem_of
 
 if TYPE_CHECKING:
-    from pyarrow import fs
+    from pyarrow import NativeFile, fs
+
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
+# What delta-rs takes for something else in a local path: it decodes `%20`, and `\` becomes `/`.
 _NOT_FOR_DELTA: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]|^\x00-\x1f\x7f]")
-"""What delta-rs takes for something else in a local path: it decodes `%20`, and `\\` becomes `/`."""
 
 
 def local_path(uri: str) -> Path | None:
@@ -41,12 +42,7 @@ def child(uri: str, *names: str) -> str:
 def folder_at(uri: str, *, make: bool = True) -> Folder:
     """The folder at a path or URI, opened by Arrow, whose file systems can be used after a fork.
 
-    Args:
-        uri: local path, `file:` URI, or any URI that pyarrow can open.
-        make: whether writing makes the folder; otherwise it must exist.
-
-    Returns:
-        The folder. Its first use raises a ValueError where Arrow has no file system for it.
+    Without `make` it must exist. Its first use raises a ValueError where Arrow has no file system for it.
     """
     local = local_path(uri)
     return StoreFolder(uri, lambda: filesystem_of(uri)) if local is None else LocalFolder(local, make=make)
@@ -56,8 +52,7 @@ def folder_at(uri: str, *, make: bool = True) -> Folder:
 class Location:
     """The root of a table, or another folder that delta-rs can open."""
 
-    uri: str
-    """An absolute local path, or a URI."""
+    uri: str  # An absolute local path, or a URI
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -141,3 +136,49 @@ def check_for_delta(location: Location, who: str) -> None:
             who,
             "choose a path without \\ [ ] | ^, control characters, and % before two hexadecimal digits",
         )
+
+
+_BLOCK: Final = 1 << 20
+
+
+def link(source: str, target: str, *, durable: bool = False) -> None:
+    """Make `target` hold what `source`, which nobody changes any more, holds; see `LocalFolder.link`."""
+    there, here = local_path(source), local_path(target)
+    if there is not None and here is not None:
+        LocalFolder(here.parent).link(there, here.name, durable=durable)
+    elif there is not None or here is not None or not _copied_by_store(source, target):
+        folder, _, name = target.rstrip("/").rpartition("/")
+        with _open(source) as stream, Location.of(folder, {}).folder.open_output(name) as out:
+            while block := stream.read(_BLOCK):
+                out.write(block)
+        if durable and here is not None:
+            LocalFolder(here.parent).sync(here.name)
+
+
+def checksum(file: str) -> tuple[int, str]:
+    """The size of a file, bytes, and its CRC-32 as eight hexadecimal digits."""
+    size = crc = 0
+    with _open(file) as stream:
+        while block := stream.read(_BLOCK):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return size, f"{crc:08x}"
+
+
+def _copied_by_store(source: str, target: str) -> bool:
+    """Let a store with the interface of S3 copy an object itself; False if it is another store, or cannot."""
+    if not (is_s3(source) and is_s3(target)):
+        return False
+    system, there = filesystem_of(source)
+    try:
+        system.copy_file(there, filesystem_of(target)[1])
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # Larger than the 5 GB of one request, or between stores of other owners.
+        return False
+    return True
+
+
+def _open(file: str) -> NativeFile:
+    folder, _, name = file.rpartition("/")
+    return Location.of(folder, {}).folder.open_input(name)

@@ -38,11 +38,8 @@ _AZURE: Final = frozenset(
 _GOOGLE: Final = frozenset({"google_application_credentials", "google_service_account", "google_service_account_key"})
 
 KEYS: Final = tuple(sorted(_AWS | _AZURE | _GOOGLE))
-"""All options that are known."""
-
-_OTHER_NAMES: Final = {"aws_endpoint": _ENDPOINT, "aws_default_region": _REGION}
-"""Further names that delta-rs has for an option."""
-
+_OTHER_NAMES: Final = {"aws_endpoint": _ENDPOINT, "aws_default_region": _REGION}  # Of delta-rs
+# Options whose values are no secrets.
 _PUBLIC: Final = frozenset(
     {
         _ENDPOINT,
@@ -57,8 +54,7 @@ _PUBLIC: Final = frozenset(
         "google_service_account",
     }
 )
-"""Options whose values are no secrets."""
-
+# Options that delta-rs has, and a job does not want: why.
 _UNSAFE: Final = {
     "aws_s3_allow_unsafe_rename": "two writers could then lose each other's commits; commits are conditional writes, "
     "which need no rename",
@@ -66,14 +62,11 @@ _UNSAFE: Final = {
     "aws_s3_locking_provider": "commits are conditional writes, which need no lock in another service",
     "aws_copy_if_not_exists": "commits are conditional writes, which need no copy",
 }
-"""Options that delta-rs has, and a job does not want: why."""
-
 _YES: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
 _NO: Final = frozenset({"false", "0", "no", "off", "f", "n"})
 _FLAGS: Final = frozenset({_ALLOW_HTTP, _VIRTUAL, _UNSIGNED, "azure_storage_use_emulator"})
 
 S3A: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-"""Hadoop's file system for S3."""
 
 
 def is_s3(uri: str) -> bool:
@@ -85,19 +78,14 @@ def is_s3(uri: str) -> bool:
 class StoreOptions:
     """Checked options of object stores."""
 
-    values: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """By name, in lower case, as delta-rs names them; secret."""
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)  # By lower-case name of delta-rs; secret
 
     def __bool__(self) -> bool:
         return bool(self.values)
 
     @classmethod
     def of(cls, given: Mapping[str, object], who: str, *, kept: str = NOTHING_DONE) -> StoreOptions:
-        """Check options that a user wrote, by name in any case.
-
-        Raises:
-            ConfigurationError: an option is unknown, unsafe, invalid, or lacks another one; names it.
-        """
+        """Check options that a user wrote, by name in any case."""
         values: dict[str, str] = {}
         for raw, value in given.items():
             name = str(raw).lower()
@@ -112,7 +100,8 @@ class StoreOptions:
                 )
             values[name] = _flag(name, text, who, kept) if name in _FLAGS else text.strip()
         masking.remember(*(value for name, value in values.items() if name not in _PUBLIC))
-        _check_aws(values, who, kept)
+        if (problem := _aws_problem(values)) is not None:
+            raise refused(problem[0], who, problem[1], kept)
         return cls(values)
 
     @classmethod
@@ -187,35 +176,25 @@ def _flag(name: str, text: str, who: str, kept: str) -> str:
     return "true" if word in _YES else "false"
 
 
-def _check_aws(values: Mapping[str, str], who: str, kept: str) -> None:
+def _aws_problem(values: Mapping[str, str]) -> tuple[str, str] | None:
+    """What is wrong with the options of a store with the interface of S3, and what to do."""
     if (_ACCESS_KEY in values) != (_SECRET_KEY in values):
         missing = _SECRET_KEY if _ACCESS_KEY in values else _ACCESS_KEY
-        raise refused(
-            f"the storage option '{missing}' is missing: a key is an id and a secret", who, "give both", kept=kept
-        )
+        return f"the storage option '{missing}' is missing: a key is an id and a secret", "give both"
     if _TOKEN in values and _ACCESS_KEY not in values:
-        raise refused(
-            f"the storage option '{_TOKEN}' belongs to a temporary key, which is missing",
-            who,
-            f"give {_ACCESS_KEY} and {_SECRET_KEY} as well",
-            kept=kept,
-        )
+        what = f"the storage option '{_TOKEN}' belongs to a temporary key, which is missing"
+        return what, f"give {_ACCESS_KEY} and {_SECRET_KEY} as well"
     endpoint = values.get(_ENDPOINT)
     if endpoint is None:
-        return
+        return None
     parsed = urlsplit(endpoint)
     if parsed.scheme not in ("http", "https") or not parsed.netloc or "@" in parsed.netloc:
-        raise refused(
-            f"the storage option '{_ENDPOINT}' is not the address of a server",
-            who,
-            "write it with its scheme and without a user, such as https://s3.example.org",
-            kept=kept,
-        )
+        do = "write it with its scheme and without a user, such as https://s3.example.org"
+        return f"the storage option '{_ENDPOINT}' is not the address of a server", do
     if parsed.scheme == "http" and values.get(_ALLOW_HTTP) != "true":
-        raise refused(
+        return (
             f"the endpoint {endpoint} is not encrypted, and '{_ALLOW_HTTP}' is not set: delta-rs refuses it at the "
             "first request",
-            who,
             f"use https, or set {_ALLOW_HTTP}=true for a server on this machine or in a network of your own",
-            kept=kept,
         )
+    return None

@@ -1,16 +1,16 @@
 """Folders in object stores, by Arrow's file systems; files that are created once, by conditional writes.
 
-A conditional write (`If-None-Match: *`) creates an object unless one of its name exists, however many try. Neither
-Arrow nor delta-rs offers it for plain files, so it needs the library obstore, which is delta-rs's own client.
+A conditional write (`If-None-Match: *`) creates an object unless one of its name exists. Neither Arrow nor delta-rs
+offers it for plain files, so it needs the library obstore, which is delta-rs's own client.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.storage.folder import NOBODY, Folder, is_data
@@ -19,6 +19,42 @@ from spark_ext.storage.options import StoreOptions, is_s3
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
     from pyarrow import NativeFile, fs
+
+
+_ATTEMPTS: Final = 6  # Of a request that the store did not answer or put off; longer waits repeat the whole
+
+
+def filesystem_of(uri: str, options: Mapping[str, str] | None = None) -> tuple[fs.FileSystem, str]:
+    """Arrow's file system of an absolute path or URI, and the path in it. `s3a://`, as Hadoop writes it, is `s3://`."""
+    import pyarrow.fs
+
+    if is_s3(uri):
+        place = uri.partition("://")[2]
+        given = StoreOptions({name.lower(): value for name, value in (options or {}).items()})
+        values = given.over(StoreOptions.of_environment(os.environ)).values
+        if "aws_endpoint_url" in values or "aws_region" in values:
+            return pyarrow.fs.S3FileSystem(**_arguments(values)), place
+        # Arrow finds out in which region the bucket is.
+        uri = f"s3://{place}"
+    found: tuple[fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(uri)
+    return found
+
+
+def _arguments(values: Mapping[str, str]) -> dict[str, Any]:
+    import pyarrow.fs
+
+    return {
+        "access_key": values.get("aws_access_key_id"),
+        "secret_key": values.get("aws_secret_access_key"),
+        "session_token": values.get("aws_session_token"),
+        "anonymous": values.get("aws_skip_signature", "").lower() == "true",
+        "endpoint_override": values.get("aws_endpoint_url"),
+        "region": values.get("aws_region") or "us-east-1",
+        "force_virtual_addressing": values.get("aws_virtual_hosted_style_request", "").lower() == "true",
+        # A small file is one request: a process that is killed leaves no upload in parts.
+        "allow_delayed_open": True,
+        "retry_strategy": pyarrow.fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+    }
 
 
 class StoreFolder(Folder):

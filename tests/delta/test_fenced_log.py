@@ -6,7 +6,6 @@ import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from spark_ext.delta import fenced_log
 from spark_ext.delta.failures import TableRef
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, Write, properties, write_files
-from spark_ext.delta.transactions import Fence, Held
+from spark_ext.delta.transactions import Fence
 from spark_ext.errors import FencedError, SparkExtError, StateError, StorageError
 
 OLD, NEW = Fence("j", 1), Fence("j", 2)
@@ -93,7 +92,6 @@ def test_a_fence_that_comes_between_look_and_commit_is_seen(path: Path, log: Fen
 
 
 def test_a_conflict_is_looked_at_again_and_passes(path: Path, log: FencedLog) -> None:
-    """Same incarnation, another process: the ids meet, nobody is fenced off."""
     write, looks = before_first(row(1), lambda: _added(path, 2, OLD))
     log.commit(write, OLD, "appending")
     assert looks == [0, 1]
@@ -121,29 +119,12 @@ def test_a_commit_without_guard_hides_no_fence_from_the_next(path: Path, log: Fe
     assert rows(path) == [1, 2, 3]
 
 
-@dataclass(frozen=True)
-class Start:
-    """A fence with a second number: two starts of one incarnation are two copies of one state."""
-
-    fence: Fence
-    start: int
-
-    @property
-    def transactions(self) -> tuple[Transaction, ...]:
-        return (*self.fence.transactions, Transaction(f"start:{self.fence.name}", self.start))
-
-    def check(self, held: Held, operator: str) -> None:
-        self.fence.check(held, operator)
-        if held(self.fence.application) == self.fence.number and held(f"start:{self.fence.name}") != self.start:
-            raise FencedError("another copy of the state has claimed the table", operator=operator)
-
-
-def test_a_guard_may_hold_more_than_a_fence(path: Path, log: FencedLog) -> None:
-    first, copy = Start(NEW, 7), Start(NEW, 8)
+def test_two_starts_of_one_incarnation_fence_each_other_off(path: Path, log: FencedLog) -> None:
+    first, copy = Fence("j", 2, 7), Fence("j", 2, 8)
     log.commit(row(1), first, "appending")
     found = DeltaTable(path)
     assert [found.transaction_version(it) for it in ("fence:j", "start:j")] == [2, 7]
-    with pytest.raises(FencedError, match="another copy"):
+    with pytest.raises(FencedError, match="two copies of its state"):
         opened(path).commit(row(2), copy, "appending")
     log.commit(row(3), first, "appending")
     assert rows(path) == [1, 3]

@@ -23,6 +23,7 @@ from spark_ext.testing.sink_bad_rows import BadRowsKit
 from spark_ext.testing.sink_driver import STATES
 from tests.conformance.test_commit_delta import DeltaTarget
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, ids
+from tests.support.claims import claimed
 
 Opened = list[str]
 
@@ -41,8 +42,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
 
 
 class Clock:
-    """Each reading is later than the previous answer expires, unless the clock is stopped."""
-
     def __init__(self) -> None:
         self.now, self.stopped = 0.0, False
 
@@ -135,8 +134,7 @@ def test_a_text_that_is_too_long_is_refused(tmp_path: Path, bad: Mapping[str, st
     """As by Spark, spaces at its end included; a shorter one is stored as it is, as by Spark."""
     strict(tmp_path / "t")
     schema = ddl("id long, c string, v string, p string")
-    driver = Driver(tmp_path / "t", schema, options={"partition_by": "p", **options})
-    driver.claim()
+    driver = claimed(Driver(tmp_path / "t", schema, options={"partition_by": "p", **options}))
     driver.run(0, [FITS, {**FITS, "id": 1, "c": "a", "v": ""}])
     (name,) = bad
     with pytest.raises(DataError, match=rf"column '{name}' is (var)?char\(\d\) in the table, and a text has \d"):

@@ -22,11 +22,7 @@ from tests.servers.store_proxy import Fault, StoreProxy
 
 
 class StoreTarget(SinkTarget):
-    """A folder of a bucket."""
-
-    refused: str
-    """The requests without which no commit is possible."""
-
+    refused: str  # The requests without which no commit is possible
     huge = 100_000
     wide_columns = 200
     wide_value = 1_000_000
@@ -53,7 +49,6 @@ class StoreTarget(SinkTarget):
         return put_back
 
     def damage(self) -> Callable[[], object]:
-        """Nobody may write to the log any more."""
         assert self.proxy is not None
         self.proxy.behave(Fault(self.refused, "PUT", status=403))
         return self.proxy.behave

@@ -34,10 +34,8 @@ from tests.values.cells import check_cell
 from tests.values.forms import batch_of, columns, from_json, from_text, leaves, plain
 from tests.values.table import ARRAYS, BAD, START, TYPES, VALUES, Row
 
-# -- sinks ------------------------------------------------------------------------------------------------------------
-
+# Has a sink store rows in an empty folder, and reads the column `v` by somebody else's reader.
 Put = Callable[[Path, T.StructType, pa.RecordBatch], list[Any]]
-"""Has a sink store rows in an empty folder, and reads the column `v` by somebody else's reader."""
 
 
 def committed(target: SinkTarget, schema: T.StructType, batch: pa.RecordBatch, **options: str) -> None:
@@ -55,7 +53,6 @@ def delta(kind: type[DeltaTarget]) -> Put:
 
 
 def by_partition(found: list[tuple[Path, str | None]], schema: T.StructType) -> list[Any]:
-    """The values of rows, from the files in which they are and the texts of their partitions."""
     values = {
         number: None if text is None else from_text(schema["v"].dataType, text)
         for file, text in found
@@ -133,6 +130,7 @@ def lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line]
 
 
+# The columns of the table whose targets need no server.
 SINKS: Final[dict[str, Put]] = {
     "delta_2pc": delta(DeltaTarget),
     "delta_2pc, upsert": delta(UpsertTarget),
@@ -147,8 +145,6 @@ SINKS: Final[dict[str, Put]] = {
     "http_2pc": http,
     "kafka_2pc": kafka,
 }
-"""The columns of the table whose targets need no server."""
-
 CELLS = [pytest.param(name, row, id=f"{name}: {row.type} {row.what}") for name in SINKS for row in (*VALUES, *TYPES)]
 
 
@@ -166,9 +162,7 @@ def logs(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("name", SINKS)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_a_value_is_read_as_it_was_given_or_refused_before_it_is_written(
-    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
-) -> None:
+def test_values_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject) -> None:
     cells = table.SINKS[name]
     nested = cells.get(ARRAYS) != START
     simple, kind, values = data.draw(columns(nested).filter(lambda column: table.takes(cells, column[0], column[1])))
@@ -182,10 +176,7 @@ def test_a_value_is_read_as_it_was_given_or_refused_before_it_is_written(
 
 
 @pytest.mark.parametrize("form", ["delta", "json"])
-def test_a_row_with_bytes_that_are_no_text_is_put_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
-    """At any depth, and it alone, though its neighbours are in the same array; the bytes can be read in the table."""
+def test_a_row_with_odd_bytes_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setenv(STATES, str(tmp_path / "states"))
     schema, batch = batch_of(T.ArrayType(T.StringType()), [[b"a"], [b"b", b"M\xf6hre"], None])
     target = DeltaTarget(tmp_path / "t") if form == "delta" else FilesTarget(tmp_path / "t", form)

@@ -21,8 +21,6 @@ from tests.support.recording import Recording
 
 
 class Contract:
-    """What every folder guarantees."""
-
     def test_a_file_is_read_as_it_was_written(self, folder: Folder) -> None:
         folder.write("a/b", b"\x00bytes", durable=True)
         folder.write("text", "ü", writer="7", private=True)
@@ -132,8 +130,6 @@ class Contract:
 
 
 class TestLocal(Contract):
-    """On a file system."""
-
     @pytest.fixture
     def folder(self, tmp_path: Path) -> LocalFolder:
         return LocalFolder(tmp_path / "x")
@@ -173,12 +169,6 @@ class TestLocal(Contract):
     def test_a_private_file_is_for_this_user_alone(self, folder: LocalFolder) -> None:
         folder.write("f", "1", private=True)
         assert stat.S_IMODE((folder.path / "f").stat().st_mode) == 0o600
-
-    def test_a_file_that_exists_stays_as_it_is(self, folder: LocalFolder) -> None:
-        assert folder.create_once("f", "first")
-        before = (folder.path / "f").stat().st_ino
-        assert not folder.create_once("f", "second")
-        assert ((folder.path / "f").read_text(), (folder.path / "f").stat().st_ino) == ("first", before)
 
     def test_without_hard_links_a_file_is_copied(self, folder: LocalFolder, monkeypatch: pytest.MonkeyPatch) -> None:
         folder.write("a", "1")

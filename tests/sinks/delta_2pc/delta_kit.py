@@ -13,45 +13,24 @@ from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.writer import DataFile
 from spark_ext.schemas.arrow import arrow_schema
+from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
+from spark_ext.testing.sink_driver import numbered as numbered
 
 UID = "out"
 
 
 def ddl(text: str) -> StructType:
-    """A schema from its DDL, without a Spark session."""
-    import pyspark.sql.types as types
-
-    names = {
-        "long": types.LongType(),
-        "int": types.IntegerType(),
-        "string": types.StringType(),
-        "double": types.DoubleType(),
-        "date": types.DateType(),
-        "timestamp": types.TimestampType(),
-        "timestamp_ntz": types.TimestampNTZType(),
-        "boolean": types.BooleanType(),
-        "decimal": types.DecimalType(12, 2),
-        "binary": types.BinaryType(),
-    }
-    schema = StructType()
-    for column in text.split(","):
-        name, kind, *rest = column.split()
-        schema = schema.add(name, names[kind], nullable=not rest)
-    return schema
+    """As `columns`; `decimal` is one of money, and `not` means that a column may not be null."""
+    return columns(text.replace("decimal", "decimal(12,2)").replace(" not", " not null"))
 
 
 NUMBERS = ddl("id long, name string")
 
 
 def rows(schema: StructType, values: Sequence[Mapping[str, Any]]) -> list[pa.RecordBatch]:
-    """Rows as the batches that Spark would give."""
     return pa.Table.from_pylist([dict(row) for row in values], schema=arrow_schema(schema)).to_batches()
-
-
-def numbered(start: int, end: int) -> list[dict[str, Any]]:
-    return [{"id": number, "name": f"n{number}"} for number in range(start, end)]
 
 
 @dataclass
@@ -91,8 +70,6 @@ class Driver:
 
 @dataclass
 class Start(Driver):
-    """A driver of a start that has a random number."""
-
     lineage: int = 0
 
     @property
@@ -115,8 +92,38 @@ class Start(Driver):
         return self.sink().commit(NUMBERS, self.epoch(number, previous), [files])
 
 
+@dataclass
+class Restore(Start):
+    """A start that restores a savepoint in place, or continues what was restored: a driver of a later lineage."""
+
+    lineage: int = 1
+    incarnation: int = 2
+
+    @property
+    def its_claim(self) -> Claim:
+        mine = (self.uid, "job", self.job_id, self.incarnation, self.lineage)
+        return Claim(*mine, start=self.start, query_id=self.query_id, restoring=True)
+
+    def take(self) -> None:
+        self.sink().claim(self.its_claim)
+
+    def restore(self, position: Any) -> None:
+        """As a job does it: nothing is claimed before all targets have agreed."""
+        self.sink().check_roll_back(self.its_claim, position)
+        self.take()
+        self.sink().roll_back(self.its_claim, position)
+
+
+def begun(path: Path | str, *numbers: int, **options: str) -> Start:
+    """The first start of a job, with these epochs committed: one row each, with the epoch's number as its id."""
+    driver = Start(path, options=options)
+    driver.begin()
+    for number in numbers:
+        driver.put(number)
+    return driver
+
+
 def table(path: Path | str) -> pa.Table:
-    """The table's rows, as any reader sees them."""
     return pa.table(DeltaTable(str(path)).to_pyarrow_table())
 
 

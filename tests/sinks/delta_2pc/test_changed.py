@@ -16,16 +16,7 @@ from spark_ext.delta.restored import HISTORY
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint
 from spark_ext.model.commits import CommitOutcome
-from tests.sinks.delta_2pc.delta_kit import Driver, Start, ids, numbered
-
-
-def begun(path: Path, *numbers: int) -> Start:
-    """The first start of a job, with these epochs committed."""
-    driver = Start(path)
-    driver.begin()
-    for number in numbers:
-        driver.put(number)
-    return driver
+from tests.sinks.delta_2pc.delta_kit import Driver, Start, begun, ids, numbered
 
 
 def restored(path: Path, version: int) -> None:
@@ -51,7 +42,6 @@ def test_a_restore_to_an_earlier_version_is_noticed_before_the_next_commit(tmp_p
 
 
 def test_a_restore_that_brings_the_epochs_back_is_the_way_out(tmp_path: Path) -> None:
-    """The error advised to put the table back, and the next RESTORE, by which that is done, was refused as well."""
     path = tmp_path / "t"
     driver = begun(path, 0, 1, 2)
     newest = DeltaTable(path).version()
@@ -66,7 +56,6 @@ def test_a_restore_that_brings_the_epochs_back_is_the_way_out(tmp_path: Path) ->
 
 
 def test_a_restore_that_undoes_what_others_did_is_accepted_under_a_running_job(tmp_path: Path) -> None:
-    """It was refused, though no epoch was lost."""
     path = tmp_path / "t"
     driver = begun(path, 0)
     newest = DeltaTable(path).version()
@@ -91,13 +80,8 @@ def test_a_restore_to_a_time_is_refused_and_one_to_a_version_helps(tmp_path: Pat
 
 
 @pytest.mark.parametrize("metadata", [True, False], ids=["as_delta_rs_writes_it", "without_metadata"])
-def test_no_append_passes_a_restore_that_comes_after_the_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: bool
-) -> None:
-    """That the sink's newest commit vouches for all earlier ones rests on it: delta-rs lets an append pass others'.
-
-    The commits of delta-rs and of Spark that restore a table repeat its metadata. Removed files alone suffice.
-    """
+def test_no_append_passes_a_later_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: bool) -> None:
+    """Each commit vouches for all earlier ones. Without metadata, removed files alone are the conflict."""
     path = tmp_path / "t"
     driver = begun(path, 0)
     pending = ["restore"]
@@ -121,7 +105,6 @@ def test_no_append_passes_a_restore_that_comes_after_the_look(
 
 
 def test_an_epoch_that_this_state_does_not_know_is_missed_too(tmp_path: Path) -> None:
-    """After a crash right after the commit the epoch, whose rows a RESTORE had taken away, was taken for done."""
     path = tmp_path / "t"
     begun(path, 0)
     restored(path, 0)
@@ -129,9 +112,7 @@ def test_an_epoch_that_this_state_does_not_know_is_missed_too(tmp_path: Path) ->
         Start(path, incarnation=2).begin()
 
 
-def test_a_commit_that_comes_between_look_and_examination_does_not_shift_the_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_during_the_examination_shifts_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """delta-rs numbers the commits too low then, and the RESTORE would seem to lead to a version with all epochs."""
     path = tmp_path / "t"
     driver = begun(path, 0, 1)
@@ -151,9 +132,7 @@ def test_a_commit_that_comes_between_look_and_examination_does_not_shift_the_ver
     assert len(asked) == 4, "once for the look, then until nothing came in between"
 
 
-def test_an_epoch_reads_as_many_commits_as_there_are_since_the_last_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_reads_the_commits_since_the_last_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t"
     driver = begun(path)
     asked: list[int | None] = []
@@ -173,7 +152,6 @@ def test_an_epoch_reads_as_many_commits_as_there_are_since_the_last_look(
 
 
 def test_a_backup_that_lacks_nothing_of_the_job_is_accepted(tmp_path: Path) -> None:
-    """The table's version is then smaller than the one last looked at, which the search did not expect."""
     path = tmp_path / "t"
     driver = begun(path, 0)
     shutil.copytree(path, tmp_path / "backup")
@@ -184,14 +162,6 @@ def test_a_backup_that_lacks_nothing_of_the_job_is_accepted(tmp_path: Path) -> N
     shutil.copytree(tmp_path / "backup", path)
     driver.put(1, previous=0)
     assert ids(path) == [0, 1]
-
-
-def test_changes_of_rows_by_others_are_theirs(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    driver = begun(path, 0)
-    DeltaTable(path).delete("id = 0")
-    assert driver.put(1, previous=0) is CommitOutcome.COMMITTED
-    assert ids(path) == [1]
 
 
 def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_another_one(tmp_path: Path) -> None:
@@ -206,17 +176,7 @@ def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_anot
     assert ids(path) == list(range(100, 108))
 
 
-def test_a_table_whose_log_alone_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    driver = begun(path, 0)
-    shutil.rmtree(path / "_delta_log")
-    with pytest.raises(StateError, match="the table does not exist"):
-        driver.put(1)
-    assert not (path / "_delta_log").exists()
-
-
 def test_a_query_that_is_gone_is_seen_though_a_table_does_not_list_its_ids(tmp_path: Path) -> None:
-    """The number of the newest epoch carries that of its query."""
     path = tmp_path / "t"
     driver = begun(path)
     driver.put(5)

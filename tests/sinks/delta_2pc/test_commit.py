@@ -1,69 +1,34 @@
-"""Phase two of `delta_2pc`: each epoch once, the table's creation, its schema."""
+"""Phase two of `delta_2pc`: each epoch once, the table's creation, its schema, and tables that demand too much."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType, TimestampNTZType
 
 from spark_ext.delta import sink_table, upkeep
-from spark_ext.errors import ConfigurationError, StorageError
+from spark_ext.delta.features import TableFacts, demands
+from spark_ext.errors import ConfigurationError, DataError, UnsupportedTableError
 from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.storage import Location
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, ids, numbered, table
+from tests.support.claims import claimed
 
 COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
-
-
-def test_epochs_add_up(tmp_path: Path) -> None:
-    driver = Driver(tmp_path / "t")
-    driver.claim()
-    assert [driver.run(epoch, numbered(epoch * 5, epoch * 5 + 5)) for epoch in range(4)] == [COMMITTED] * 4
-    assert ids(tmp_path / "t") == list(range(20))
-
-
-def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
-    driver = Driver(tmp_path / "t")
-    driver.claim()
-    first, second = driver.write(0, numbered(0, 5), 0), driver.write(0, numbered(5, 9), 1)
-    assert ids(tmp_path / "t") == []
-    driver.commit(0, first, second)
-    assert ids(tmp_path / "t") == list(range(9))
-
-
-def test_a_repeated_epoch_is_distinguished_from_a_new_one(tmp_path: Path) -> None:
-    driver = Driver(tmp_path / "t")
-    driver.claim()
-    prepared = driver.write(0, numbered(0, 5))
-    assert driver.commit(0, prepared) is COMMITTED
-    assert driver.commit(0, prepared) is ALREADY
-    assert driver.run(0, numbered(0, 5)) is ALREADY, "prepared anew"
-    assert driver.run(1, numbered(5, 9)) is COMMITTED
-    assert driver.run(0, numbered(0, 5)) is ALREADY, "an earlier epoch"
-    assert ids(tmp_path / "t") == list(range(9))
 
 
 def test_another_query_id_is_another_sequence(tmp_path: Path) -> None:
     assert Driver(tmp_path / "t", incarnation=0).run(0, numbered(0, 5)) is COMMITTED
     assert Driver(tmp_path / "t", incarnation=0, query_id="other").run(0, numbered(5, 7)) is COMMITTED
     assert ids(tmp_path / "t") == list(range(7))
-
-
-def test_a_commit_that_raised_after_its_effect_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver(tmp_path / "t")
-    driver.claim()
-    prepared = driver.write(0, numbered(0, 5))
-    monkeypatch.setenv("SPARK_EXT_FAILPOINTS", "delta.committed=raise")
-    with pytest.raises(StorageError, match="fail point"):
-        driver.commit(0, prepared)
-    assert driver.commit(0, prepared) is ALREADY
-    assert ids(tmp_path / "t") == list(range(5))
 
 
 def test_outside_a_job_there_is_no_fence(tmp_path: Path) -> None:
@@ -89,7 +54,6 @@ def test_the_commit_is_described_in_the_history(tmp_path: Path) -> None:
 
 
 def test_one_epoch_committed_by_many_at_once_is_there_once(tmp_path: Path) -> None:
-    """Threads with handles of their own, as processes have them; the first also creates the table."""
     drivers = [Driver(tmp_path / "t", incarnation=0) for _ in range(6)]
     prepared = [driver.write(0, numbered(0, 5)) for driver in drivers]
 
@@ -110,46 +74,6 @@ def _epoch(driver: Driver, number: int) -> Any:
     from spark_ext.sinks.contract import Epoch
 
     return Epoch(driver.uid, 0, driver.query_id, number, driver.incarnation)
-
-
-@pytest.mark.slow(1, "32 commits to one Delta log, of four threads at once")
-def test_sinks_of_other_uids_write_the_same_table_at_once(tmp_path: Path) -> None:
-    def epochs(uid: int) -> None:
-        driver = Driver(tmp_path / "t", uid=f"out-{uid}", job_id=f"job-{uid}")
-        driver.claim()
-        for epoch in range(8):
-            start = uid * 1000 + epoch * 10
-            assert driver.run(epoch, numbered(start, start + 10)) is COMMITTED
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(epochs, range(4)))
-    assert ids(tmp_path / "t") == [uid * 1000 + n for uid in range(4) for n in range(80)]
-
-
-def test_a_table_that_was_deleted_and_made_anew_is_seen(tmp_path: Path) -> None:
-    driver = Driver(tmp_path / "t", incarnation=0)
-    for epoch in range(3):
-        driver.run(epoch, numbered(epoch, epoch + 1))
-    shutil.rmtree(tmp_path / "t")
-    assert driver.run(3, numbered(3, 4)) is COMMITTED
-    assert ids(tmp_path / "t") == [3]
-
-
-def test_the_kept_handle_sees_what_others_committed(tmp_path: Path) -> None:
-    driver = Driver(tmp_path / "t", incarnation=0)
-    driver.run(0, numbered(0, 1))
-    DeltaTable(tmp_path / "t").create_write_transaction(
-        [],
-        mode="append",
-        schema=DeltaTable(tmp_path / "t").schema(),
-        commit_properties=CommitProperties(app_transactions=[Transaction("spark_ext:out:0:q", 5)]),
-    )
-    assert driver.run(5, numbered(5, 6)) is ALREADY
-    assert driver.run(6, numbered(6, 7)) is COMMITTED
-    assert ids(tmp_path / "t") == [0, 6]
-
-
-# -- creation and schema ----------------------------------------------------------------------------------------------
 
 
 def test_the_table_is_created_with_its_layout(tmp_path: Path) -> None:
@@ -197,10 +121,7 @@ MISFITS = [
     ([column("ID", "long"), column("name", "string")], "'id' is spelled 'ID' in the table"),
     ([column("id", "long")], "'name' (string) is not in the table"),
     ([column("id", "long", False), column("name", "string")], "'id' may be null in the query"),
-    (
-        [column("id", "long"), column("name", "string"), column("x", "long", False)],
-        "'x' may not be null in the table, and the query does not have it",
-    ),
+    ([column("id", "long"), column("name", "string"), column("x", "long", False)], "'x' may not be null in the table"),
 ]
 
 
@@ -251,9 +172,6 @@ def test_a_new_timestamp_ntz_column_needs_the_feature(tmp_path: Path) -> None:
         wider.claim()
 
 
-# -- the log ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_log_is_checkpointed_behind_the_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(tmp_path / "t", options={"log_checkpoint_interval": "4"})
     place = Location.of(str(tmp_path / "t"), {})
@@ -283,3 +201,147 @@ def test_a_checkpoint_that_fails_is_logged_and_harms_nothing(tmp_path: Path, cap
     assert thread is not None
     thread.join()
     assert "could not be checkpointed" in caplog.text
+
+
+PLAIN = StructType().add("id", LongType()).add("name", StringType())
+
+
+def facts(version: int, *features: str, notes: dict[str, Any] | None = None, **configuration: str) -> TableFacts:
+    schema = StructType().add("s", StructType().add("id", LongType(), True, notes or {}))
+    return TableFacts(version, frozenset(features), {k.replace("__", "."): v for k, v in configuration.items()}, schema)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
+def test_an_old_version_alone_demands_nothing(version: int) -> None:
+    assert demands(facts(version)) == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "notes", "configuration", "feature"),
+    [
+        (2, {"delta.invariants": '{"expression": {"expression": "id > 0"}}'}, {}, "invariants"),
+        (3, {}, {"delta__constraints__positive": "id > 0"}, "checkConstraints"),
+        (4, {"delta.generationExpression": "id + 1"}, {}, "generatedColumns"),
+        (5, {}, {"delta__columnMapping__mode": "name"}, "columnMapping"),
+        (6, {"delta.identity.start": 1}, {}, "identityColumns"),
+        (6, {}, {}, "identityColumns"),
+        (2, {}, {"delta__setTransactionRetentionDuration": "interval 1 day"}, "delta.setTransactionRetentionDuration"),
+        (8, {}, {}, "writer version 8"),
+    ],
+)
+def test_used_features(version: int, notes: dict[str, Any], configuration: dict[str, str], feature: str) -> None:
+    assert demands(facts(version, notes=notes, **configuration)) == (feature,)
+
+
+def test_column_mapping_that_is_off_demands_nothing() -> None:
+    assert demands(facts(7, "columnMapping", delta__columnMapping__mode="none")) == ()
+
+
+def test_rows_of_an_append_only_table_are_not_replaced() -> None:
+    (found,) = demands(facts(2, delta__appendOnly="true"), replaces=True)
+    assert found.startswith("delta.appendOnly") and demands(facts(2, delta__appendOnly="true")) == ()
+
+
+@pytest.mark.parametrize("feature", ["rowTracking", "clustering", "inCommitTimestamp", "somethingNew"])
+def test_listed_features_that_are_not_known_are_demanded(feature: str) -> None:
+    assert demands(facts(7, "appendOnly", feature)) == (feature,)
+
+
+def test_a_demand_that_comes_while_the_query_runs_is_refused_at_the_commit(tmp_path: Path) -> None:
+    driver = claimed(Driver(tmp_path / "t"))
+    driver.run(0, numbered(0, 5))
+    log = tmp_path / "t" / "_delta_log"
+    newest = DeltaTable(tmp_path / "t").version()
+    lines = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+    metadata = next(line["metaData"] for line in lines if "metaData" in line)
+    metadata["configuration"]["delta.constraints.positive"] = "id > 0"
+    (log / f"{newest + 1:020}.json").write_text(json.dumps({"metaData": metadata}))
+    with pytest.raises(UnsupportedTableError, match="checkConstraints"):
+        driver.run(1, numbered(5, 10))
+    assert ids(tmp_path / "t") == list(range(5))
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "id"}])
+def test_columns_of_the_change_data_feed_are_refused(tmp_path: Path, options: dict[str, str]) -> None:
+    feed, schema = {"delta.enableChangeDataFeed": "true"}, ddl("id long, _Change_type string")
+    driver = Driver(tmp_path / "new", schema, options={**options, "table_properties": json.dumps(feed)})
+    with pytest.raises(ConfigurationError, match="'_Change_type' has the name of a column of the change data feed"):
+        driver.claim()
+    assert not (tmp_path / "new").exists()
+    Driver(tmp_path / "t", schema, options=options).run(0, [{"id": 1, "_Change_type": "x"}])
+    DeltaTable(tmp_path / "t").alter.set_table_properties(feed)
+    with pytest.raises(ConfigurationError, match="'_Change_type' has the name"):
+        Driver(tmp_path / "t", schema, options=options).sink().validate(schema)
+
+
+def test_local_times_are_found_wherever_they_are(tmp_path: Path) -> None:
+    """delta-rs looks into no map: a table that it creates, or to which it adds a column, could not be opened again."""
+    schema = StructType().add("id", "long").add("m", ArrayType(MapType(StringType(), TimestampNTZType())))
+    with pytest.raises(ConfigurationError, match="timestamp_ntz in a map"):
+        Driver(tmp_path / "new", schema).claim()
+    assert not (tmp_path / "new").exists()
+    Driver(tmp_path / "t", ddl("id long")).run(0, [{"id": 1}])
+    with pytest.raises(UnsupportedTableError, match="timestampNtz for a new column"):
+        Driver(tmp_path / "t", schema, options={"merge_schema": "true"}).sink().validate(schema)
+
+
+REFUSED = {
+    "columnMapping": "TBLPROPERTIES('delta.columnMapping.mode'='name')",
+    "rowTracking": "TBLPROPERTIES('delta.enableRowTracking'='true')",
+    "allowColumnDefaults": "TBLPROPERTIES('delta.feature.allowColumnDefaults'='supported')",
+    "clustering": "CLUSTER BY (id)",
+    "inCommitTimestamp": "TBLPROPERTIES('delta.enableInCommitTimestamps'='true')",
+    "typeWidening": "TBLPROPERTIES('delta.enableTypeWidening'='true')",
+    "vacuumProtocolCheck": "TBLPROPERTIES('delta.feature.vacuumProtocolCheck'='supported')",
+}
+
+ACCEPTED = {
+    "plain": "",
+    "deletionVectors": "TBLPROPERTIES('delta.enableDeletionVectors'='true')",
+    "changeDataFeed": "TBLPROPERTIES('delta.enableChangeDataFeed'='true')",
+    "appendOnly": "TBLPROPERTIES('delta.appendOnly'='true')",
+    "v2Checkpoint": "TBLPROPERTIES('delta.checkpointPolicy'='v2')",
+}
+
+
+@pytest.mark.parametrize("feature", REFUSED)
+def test_tables_made_by_spark_that_are_refused(spark: SparkSession, tmp_path: Path, feature: str) -> None:
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/t` (id BIGINT, name STRING) USING delta {REFUSED[feature]}")
+    with pytest.raises(UnsupportedTableError) as caught:
+        Driver(tmp_path / "t").claim()
+    assert feature in caught.value.what and "sink 'out'" in caught.value.operator
+    assert DeltaTable(tmp_path / "t").version() == 0
+
+
+@pytest.mark.parametrize("feature", ACCEPTED)
+def test_tables_made_by_spark_that_are_written(spark: SparkSession, tmp_path: Path, feature: str) -> None:
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/t` (id BIGINT, name STRING) USING delta {ACCEPTED[feature]}")
+    driver = claimed(Driver(tmp_path / "t", options={"log_checkpoint_interval": "2"}))
+    for epoch in range(4):
+        driver.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
+    assert sorted(row.id for row in spark.read.format("delta").load(f"{tmp_path}/t").collect()) == list(range(20))
+
+
+def test_a_table_with_a_check_constraint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    place = f"delta.`{tmp_path}/t`"
+    spark.sql(f"CREATE TABLE {place} (id BIGINT, name STRING) USING delta")
+    spark.sql(f"ALTER TABLE {place} ADD CONSTRAINT positive CHECK (id > 0)")
+    with pytest.raises(UnsupportedTableError, match="checkConstraints"):
+        Driver(tmp_path / "t").claim()
+
+
+def test_texts_of_char_and_varchar_are_written_and_read_as_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    place, names = f"delta.`{tmp_path}/t`", ["id", "p", "c", "v"]
+    spark.sql(f"CREATE TABLE {place} (id INT, p CHAR(4), c CHAR(3), v VARCHAR(3)) USING delta PARTITIONED BY (p)")
+    spark.sql(f"INSERT INTO {place} VALUES (1, 'ab', 'x', 'y ')")
+    driver = claimed(Driver(tmp_path / "t", ddl("id int, p string, c string, v string"), options={"partition_by": "p"}))
+    driver.run(0, [{"id": 2, "p": "ab", "c": "x", "v": "y "}, dict.fromkeys(names)])
+    with pytest.raises(DataError, match=r"'v' is varchar\(3\)"):
+        driver.run(1, [{"id": 3, "p": "ab", "c": "x", "v": "y   "}])
+    source = DeltaSnapshot({"uid": "in", "path": f"{tmp_path}/t"})
+    source.declared = source.schema()
+    read = [row for one in source.discover() for batch in source.read(one, 0, 9) for row in batch.to_pylist()]
+    found = [row.asDict() for row in spark.table(place).collect()]
+    padded = {"p": "ab  ", "c": "x  ", "v": "y "}
+    expected = [dict.fromkeys(names), {"id": 1, **padded}, {"id": 2, **padded}]
+    assert sorted(read, key=str) == sorted(found, key=str) == sorted(expected, key=str)

@@ -1,7 +1,6 @@
-"""An older incarnation that wakes up: real processes, frozen at the worst moments, and what they may not do.
+"""Older incarnations: real processes, frozen at the worst moments, what they may not do, and what is cleaned up.
 
-Each test freezes a driver of incarnation 1, lets incarnation 2 claim the table and clean up, and wakes the first. The
-plainest of them, frozen just before its commit, is a line of the conformance tests.
+Each frozen driver is of incarnation 1; incarnation 2 claims the table and cleans up before it is woken.
 """
 
 from __future__ import annotations
@@ -9,15 +8,19 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
+from spark_ext.delta import upkeep
 from spark_ext.errors import ConfigurationError, FencedError
-from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.sinks.contract import Claim, CommitOutcome
+from spark_ext.storage import Location
 from spark_ext.testing.children import Child, frozen, was_fenced
 from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, ids, numbered, table
+from tests.support.claims import claimed
 from tests.support.waiting import until
 
 WIDER = ddl("id long, name string, extra double")
@@ -43,27 +46,14 @@ def second_claim(path: Path) -> None:
 
 def endless(path: Path) -> None:
     print(os.getpid(), flush=True)
-    driver = Driver(path)
-    driver.claim()
+    driver = claimed(Driver(path))
     for epoch in range(100_000):
         driver.run(epoch, numbered(epoch * 3, epoch * 3 + 3))
 
 
-def test_frozen_before_its_commit_while_the_successor_repeats_the_epoch(tmp_path: Path, path: Path) -> None:
-    first, second = Driver(path), Driver(path, incarnation=2)
-    first.claim()
-    with frozen(tmp_path, "delta.before_commit", first_epoch, path) as zombie:
-        second.claim()
-        second.run(0, numbered(0, 5))
-        second.run(1, numbered(5, 10))
-        assert was_fenced(zombie.wake())
-    assert ids(path) == list(range(10))
-
-
 def test_frozen_when_there_was_no_table(tmp_path: Path, path: Path) -> None:
     with frozen(tmp_path, "delta.before_create", first_epoch, path) as zombie:
-        second = Driver(path, incarnation=2)
-        second.claim()
+        second = claimed(Driver(path, incarnation=2))
         assert data_files(path) == set()
         assert was_fenced(zombie.wake())
     assert ids(path) == []
@@ -72,10 +62,7 @@ def test_frozen_when_there_was_no_table(tmp_path: Path, path: Path) -> None:
 
 
 def test_frozen_when_there_was_no_table_and_the_successor_cannot_make_one(tmp_path: Path, path: Path) -> None:
-    """Without a schema no table can be made, so there is no fence and nothing is cleaned.
-
-    The epoch of the older one counts, and the fence follows with the successor's first epoch.
-    """
+    """Without a schema there is nothing to fence: the epoch of the older one counts, and the fence follows."""
     second = Driver(path, incarnation=2)
     with frozen(tmp_path, "delta.before_create", first_epoch, path) as zombie:
         second.claim(schema=False)
@@ -100,8 +87,7 @@ def test_frozen_before_it_adds_a_column(tmp_path: Path, path: Path) -> None:
 def test_frozen_before_its_commit_while_the_successor_adds_a_column(tmp_path: Path, path: Path) -> None:
     Driver(path).claim()
     with frozen(tmp_path, "delta.before_commit", first_epoch, path) as zombie:
-        second = Driver(path, WIDER, incarnation=2, options={"merge_schema": "true"})
-        second.claim()
+        second = claimed(Driver(path, WIDER, incarnation=2, options={"merge_schema": "true"}))
         second.run(0, numbered(0, 5))
         assert was_fenced(zombie.wake())
     assert ids(path) == list(range(5))
@@ -110,8 +96,7 @@ def test_frozen_before_its_commit_while_the_successor_adds_a_column(tmp_path: Pa
 def test_frozen_in_its_own_claim(tmp_path: Path, path: Path) -> None:
     Driver(path).claim()
     with frozen(tmp_path, "delta.before_fence", second_claim, path) as zombie:
-        third = Driver(path, incarnation=3)
-        third.claim()
+        third = claimed(Driver(path, incarnation=3))
         prepared = third.write(0, numbered(0, 5))
         assert was_fenced(zombie.wake())
     third.commit(0, prepared)
@@ -123,8 +108,7 @@ def test_frozen_between_its_fence_and_its_cleaning(tmp_path: Path, path: Path) -
     Driver(path).claim()
     Driver(path).write(0, numbered(0, 5))
     with frozen(tmp_path, "delta.fenced", second_claim, path) as zombie:
-        third = Driver(path, incarnation=3)
-        third.claim()
+        third = claimed(Driver(path, incarnation=3))
         prepared = third.write(0, numbered(0, 5))
         assert zombie.wake() == ""
     third.commit(0, prepared)
@@ -133,15 +117,13 @@ def test_frozen_between_its_fence_and_its_cleaning(tmp_path: Path, path: Path) -
 
 @pytest.mark.parametrize("seed", range(4))
 def test_stopped_anywhere_and_woken_later(path: Path, seed: int) -> None:
-    """SIGSTOP at a random moment of a run of commits; the successor repeats what it does not find."""
     wanted = random.Random(seed).randrange(5, 40)
     log = path / "_delta_log" / f"{wanted:020}.json"
     with Child(endless, path) as child:
         until(lambda: log.exists() or child.poll() is not None, f"version {wanted}")
         pid = int(child.text().split()[0])
         os.kill(pid, signal.SIGSTOP)
-        second = Driver(path, incarnation=2)
-        second.claim()
+        second = claimed(Driver(path, incarnation=2))
         last = len(ids(path)) // 3
         assert data_files(path) == set(_live(path)), "what is not committed is cleaned, the rest untouched"
         os.kill(pid, signal.SIGCONT)
@@ -152,25 +134,8 @@ def test_stopped_anywhere_and_woken_later(path: Path, seed: int) -> None:
     assert ids(path) == list(range(3 * (last + 3)))
 
 
-# -- who may claim ----------------------------------------------------------------------------------------------------
-
-
-def test_an_older_incarnation_cannot_claim(path: Path) -> None:
-    Driver(path, incarnation=5).claim()
-    with pytest.raises(FencedError, match="incarnation 5 of the job has been started; this is incarnation 4"):
-        Driver(path, incarnation=4).claim()
-
-
-def test_a_claim_may_come_again(path: Path) -> None:
-    Driver(path).claim()
-    version = DeltaTable(path).version()
-    Driver(path).claim()
-    assert DeltaTable(path).version() == version
-
-
 def test_another_jobs_uid_is_refused_with_the_ways_out(path: Path) -> None:
-    first = Driver(path)
-    first.claim()
+    first = claimed(Driver(path))
     first.run(0, numbered(0, 5))
     with pytest.raises(ConfigurationError) as caught:
         Driver(path, job_id="job-2").claim()
@@ -181,11 +146,146 @@ def test_another_jobs_uid_is_refused_with_the_ways_out(path: Path) -> None:
 
 def test_a_table_that_others_made_can_be_claimed(path: Path) -> None:
     Driver(path, incarnation=0, uid="before").run(0, numbered(0, 5))
-    driver = Driver(path)
-    driver.claim()
+    driver = claimed(Driver(path))
     driver.run(0, numbered(5, 7))
     assert ids(path) == list(range(7))
 
 
 def _live(path: Path) -> list[str]:
     return [str(Path(uri).relative_to(path)) for uri in DeltaTable(path).file_uris()]
+
+
+def staged(driver: Driver, epoch: int, start: int, attempt: int = 0) -> set[str]:
+    return {file.path for file in driver.write(epoch, numbered(start, start + 5), attempt=attempt) or ()}
+
+
+def test_a_dead_incarnations_files_are_deleted_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    first = claimed(Driver(path))
+    first.run(0, numbered(0, 5))
+    live = data_files(path)
+    dead = staged(first, 1, 5) | staged(first, 1, 5, attempt=1) | staged(first, 0, 0, attempt=7)
+    other = staged(Driver(path, uid="other"), 1, 5)
+    almost = staged(Driver(path, uid="out-i1"), 1, 5)
+    unfenced = staged(Driver(path, incarnation=0), 1, 5)
+    mine = staged(Driver(path, incarnation=2), 1, 5)
+    foreign = {"part-00000-c000.snappy.parquet", "notes.txt"}
+    for name in foreign:
+        (path / name).write_text("somebody else's")
+    assert dead <= data_files(path)
+    Driver(path, incarnation=2).claim()
+    kept = live | other | almost | unfenced | mine | {"part-00000-c000.snappy.parquet"}
+    assert data_files(path) == kept
+    assert (path / "notes.txt").exists()
+    assert ids(path) == list(range(5))
+
+
+def test_partition_folders_are_searched_and_hidden_ones_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    first = claimed(Driver(path, ddl("id long, p string"), options={"partition_by": "p"}))
+    first.run(0, [{"id": n, "p": "a/b c~" if n % 2 else None} for n in range(10)])
+    live = data_files(path)
+    assert len(live) == 2
+    first.write(1, [{"id": n, "p": "a/b c~"} for n in range(10)])
+    hidden = path / "_change_data" / Path(next(iter(live))).name.replace("-e0-", "-e9-")
+    hidden.parent.mkdir()
+    hidden.write_text("a file of another writer's feature")
+    Driver(path, first.schema, incarnation=2, options=first.options).claim()
+    assert data_files(path) == live | {str(hidden.relative_to(path))}
+    assert ids(path) == list(range(10))
+
+
+def test_files_removed_by_compaction_are_vacuums(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    first = claimed(Driver(path))
+    for epoch in range(3):
+        first.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
+    before, version = data_files(path), DeltaTable(path).version()
+    DeltaTable(path).optimize.compact()
+    dead = staged(first, 3, 15)
+    Driver(path, incarnation=2).claim()
+    assert before <= data_files(path)
+    assert not dead & data_files(path)
+    assert ids(path) == list(range(15))
+    older = DeltaTable(path, version=version).to_pyarrow_table()
+    assert sorted(older.column("id").to_pylist()) == list(range(15)), "a slow reader still reads its version"
+
+
+def test_files_that_a_log_checkpoint_holds_are_live(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    first = claimed(Driver(path))
+    for epoch in range(3):
+        first.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
+    DeltaTable(path).create_checkpoint()
+    for version in range(3):
+        (path / "_delta_log" / f"{version:020}.json").unlink()
+    dead = staged(first, 3, 15)
+    Driver(path, incarnation=2).claim()
+    assert not dead & data_files(path)
+    assert ids(path) == list(range(15))
+
+
+def test_a_fenced_claim_deletes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    Driver(path, incarnation=3).claim()
+    dead = staged(Driver(path), 0, 0)
+    with pytest.raises(FencedError):
+        Driver(path, incarnation=2).claim()
+    assert data_files(path) == dead
+
+
+def test_live_files_are_listed_only_for_possible_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t"
+    driver = claimed(Driver(path))
+    driver.run(0, numbered(0, 5))
+
+    def refuse(table: DeltaTable) -> frozenset[str]:
+        raise AssertionError("the table's files were asked for")
+
+    monkeypatch.setattr(upkeep, "committed_names", refuse)
+    found = DeltaTable(path)
+    claim = Claim("out", "job", "job-1", 1, 0)
+    assert upkeep.clean(Location(str(path)), found, claim, "me") == 0
+
+
+@pytest.fixture
+def through_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep `file://` as it is, so that it is taken for an object store."""
+    monkeypatch.setattr(Location, "of", staticmethod(_as_given))
+
+
+def _as_given(path: str, storage_options: Mapping[str, str]) -> Location:
+    return Location(path, storage_options)
+
+
+@pytest.mark.usefixtures("through_the_store")
+def test_epochs_claims_and_cleaning(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    first = Driver(f"file://{tmp_path}/t", options={"log_checkpoint_interval": "2"})
+    assert first.sink().location.local is None
+    first.claim()
+    for epoch in range(3):
+        assert first.run(epoch, numbered(epoch * 5, epoch * 5 + 5)) is CommitOutcome.COMMITTED
+    assert first.run(2, numbered(10, 15)) is CommitOutcome.ALREADY_COMMITTED
+    live = data_files(tmp_path / "t")
+    dead = {file.path for file in first.write(4, numbered(15, 20)) or ()}
+    live -= dead
+    assert dead & data_files(tmp_path / "t")
+    second = claimed(Driver(f"file://{tmp_path}/t", incarnation=2))
+    assert not dead & data_files(tmp_path / "t")
+    second.run(3, numbered(15, 20))
+    assert ids(tmp_path / "t") == list(range(20))
+
+
+@pytest.mark.usefixtures("through_the_store")
+def test_partition_folders_have_plain_names(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    schema = ddl("id long, p string")
+    first = claimed(Driver(f"file://{tmp_path}/t", schema, options={"partition_by": "p"}))
+    first.run(0, [{"id": n, "p": ["a/b", "ü ~%", None][n % 3]} for n in range(9)])
+    folders = {name.rpartition("/")[0] for name in data_files(tmp_path / "t")}
+    assert folders == {"p=a_2Fb", "p=_C3_BC_20_7E_25", "p=__HIVE_DEFAULT_PARTITION__"}
+    dead = {file.path for file in first.write(1, [{"id": 9, "p": "a/b"}]) or ()}
+    Driver(f"file://{tmp_path}/t", schema, incarnation=2, options=first.options).claim()
+    assert not dead & data_files(tmp_path / "t")
+    assert ids(tmp_path / "t") == list(range(9))

@@ -1,9 +1,12 @@
-"""Phase one of `delta_2pc`: files, row groups, partitions, names."""
+"""Phase one of `delta_2pc`: files, row groups, partitions, names, and statistics whose bounds hold every value."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,17 +14,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from spark_ext.datafiles import partition_values as values
+from spark_ext.datafiles.partition_values import STRING_PREFIX, greatest_text, least_text
 from spark_ext.datafiles.partitions import split
-from spark_ext.datafiles.writer import MOST_OPEN_FILES, file_name, owner_of
+from spark_ext.datafiles.writer import MOST_OPEN_FILES, DataFile, DataFileWriter, Layout, file_name, owner_of
 from spark_ext.errors import ConfigurationError, DataError, StorageError
+from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Task
+from spark_ext.storage import Location
 from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, numbered, rows, table
 
 UTC = datetime.timezone.utc
@@ -62,7 +67,6 @@ def test_small_batches_become_large_row_groups(tmp_path: Path) -> None:
 
 
 def test_a_large_task_is_never_held_whole(tmp_path: Path) -> None:
-    """With a small budget, rows are on disk before the task's last batch is asked for."""
     driver = Driver(tmp_path / "t", options={"row_group_size": "64k", "target_file_size": "128k"})
     seen: list[int] = []
 
@@ -103,37 +107,6 @@ def test_a_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> No
     with pytest.raises(StorageError, match="could not be written") as caught:
         Driver(tmp_path / "file" / "t").write(3, numbered(0, 1))
     assert "sink 'out'" in caught.value.operator and "epoch 3" in caught.value.operator
-
-
-PARTITIONS: list[tuple[str, spark.DataType, list[Any], list[str | None]]] = [
-    ("text", spark.StringType(), ["a", "z/=:%ü ~", None], ["a", "z/=:%ü ~", None]),
-    ("long", spark.LongType(), [-5, 7, None], ["-5", "7", None]),
-    ("bool", spark.BooleanType(), [True, False], ["true", "false"]),
-    ("date", spark.DateType(), [datetime.date(2013, 1, 31), None], ["2013-01-31", None]),
-    ("decimal", spark.DecimalType(12, 2), [Decimal("1.50"), Decimal("100.00")], ["1.50", "100.00"]),
-    ("double", spark.DoubleType(), [0.1, float("inf")], ["0.1", "Infinity"]),
-    (
-        "timestamp",
-        spark.TimestampType(),
-        [datetime.datetime(2013, 1, 1, 5, 15, 0, 7, UTC)],
-        ["2013-01-01T05:15:00.000007Z"],
-    ),
-    ("ntz", spark.TimestampNTZType(), [datetime.datetime(2013, 1, 1, 5, 15)], ["2013-01-01 05:15:00.000000"]),
-]
-
-
-@pytest.mark.parametrize(("name", "kind", "given_", "spelled"), PARTITIONS, ids=[row[0] for row in PARTITIONS])
-def test_partition_values(
-    tmp_path: Path, name: str, kind: spark.DataType, given_: list[Any], spelled: list[str | None]
-) -> None:
-    schema = spark.StructType([spark.StructField("p", kind), spark.StructField("id", spark.LongType())])
-    driver = Driver(tmp_path / "t", schema, options={"partition_by": "p"})
-    files = driver.write(0, [{"p": value, "id": number} for number, value in enumerate(given_)]) or ()
-    assert {file.partition["p"] for file in files} == set(spelled)
-    driver.commit(0, files)
-    found = {row["id"]: row["p"] for row in table(tmp_path / "t").to_pylist()}
-    assert found == dict(enumerate(given_))
-    assert set(DeltaTable(tmp_path / "t").file_uris()) == {str(tmp_path / "t" / file.path) for file in files}
 
 
 def test_two_partition_columns_in_the_order_of_the_option(tmp_path: Path) -> None:
@@ -213,9 +186,7 @@ REFUSED: list[tuple[spark.DataType, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_types_that_delta_does_not_store_are_refused_by_name(
-    tmp_path: Path, kind: spark.DataType, message: str
-) -> None:
+def test_types_that_delta_does_not_store_are_refused(tmp_path: Path, kind: spark.DataType, message: str) -> None:
     schema = spark.StructType([spark.StructField("v", kind)])
     sink = Driver(tmp_path / "t", schema).sink()
     for refuse in (
@@ -232,11 +203,7 @@ def test_types_that_delta_does_not_store_are_refused_by_name(
     ("text", "partition_by", "message"),
     [
         ("a long, A long", "", "differ in case only"),
-        (
-            "id long, m map<string, struct<a: long, A: long>>",
-            "",
-            r"'m\.value\.a' and 'm\.value\.A' differ in case only",
-        ),
+        ("id long, m map<string, struct<a: long, A: long>>", "", r"'m\.value\.a' and 'm\.value\.A' differ in case"),
         ("a long", "b", "partition column 'b' is not a column"),
         ("a long", "a", "no column is left"),
         ("a long, b binary", "b", "'b' has the type binary"),
@@ -249,7 +216,6 @@ def test_layouts_that_cannot_be_are_refused(tmp_path: Path, text: str, partition
 
 
 def test_a_partition_column_that_no_folder_can_have_as_its_name_is_bad_data(tmp_path: Path) -> None:
-    """Values are cut in folders' names, the names of columns are not. It was retried as an outage."""
     name = "ä" * 60
     driver = Driver(tmp_path / "t", ddl(f"id long, {name} string"), options={"partition_by": name})
     with pytest.raises(DataError, match=r"makes the name of a folder \d+ bytes long"):
@@ -267,3 +233,186 @@ def test_other_paths_work(tmp_path: Path, name: str) -> None:
     driver = Driver(tmp_path / name)
     driver.run(0, numbered(0, 3))
     assert table(tmp_path / name).num_rows == 3
+
+
+TASK = Task("out", "q", 0, 0, 0, 1, 0)
+
+
+def finished(schema: spark.StructType, *batches: pa.RecordBatch, **layout: Any) -> tuple[DataFile, pq.FileMetaData]:
+    """The only file of some rows, and what is in it about them."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = DataFileWriter(Location(folder), schema, Layout(**layout), TASK)
+        for batch in batches:
+            files.add(batch)
+        (file,) = files.finish()
+        return file, pq.ParquetFile(f"{folder}/{file.path}").metadata
+
+
+def write(schema: spark.StructType, rows: list[dict[str, Any]], **layout: Any) -> DataFile:
+    batches = pa.Table.from_pylist(rows, schema=arrow_schema(schema)).to_batches(max_chunksize=7)
+    return finished(schema, *batches, **layout)[0]
+
+
+def one(kind: spark.DataType, values: Iterable[Any], **layout: Any) -> dict[str, Any]:
+    schema = spark.StructType([spark.StructField("v", kind)])
+    return parsed(write(schema, [{"v": value} for value in values], **layout))
+
+
+def parsed(file: DataFile) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.statistics, parse_float=Decimal)
+    return found
+
+
+FIELDS: dict[str, tuple[spark.DataType, st.SearchStrategy[Any], Callable[[Any], Any]]] = {
+    "byte": (spark.ByteType(), st.integers(-(2**7), 2**7 - 1), int),
+    "short": (spark.ShortType(), st.integers(-(2**15), 2**15 - 1), int),
+    "int": (spark.IntegerType(), st.integers(-(2**31), 2**31 - 1), int),
+    "long": (spark.LongType(), st.integers(-(2**63), 2**63 - 1), int),
+    "decimal9": (spark.DecimalType(9, 3), st.decimals(-(10**6) + 1, 10**6 - 1, places=3), Decimal),
+    "decimal18": (spark.DecimalType(18, 0), st.decimals(-(10**18) + 1, 10**18 - 1, places=0), Decimal),
+    "decimal38": (spark.DecimalType(38, 10), st.decimals(-(10**28) + 1, 10**28 - 1, places=10), Decimal),
+    "string": (spark.StringType(), st.text(max_size=80), str),
+    "date": (spark.DateType(), st.dates(), datetime.date.fromisoformat),
+    "timestamp": (
+        spark.TimestampType(),
+        st.datetimes(timezones=st.just(UTC)),
+        lambda text: datetime.datetime.fromisoformat(text.replace("Z", "+00:00")),
+    ),
+    "timestamp_ntz": (spark.TimestampNTZType(), st.datetimes(), datetime.datetime.fromisoformat),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@given(data=st.data())
+@settings(deadline=None, max_examples=3 * settings().max_examples // 5)
+def test_every_value_is_within_the_bounds(name: str, data: st.DataObject) -> None:
+    kind, strategy, read = FIELDS[name]
+    values = data.draw(st.lists(st.none() | strategy, min_size=1, max_size=25))
+    found = one(kind, values, row_group_rows=data.draw(st.integers(1, 30)))
+    present = [value for value in values if value is not None]
+    assert found["numRecords"] == len(values)
+    assert found["nullCount"] == {"v": len(values) - len(present)}
+    if not present:
+        assert found["minValues"] == found["maxValues"] == {}
+        return
+    low, high = read(found["minValues"]["v"]), read(found["maxValues"]["v"])
+    if name == "string":
+        # Texts compare by their UTF-8 bytes, as in Spark.
+        assert low.encode() <= min(value.encode() for value in present)
+        assert max(value.encode() for value in present) <= high.encode()
+        assert len(low) <= STRING_PREFIX
+    else:
+        assert (low, high) == (min(present), max(present))
+
+
+@pytest.mark.parametrize("kind", [spark.FloatType(), spark.DoubleType()], ids=["float", "double"])
+@given(values=st.lists(st.none() | st.floats(width=32), min_size=1, max_size=25), rows=st.integers(1, 30))
+@settings(deadline=None, max_examples=3 * settings().max_examples // 2)
+def test_bounds_of_floats_hold(kind: spark.DataType, values: list[float | None], rows: int) -> None:
+    found = one(kind, values, row_group_rows=rows)
+    present = [value for value in values if value is not None]
+    low, high = found["minValues"].get("v"), found["maxValues"].get("v")
+    assert found["nullCount"] == {"v": len(values) - len(present)}
+    numbers = [value for value in present if not math.isnan(value)]
+    if low is not None:
+        assert all(float(low) <= value for value in numbers)
+    if high is not None:
+        assert len(numbers) == len(present), "Spark takes NaN as greater than any number"
+        assert all(value <= float(high) for value in numbers)
+    if numbers and len(numbers) == len(present) and all(map(math.isfinite, numbers)):
+        assert low is not None and high is not None, "a plain column is skipped by both bounds"
+
+
+@given(st.text(min_size=1, max_size=100) | st.text(alphabet="a\U0010ffff", min_size=30, max_size=40))
+@settings(max_examples=3 * settings().max_examples)
+def test_cut_texts_stay_bounds(text: str) -> None:
+    assert least_text(text).encode() <= text.encode() <= greatest_text(text).encode()
+
+
+def test_texts_too_long_for_parquets_statistics_have_no_bounds() -> None:
+    found = one(spark.StringType(), ["x" * 10_000, "y"])
+    assert found["minValues"] == found["maxValues"] == {}
+    assert found["nullCount"] == {"v": 0}
+
+
+def test_a_text_that_is_not_utf8_has_no_bound() -> None:
+    schema = spark.StructType([spark.StructField("v", spark.StringType())])
+    raw = pa.array([b"\xff\xfe", b"a"], pa.binary()).view(pa.string())
+    file, _ = finished(schema, pa.record_batch([raw], schema=arrow_schema(schema)))
+    assert parsed(file)["minValues"] == {"v": "a"}
+    assert parsed(file)["maxValues"] == {}
+
+
+def test_no_bounds_for_booleans_and_bytes_but_nulls_are_counted() -> None:
+    for kind, value in ((spark.BooleanType(), True), (spark.BinaryType(), b"a")):
+        found = one(kind, [value, None])
+        assert found["minValues"] == found["maxValues"] == {}
+        assert found["nullCount"] == {"v": 1}
+
+
+def test_a_year_beyond_9999_has_no_bound() -> None:
+    schema = spark.StructType([spark.StructField("v", spark.DateType())])
+    batch = pa.record_batch([pa.array([0, 10_000_000], pa.int32()).cast(pa.date32())], schema=arrow_schema(schema))
+    file, _ = finished(schema, batch)
+    assert parsed(file)["minValues"] == {"v": "1970-01-01"}
+    assert parsed(file)["maxValues"] == {}
+
+
+NESTED = columns("s struct<a: int, list: array<double>, t: struct<f: double>>, m map<string, int>, last bigint")
+
+
+def test_nested_columns_are_covered_leaf_by_leaf() -> None:
+    values: list[dict[str, Any]] = [
+        {"s": {"a": 1, "list": [1.0, 2.0], "t": {"f": 0.5}}, "m": [("k", 1), ("l", 2)], "last": 7},
+        {"s": {"a": None, "list": None, "t": {"f": 2.5}}, "m": None, "last": 9},
+        {"s": None, "m": [], "last": 8},
+        {"s": {"a": 5, "list": [], "t": None}, "m": [("k", None)], "last": 8},
+    ]
+    file = write(NESTED, values)
+    assert parsed(file) == {
+        "numRecords": 4,
+        "minValues": {"s": {"a": 1, "t": {"f": Decimal("0.5")}}, "last": 7},
+        "maxValues": {"s": {"a": 5, "t": {"f": Decimal("2.5")}}, "last": 9},
+        "nullCount": {"s": {"a": 2, "list": 2, "t": {"f": 2}}, "m": 1, "last": 0},
+    }
+
+
+def test_floats_have_no_statistics_inside_the_file() -> None:
+    """Spark would pass over row groups with a NaN that it looks for: Parquet leaves NaN out of its bounds."""
+    schema = spark.StructType([spark.StructField("i", spark.IntegerType()), *NESTED.fields])
+    group = finished(schema, pa.RecordBatch.from_pylist([{"i": 1, "last": 2}], arrow_schema(schema)))[1].row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    assert {column.path_in_schema for column in columns if column.statistics} == {"i", "s.a", "last"}
+
+
+def test_a_column_with_a_dot_does_not_give_a_float_inside_a_struct_statistics() -> None:
+    """Parquet's writer is given names, and both have the same."""
+    inner = spark.StructType([spark.StructField("b", spark.DoubleType())])
+    schema = spark.StructType([spark.StructField("a", inner), spark.StructField("a.b", spark.IntegerType())])
+    batch = pa.RecordBatch.from_pylist([{"a": {"b": math.nan}, "a.b": 1}], arrow_schema(schema))
+    group = finished(schema, batch)[1].row_group(0)
+    assert group.column(0).physical_type == "DOUBLE"
+    assert not group.column(0).is_stats_set
+
+
+def test_nan_inside_a_struct_takes_the_bound_away() -> None:
+    values = [{"s": {"a": 1, "list": None, "t": {"f": value}}, "m": None, "last": 1} for value in (1.0, math.nan)]
+    file = write(NESTED, values)
+    assert "t" not in parsed(file)["maxValues"]["s"]
+    assert parsed(file)["minValues"]["s"]["t"] == {"f": Decimal("1.0")}
+
+
+@pytest.mark.parametrize(("limit", "covered"), [(32, 32), (3, 3), (0, 0), (-1, 40)])
+def test_the_first_columns_are_covered(limit: int, covered: int) -> None:
+    schema = spark.StructType([spark.StructField(f"c{n}", spark.IntegerType()) for n in range(40)])
+    file = write(schema, [{f"c{n}": n for n in range(40)}], statistics_columns=limit)
+    expected = {f"c{n}": n for n in range(covered)}
+    assert parsed(file)["minValues"] == parsed(file)["maxValues"] == expected
+    assert parsed(file)["nullCount"] == dict.fromkeys(expected, 0)
+
+
+def test_partition_columns_are_not_counted_and_not_covered() -> None:
+    schema = spark.StructType([spark.StructField(f"c{n}", spark.IntegerType()) for n in range(3)])
+    file = write(schema, [{"c0": 0, "c1": 1, "c2": 2}], statistics_columns=1, partition_by=("c0",))
+    assert parsed(file)["minValues"] == {"c1": 1}
+    assert file.partition == {"c0": "0"}

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import datetime
+import os
 import random
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+import spark_ext as sx
+from spark_ext.delta.optimize import Optimize, run
+from spark_ext.model.commits import Task
+from spark_ext.schemas.arrow import arrow_schema
+from spark_ext.schemas.ddl import columns
 from spark_ext.testing.every_type import EVERY_TYPE, UTC, empty, moment, row
 from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tests.support.claims import claimed
 
 
 def plain(value: Any) -> Any:
-    """A row of Spark's as plain Python values."""
     if isinstance(value, T.Row):
         return {name: plain(item) for name, item in value.asDict().items()}
     if isinstance(value, dict):
@@ -28,6 +35,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(item) for item in value]
     return bytes(value) if isinstance(value, bytearray) else value
+
+
+def micros(value: datetime.datetime | None) -> int | None:
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=UTC)
+    return None if value is None else (value - epoch) // datetime.timedelta(microseconds=1)
 
 
 def read(spark: SparkSession, path: Path) -> DataFrame:
@@ -48,12 +60,6 @@ def test_every_type_is_read_back_by_spark(spark: SparkSession, tmp_path: Path) -
         .orderBy("long")
         .collect()
     )
-
-    def micros(value: datetime.datetime | None) -> int | None:
-        if value is None:
-            return None
-        return (value - datetime.datetime(1970, 1, 1, tzinfo=UTC)) // datetime.timedelta(microseconds=1)
-
     expected = []
     for one in sorted(values, key=lambda one: int(one["long"])):
         nested = one["nested"] and {**one["nested"], "times": [micros(time) for time in one["nested"]["times"]]}
@@ -89,7 +95,6 @@ FILTERS = [
 
 
 def test_data_skipping_gives_what_reading_all_gives(spark: SparkSession, tmp_path: Path) -> None:
-    """Many small files, each filter against a read that cannot skip."""
     schema = T.StructType([*EVERY_TYPE.fields, T.StructField("nan", T.DoubleType())])
     driver = Driver(tmp_path / "t", schema, options={"row_group_rows": "7", "indexed_columns": "-1"})
     chance = random.Random(1)
@@ -136,21 +141,11 @@ def test_files_are_really_skipped(spark: SparkSession, tmp_path: Path, condition
 
 
 def test_partition_values_are_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:
-    names = ["text", "number", "money", "day", "at", "local", "bool", "real"]
-    kinds = [
-        T.StringType(),
-        T.LongType(),
-        T.DecimalType(12, 2),
-        T.DateType(),
-        T.TimestampType(),
-        T.TimestampNTZType(),
-        T.BooleanType(),
-        T.FloatType(),
-    ]
-    schema = T.StructType(
-        [T.StructField(name, kind) for name, kind in zip(names, kinds, strict=True)]
-        + [T.StructField("id", T.LongType())]
+    schema = columns(
+        "text string, number bigint, money decimal(12,2), day date, at timestamp, local timestamp_ntz, bool boolean, "
+        "real float, id bigint"
     )
+    names = schema.names[:-1]
     values = [
         ("a/b:c=%ü ~", -7, Decimal("-1.50"), datetime.date(2013, 1, 31), moment(2013, 7), moment(2013, 7), True, 0.1),
         (" ", 0, Decimal("0.00"), datetime.date(1, 1, 1), moment(1600, 0), moment(1600, 0), False, float("inf")),
@@ -162,52 +157,105 @@ def test_partition_values_are_read_by_spark(spark: SparkSession, tmp_path: Path)
     driver = Driver(tmp_path / "t", schema, options={"partition_by": ",".join(names)})
     driver.run(0, rows_)
     found = read(spark, tmp_path / "t").withColumn("at", F.unix_micros("at")).orderBy("id").collect()
+    assert [row["real"] for row in found] == [pytest.approx(0.1, abs=1e-7), float("inf"), None]
     for one in rows_:
-        one["real"] = one["real"] and T.Row(x=one["real"]).x
-        one["at"] = one["at"] and int(
-            (one["at"] - datetime.datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
-        ) * 10**6 + (one["at"].microsecond)
-    expected_real = [found[n]["real"] for n in range(3)]
-    assert expected_real[0] == pytest.approx(0.1, abs=1e-7) and expected_real[1:] == [float("inf"), None]
-    for one in rows_:
-        one.pop("real")
+        one["at"] = micros(one["at"])
+        del one["real"]
     assert [{key: value for key, value in one.asDict().items() if key != "real"} for one in found] == rows_
 
 
-def test_a_streaming_query_writes_each_epoch_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A real query, partitioned, in a session zone that is not UTC; the last epoch is repeated as after a crash."""
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    base = spark.range(0, 3000, 1, 4).select(
-        "id", (F.col("id") % 3).cast("string").alias("p"), F.timestamp_seconds(F.col("id") * 60).alias("at")
+DAY = datetime.datetime(2024, 1, 1)
+
+
+@pytest.mark.core
+def test_a_job_of_upserts(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def job(**options: str) -> sx.Job:
+        rows = (
+            spark.readStream.format("datagen")
+            .options(uid="rows", rows="300", max_rows_per_epoch="100", channels="2")
+            .load()
+            .selectExpr("id % 70 AS id", "id * 37 % 307 AS at", "ts", "value", "value < 0.2 AS gone")
+        )
+        rule = {"mode": "upsert", "key": "id", "newest_by": "at", "deleted_if": "gone", "tombstones": "keep"}
+        given = {name: value for name, value in {**rule, **options}.items() if value}
+        made = sx.Job(spark, "upserts", state=tmp_path / "state")
+        return made.add("q", rows.writeStream.format("delta_2pc").options(uid="out", path=f"{tmp_path}/t", **given))
+
+    assert job().run(progress=False).finished
+    raw = spark.read.format("delta").load(f"{tmp_path}/t").drop("ts").toPandas()
+    whole = sx.sources.datagen.DataGen({"uid": "x", "rows": "300", "channels": "2"})
+    tables = [batch.to_pandas() for one in whole.discover() for batch in whole.read(one, 0, 150)]
+    expected = pd.concat(tables)
+    expected["at"], expected["id"] = expected["id"] * 37 % 307, expected["id"] % 70
+    newest = expected.sort_values("at").drop_duplicates("id", keep="last").sort_values("id")
+    found = raw.sort_values("id")
+    assert found["id"].tolist() == newest["id"].tolist() and found["value"].tolist() == newest["value"].tolist()
+    assert found["gone"].tolist() == (newest["value"] < 0.2).tolist()
+    caplog.clear()
+    job(key="id,value").run(progress=False)
+    assert "option 'key' of sink 'out' was 'id', and is 'id,value'" in caplog.text
+    assert spark.read.format("delta").load(f"{tmp_path}/t").count() == 70, "nothing of it was started"
+
+
+def test_a_table_of_sparks_with_deletion_vectors_and_change_data(spark: SparkSession, tmp_path: Path) -> None:
+    place = f"delta.`{tmp_path}/t`"
+    spark.sql(
+        f"CREATE TABLE {place} (id BIGINT, at TIMESTAMP_NTZ, v STRING) USING delta "
+        "TBLPROPERTIES('delta.enableDeletionVectors'='true', 'delta.enableChangeDataFeed'='true')"
     )
-    for part in range(3):
-        base.where(f"id div 1000 = {part}").write.parquet(f"{tmp_path}/in/{part}")
+    schema = ddl("id long, at timestamp_ntz, v string")
+    driver = claimed(Driver(tmp_path / "t", schema, options={"mode": "upsert", "key": "id,at"}))
+    rows = [{"id": number, "at": DAY + datetime.timedelta(microseconds=number), "v": "old"} for number in range(20)]
+    driver.run(0, rows[:10])
+    driver.run(1, rows[10:])
+    spark.sql(f"DELETE FROM {place} WHERE id IN (3, 13)")
+    assert pa.table(DeltaTable(tmp_path / "t").deletion_vectors().read_all()).num_rows >= 1
+    second = claimed(Driver(tmp_path / "t", schema, incarnation=2, options={"mode": "upsert", "key": "id,at"}))
+    second.run(2, [{**rows[3], "v": "again"}, {**rows[5], "v": "new"}])
+    run(second.sink().location, Optimize(1), 2**42)
+    found = {row.id: row.v for row in spark.table(place).collect()}
+    assert found == {number: "old" for number in range(20) if number != 13} | {3: "again", 5: "new"}
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1)
+    kinds = sorted(row._change_type for row in feed.load(f"{tmp_path}/t").where("v != 'old'").collect())
+    assert kinds == ["insert", "update_postimage"]
+    spark.sql(f"DELETE FROM {place} WHERE id = 7")
+    for file in (tmp_path / "t").glob("*.*"):
+        os.utime(file, (1, 1))
+    run(second.sink().location, Optimize(1, vacuum_after=168 * 3_600_000), 2**43)
+    spark.catalog.refreshByPath(f"{tmp_path}/t")
+    assert {row.id for row in spark.table(place).collect()} == found.keys() - {7}, "its deletion vector is still there"
 
-    def run() -> None:
-        stream = (
-            spark.readStream.schema(base.schema)
-            .option("recursiveFileLookup", "true")
-            .option("maxFilesPerTrigger", "1")
-            .parquet(f"{tmp_path}/in")
-        )
-        query = (
-            stream.writeStream.format("delta_2pc")
-            .option("uid", "out")
-            .option("path", f"{tmp_path}/t")
-            .option("partition_by", "p")
-            .option("checkpointLocation", f"{tmp_path}/checkpoint")
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
 
-    run()
-    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    assert len(commits) >= 3
-    commits[-1].unlink()
-    (tmp_path / "checkpoint" / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
-    run()
-    found = read(spark, tmp_path / "t")
-    assert found.count() == 3000
-    assert found.exceptAll(base).count() == 0 and base.exceptAll(found).count() == 0
-    assert found.where("at = timestamp'1970-01-01 00:10:00Z'").select("id").collect()[0].id == 10
+def test_spark_reads_what_the_sink_merges_without_delta_rs(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
+    schema = ddl("id long, at timestamp, n decimal, x double, s string, d date")
+    options = {
+        "mode": "upsert",
+        "key": "id",
+        "partition_by": "at,n,x,s",
+        "table_properties": '{"delta.enableChangeDataFeed": "true"}',
+    }
+    driver = Driver(tmp_path / "t", schema, options=options)
+    at, far = datetime.datetime(2013, 7, 1, 23, 59, 59, 5, tzinfo=datetime.timezone.utc), 2_932_897
+    odd = [1, at, Decimal("-1.25"), 5e-324, "é" * 100, far]
+    plain = [2, at + datetime.timedelta(days=1), Decimal("7.50"), 1.5, "a b/c%20=x", 0]
+    for epoch, rows in enumerate([[odd, plain], [[2, *odd[1:5], 1], [3, *plain[1:5], far]]]):
+        columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), PLAIN, strict=True)]
+        batch = pa.RecordBatch.from_arrays(columns, names=schema.names).cast(arrow_schema(schema))
+        task = Task("out", "q", epoch, 0, 0, 1, 0)
+        driver.commit(epoch, driver.sink().write(schema, iter([batch]), task))
+    read = "id", "CAST(at AS double) AS at", "n", "x", "s", "unix_date(d) AS d"
+    found = sorted(map(list, spark.read.format("delta").load(f"{tmp_path}/t").selectExpr(*read).collect()))
+    seconds = at.timestamp()
+    assert found == [[1, seconds, *odd[2:]], [2, seconds, *odd[2:5], 1], [3, seconds + 86_400, *plain[2:5], far]]
+    version = DeltaTable(tmp_path / "t").version()
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
+    changes = feed.load(f"{tmp_path}/t").selectExpr("id", "CAST(at AS double)", "s", "_change_type").collect()
+    assert sorted(map(list, changes)) == [
+        [2, seconds, "é" * 100, "insert"],
+        [2, seconds + 86_400, "a b/c%20=x", "delete"],
+        [3, seconds + 86_400, "a b/c%20=x", "insert"],
+    ]
+
+
+PLAIN = [pa.int64(), pa.timestamp("us", "UTC"), pa.decimal128(12, 2), pa.float64(), pa.string(), pa.int32()]

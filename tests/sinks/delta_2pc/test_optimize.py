@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from spark_ext.delta import optimize
 from spark_ext.delta.optimize import Optimize, crowded_partitions, optimize_if_due, retention, run
 from spark_ext.errors import ConfigurationError
-from spark_ext.model.commits import Claim, CommitOutcome
-from tests.sinks.delta_2pc.delta_kit import Driver, Start, data_files, ddl, ids, numbered, table
+from spark_ext.model.commits import CommitOutcome
+from tests.sinks.delta_2pc.delta_kit import Driver, Restore, Start, data_files, ddl, ids, numbered, table
+from tests.support.claims import claimed
 
 HOUR = 3_600_000
 UPSERT = {"mode": "upsert", "key": "id"}
@@ -85,10 +86,7 @@ def test_without_the_option_nothing_is_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
-def test_an_epoch_that_meets_a_compaction_is_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
-) -> None:
-    """The compaction comes between the look of the epoch and its commit, of the same files."""
+def test_an_epoch_meets_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]) -> None:
     from spark_ext.delta import publish
 
     driver = written(tmp_path / "t", **options)
@@ -107,9 +105,7 @@ def test_an_epoch_that_meets_a_compaction_is_committed(
     assert ids(tmp_path / "t") == sorted(found)
 
 
-def test_a_compaction_that_meets_a_merge_is_given_up_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compaction_that_meets_a_merge_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = written(tmp_path / "t", **UPSERT)
     pending = [True]
 
@@ -120,21 +116,16 @@ def test_a_compaction_that_meets_a_merge_is_given_up_and_tried_again(
 
     monkeypatch.setattr(optimize, "reach", meet)
     location, plan = driver.sink().location, Optimize(1)
-    for _ in range(2):
+    for found in (6, 1):  # given up, and tried again
         thread = optimize_if_due(location, plan)
         assert thread is not None
         thread.join(60)
-        found = files(tmp_path / "t")
+        assert files(tmp_path / "t") == found
         optimize._due[location.uri] = 0
-        if _ == 0:
-            assert found == 6, "given up"
-    assert found == 1
     assert {row["id"]: row["name"] for row in table(tmp_path / "t").to_pylist()}[3] == "new"
 
 
-def test_a_failure_behind_the_epochs_is_logged_and_waits_for_the_next_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_compaction_is_logged_and_tried_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     location = Driver(tmp_path / "none").sink().location
     thread = optimize_if_due(location, Optimize(HOUR))
     assert thread is not None
@@ -145,7 +136,6 @@ def test_a_failure_behind_the_epochs_is_logged_and_waits_for_the_next_time(
 
 @pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
 def test_a_savepoint_from_before_a_compaction_is_restored(tmp_path: Path, options: dict[str, str]) -> None:
-    """By its version, whose files are still there: epochs, merges and compactions after it are taken away."""
     path = tmp_path / "t"
     driver = Start(path, lineage=1, options=options)
     driver.begin()
@@ -157,13 +147,9 @@ def test_a_savepoint_from_before_a_compaction_is_restored(tmp_path: Path, option
     replaced = driver.write(3, [{"id": 1, "name": "replaced"}])
     driver.sink().commit(driver.schema, driver.epoch(3, 2), [replaced or ()])
     run(driver.sink().location, Optimize(1), now() + HOUR)
-    start = Start(path, lineage=2, incarnation=2, options=options)
-    who = (start.uid, "job", start.job_id, start.incarnation, start.lineage)
-    claim = Claim(*who, start=start.start, query_id=start.query_id, restoring=True)
-    start.sink().check_roll_back(claim, position)
-    start.sink().claim(claim)
-    start.sink().roll_back(claim, position)
-    start.sink().roll_back(claim, position)
+    start = Restore(path, lineage=2, options=options)
+    start.restore(position)
+    start.sink().roll_back(start.its_claim, position)
     assert sorted(table(path).to_pylist(), key=str) == numbered(0, 2)
     start.put(2)
     assert ids(path) == [0, 1, 2]
@@ -197,7 +183,6 @@ def test_partitions_with_many_small_files(found: list[tuple[tuple[str], int]]) -
 
 
 def test_old_files_are_deleted_no_sooner_than_the_table_allows(tmp_path: Path) -> None:
-    """Also those that were never committed, such as a killed merge leaves."""
     import os
 
     path = tmp_path / "t"
@@ -248,14 +233,11 @@ def test_retention(text: str, hours: int) -> None:
         ({"vacuum_after": "24 hours"}, "'vacuum_after' is 24 hours, and the table keeps removed files for 168 hours"),
     ],
 )
-def test_what_would_fail_behind_the_epochs_is_refused_at_the_start(
-    tmp_path: Path, options: dict[str, str], message: str
-) -> None:
+def test_what_would_fail_later_is_refused_at_the_start(tmp_path: Path, options: dict[str, str], message: str) -> None:
     driver = Driver(tmp_path / "t", options={"optimize_interval": "1 h", **options})
     with pytest.raises(ConfigurationError, match=message):
         driver.sink().validate(driver.schema)
-    driver = Driver(tmp_path / "t", options={k: v for k, v in options.items() if k == "partition_by"})
-    driver.claim()
+    driver = claimed(Driver(tmp_path / "t", options={k: v for k, v in options.items() if k == "partition_by"}))
     driver = Driver(tmp_path / "t", options={"optimize_interval": "1 h", **options})
     with pytest.raises(ConfigurationError, match=message):
         driver.sink().validate(driver.schema)

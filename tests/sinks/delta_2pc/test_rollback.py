@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +17,12 @@ from spark_ext.delta import rollback
 from spark_ext.delta.restored import CLAIM, SINK
 from spark_ext.errors import ConfigurationError, FencedError, StateError, StorageError
 from spark_ext.failpoints import FailPoint
-from spark_ext.model.commits import Claim, CommitOutcome, Epoch
-from tests.sinks.delta_2pc.delta_kit import NUMBERS, Start, data_files, ddl, ids, numbered, table
-
-
-@dataclass
-class Restore(Start):
-    """A start that restores a savepoint in place, or continues what was restored: a driver of a later lineage."""
-
-    lineage: int = 1
-    incarnation: int = 2
-
-    @property
-    def its_claim(self) -> Claim:
-        mine = (self.uid, "job", self.job_id, self.incarnation, self.lineage)
-        return Claim(*mine, start=self.start, query_id=self.query_id, restoring=True)
-
-    def take(self) -> None:
-        self.sink().claim(self.its_claim)
-
-    def restore(self, position: Any) -> None:
-        """As a job does it: nothing is claimed before all targets have agreed."""
-        self.sink().check_roll_back(self.its_claim, position)
-        self.take()
-        self.sink().roll_back(self.its_claim, position)
+from spark_ext.model.commits import CommitOutcome, Epoch
+from tests.sinks.delta_2pc.delta_kit import NUMBERS, Restore, Start, begun, data_files, ddl, ids, numbered, table
 
 
 def position(driver: Start, number: int) -> Any:
     return driver.sink().position(driver.epoch(number))
-
-
-def begun(path: Path | str, *numbers: int, **options: str) -> Start:
-    """The first start of a job, with these epochs committed: one row each, with the epoch's number as its id."""
-    driver = Start(path, options=options)
-    driver.begin()
-    for number in numbers:
-        driver.put(number)
-    return driver
 
 
 def others(path: Path, *numbers: int) -> None:
@@ -89,25 +57,7 @@ def test_rows_after_the_position_go_and_the_new_lineage_continues(path: Path) ->
     assert ids(path) == [0, 1, 2, 3]
 
 
-def test_a_repeated_roll_back_and_one_without_anything_to_take_away_commit_nothing(path: Path) -> None:
-    first = begun(path, 0, 1, 2)
-    there, newest = position(first, 1), position(first, 2)
-    Restore(path).restore(newest)
-    assert DeltaTable(path).history(1)[0]["operation"] == "WRITE", "the claim"
-    Restore(path).restore(there)
-    before = version(path)
-    for _ in range(2):
-        Restore(path).restore(there)
-    assert version(path) == before
-    again = Restore(path, incarnation=3, lineage=2)
-    again.restore(there)
-    assert version(path) == before + 1, "its claim"
-    assert ids(path) == [0, 1]
-    assert again.put(2) is CommitOutcome.COMMITTED
-
-
 def test_a_table_that_was_put_back_from_a_backup_and_written_on_is_refused(path: Path, tmp_path: Path) -> None:
-    """It is the same table, and has a version of the position's number, with other rows."""
     first = begun(path, 0)
     shutil.copytree(path, tmp_path / "backup")
     for number in (1, 2):
@@ -123,11 +73,8 @@ def test_a_table_that_was_put_back_from_a_backup_and_written_on_is_refused(path:
 
 
 @pytest.mark.parametrize("point", [FailPoint.DELTA_BEFORE_ROLLBACK, FailPoint.DELTA_ROLLED_BACK])
-def test_a_restore_that_failed_at_either_point_is_repeated(
-    path: Path, monkeypatch: pytest.MonkeyPatch, point: FailPoint
-) -> None:
+def test_a_failed_restore_is_repeated(path: Path, monkeypatch: pytest.MonkeyPatch, point: FailPoint) -> None:
     there = position(begun(path, 0, 1, 2), 0)
-    monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, f"{point}=raise")
     with pytest.raises(StorageError, match="rolling back by incarnation 2"):
         Restore(path).restore(there)
@@ -137,30 +84,6 @@ def test_a_restore_that_failed_at_either_point_is_repeated(
     assert again.put(1) is CommitOutcome.COMMITTED
     assert ids(path) == [0, 1]
     assert [entry["operation"] for entry in DeltaTable(path).history()].count("RESTORE") == 1
-
-
-def test_back_before_an_earlier_roll_back_and_to_what_it_had_taken_away(path: Path) -> None:
-    first = begun(path, 0, 1, 2, 3)
-    at = {number: position(first, number) for number in (-1, 0, 1, 2, 3)}
-    second = Restore(path)
-    second.restore(at[1])
-    second.put(5)
-    assert ids(path) == [0, 1, 5]
-    assert {number: position(first, number) for number in at} == {**at, 3: {**at[3], "version": at[3]["version"] + 1}}
-    third = Restore(path, incarnation=3, lineage=2)
-    third.restore(at[2])
-    assert ids(path) == [0, 1, 2], "what the first roll back had taken away"
-    third.put(6)
-    of_second = position(second, 5)
-    fourth = Restore(path, incarnation=4, lineage=3)
-    fourth.restore(at[0])
-    assert ids(path) == [0]
-    Restore(path, incarnation=5, lineage=4).restore(of_second)
-    assert ids(path) == [0, 1, 5]
-    Restore(path, incarnation=6, lineage=5).restore(at[-1])
-    assert ids(path) == []
-    Restore(path, incarnation=7, lineage=6).restore(at[3])
-    assert ids(path) == [0, 1, 2, 3]
 
 
 def test_a_target_that_was_not_there_yet_is_emptied_of_what_the_sink_has_written(path: Path) -> None:
@@ -174,20 +97,6 @@ def test_a_target_that_was_not_there_yet_is_emptied_of_what_the_sink_has_written
     assert first.schema == NUMBERS
     Restore(path, incarnation=3, lineage=2).restore(None)
     assert [entry["operation"] for entry in DeltaTable(path).history()].count("RESTORE") == 1
-
-
-def test_a_position_of_epochs_without_rows_and_of_commits_of_others(path: Path) -> None:
-    others(path, 90)
-    first = begun(path)
-    assert position(first, -1)["version"] == position(first, 7)["version"] == version(path)
-    others(path, 91)
-    first.put(3)
-    assert position(first, -1)["version"] == position(first, 2)["version"] == 2
-    others(path, 92)
-    first.put(8)
-    assert position(first, 3)["version"] == position(first, 7)["version"] == 4
-    Restore(path).restore(position(first, 7))
-    assert ids(path) == [3, 90, 91, 92]
 
 
 def test_compaction_in_between_is_undone_with_the_rows_that_it_had_merged(path: Path) -> None:
@@ -225,7 +134,6 @@ def test_files_that_were_vacuumed_are_counted(path: Path) -> None:
 
 
 def test_files_that_the_log_has_forgotten_are_not_deleted_before_the_roll_back(path: Path) -> None:
-    """The claim of a start deletes what looks like the remains of an older one."""
     first = begun(path, 0, 1, 2, table_properties='{"delta.deletedFileRetentionDuration": "interval 0 seconds"}')
     there = position(first, 1)
     DeltaTable(path).optimize.compact()
@@ -233,22 +141,6 @@ def test_files_that_the_log_has_forgotten_are_not_deleted_before_the_roll_back(p
     Restore(path).restore(there)
     assert ids(path) == [0, 1]
     assert len(data_files(path)) == 4
-
-
-def test_rows_of_another_writer_are_not_taken_away(path: Path) -> None:
-    first = begun(path, 0)
-    there = position(first, 0)
-    others(path, 90)
-    Restore(path).restore(there)
-    assert ids(path) == [0, 90], "the sink has committed nothing since, so there is nothing to take away"
-    second = Restore(path)
-    second.put(1)
-    before = version(path)
-    with pytest.raises(StateError, match=r"another writer has changed its rows since version 1, in version 2 \(WRITE"):
-        Restore(path, incarnation=3, lineage=2).restore(there)
-    assert (ids(path), version(path)) == ([0, 1, 90], before)
-    Restore(path, incarnation=3, lineage=2).restore(position(first, 0))
-    assert ids(path) == [0, 90], "that position is after what the other one has written"
 
 
 def test_the_way_out_that_the_error_names(path: Path) -> None:
@@ -327,9 +219,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> N
     monkeypatch.setattr(rollback, "reach", reach)
 
 
-def test_a_newer_claim_between_look_and_commit_fences_the_roll_back_off(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_claim_fences_the_roll_back_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = begun(path, 0, 1)
     interrupted(monkeypatch, Restore(path, incarnation=3, lineage=2).take)
     with pytest.raises(FencedError, match="incarnation 3"):
@@ -440,14 +330,6 @@ def test_partitions_come_back_with_their_values(path: Path) -> None:
     DeltaTable(path).optimize.compact()
     Restore(path, options={"partition_by": "name"}).restore(position(first, 2))
     assert table(path).sort_by("id") == before
-
-
-def test_a_rolled_back_file_stays_until_vacuum(path: Path) -> None:
-    first = begun(path, 0, 1)
-    files = data_files(path)
-    Restore(path).restore(position(first, 0))
-    Start(path, incarnation=3, lineage=1).begin()
-    assert data_files(path) == files
 
 
 def test_the_epoch_of_another_sink_in_the_table_is_of_another_writer(path: Path) -> None:

@@ -20,16 +20,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from spark_ext.errors import StateError
-from spark_ext.model.commits import Claim, Epoch
-from tests.sinks.delta_2pc.delta_kit import NUMBERS, Start, ids
+from spark_ext.model.commits import Epoch
+from tests.sinks.delta_2pc.delta_kit import NUMBERS, Restore, Start, ids
 
 pytestmark = pytest.mark.slow(8, "hundreds of steps, each of which commits to a Delta table")
 
 
 @dataclass(frozen=True)
 class Savepoint:
-    """What a job keeps of one sink, and what the table held when it was taken."""
-
     lineage: int
     number: int
     position: Any
@@ -55,8 +53,6 @@ class Model:
 
 
 class RolledBackTables(RuleBasedStateMachine):
-    """One table, one job with one sink, and others who write there."""
-
     savepoints: Bundle[Savepoint] = Bundle("savepoints")
 
     @initialize()
@@ -75,7 +71,6 @@ class RolledBackTables(RuleBasedStateMachine):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def saw(self) -> None:
-        """All versions that the last step has made hold what the table holds now."""
         for version in range(max(self.model.own, default=-1) + 1, self.version + 1):
             self.model.own[version], self.model.foreign[version] = self.own, self.foreign
 
@@ -137,9 +132,8 @@ class RolledBackTables(RuleBasedStateMachine):
             position = found
             assert position["version"] == self.model.late(savepoint)
         wanted, before = position["version"], self.version
-        start = Start(self.path, lineage=self.driver.lineage + 1, incarnation=self.driver.incarnation + 1)
-        who = (start.uid, "job", start.job_id, start.incarnation, start.lineage)
-        claim = Claim(*who, start=start.start, query_id=start.query_id, restoring=True)
+        start = Restore(self.path, lineage=self.driver.lineage + 1, incarnation=self.driver.incarnation + 1)
+        claim = start.its_claim
         others = self.foreign - self.model.foreign[wanted]
         if self.own != savepoint.own and others:
             with pytest.raises(StateError, match="another writer has changed its rows"):

@@ -15,18 +15,18 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ext.errors import ConfigurationError, DataError, UnsupportedTableError
+from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.sinks.contract import CommitOutcome
 from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
 from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, table
+from tests.support.claims import claimed
 
 ROWS = ddl("id long, shop string, at long, gone boolean, v long")
 UPSERT = {"mode": "upsert", "key": "id,shop"}
 NEWEST = {**UPSERT, "newest_by": "at", "deleted_if": "gone"}
 
 Row = dict[str, Any]
-LONG = "x" * 254
-"""A partition whose folder delta-rs cannot name."""
+LONG = "x" * 254  # A partition whose folder delta-rs cannot name
 
 
 def row(id_: int, at: int = 0, v: int = 0, gone: bool = False, shop: str = "a") -> Row:
@@ -40,9 +40,6 @@ def stored(path: Path) -> list[Row]:
 
 def upserts(path: Path, **options: str) -> Driver:
     return Driver(path, ROWS, options={**UPSERT, **options})
-
-
-# -- the model -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -91,7 +88,6 @@ EPOCHS = st.lists(
 def test_the_table_is_what_the_model_says_whatever_the_epochs(
     epochs: list[tuple[list[Row], int, bool]], newest_by: bool, keep: bool, partitioned: str
 ) -> None:
-    """Rows in any order and number of tasks, several of a key, older ones later, deletions, replayed epochs."""
     folder = Path(mkdtemp())
     options = {"deleted_if": "gone", "tombstones": "keep" if keep else "drop"}
     options |= {"newest_by": "at"} if newest_by else {}
@@ -115,30 +111,6 @@ def test_the_table_is_what_the_model_says_whatever_the_epochs(
         shutil.rmtree(folder)
 
 
-@pytest.mark.slow(1, "histories of a Delta table")
-@settings(max_examples=5, deadline=None)
-@given(st.lists(ONE, min_size=1, max_size=8, unique_by=lambda one: (one["id"], one["shop"], one["at"])), st.randoms())
-def test_with_tombstones_the_order_of_epochs_does_not_matter(rows: list[Row], chance: Any) -> None:
-    """Each row an epoch of its own, once as they are and once shuffled; also one epoch with all of them."""
-    folder = Path(mkdtemp())
-    shuffled = chance.sample(rows, len(rows))
-    try:
-        for name, epochs in {
-            "one": [[one] for one in rows],
-            "other": [[one] for one in shuffled],
-            "all": [rows],
-        }.items():
-            driver = upserts(folder / name, newest_by="at", deleted_if="gone", tombstones="keep")
-            for number, epoch in enumerate(epochs):
-                driver.run(number, epoch)
-        assert stored(folder / "one") == stored(folder / "other") == stored(folder / "all")
-    finally:
-        shutil.rmtree(folder)
-
-
-# -- one epoch -------------------------------------------------------------------------------------------------------
-
-
 def test_two_rows_of_a_key_without_newest_by_are_refused_unless_they_are_equal(tmp_path: Path) -> None:
     driver = upserts(tmp_path / "t")
     with pytest.raises(DataError, match=r"2 rows of the key \(id 1, shop 'a'\), and nothing says which") as refused:
@@ -147,13 +119,6 @@ def test_two_rows_of_a_key_without_newest_by_are_refused_unless_they_are_equal(t
     assert stored(tmp_path / "t") == []
     driver.commit(0, driver.write(0, [row(1, v=1)], 0), driver.write(0, [row(1, v=1), row(2)], 1))
     assert stored(tmp_path / "t") == [row(1, v=1), row(2)]
-
-
-def test_an_equal_time_replaces_and_an_older_one_does_not(tmp_path: Path) -> None:
-    driver = upserts(tmp_path / "t", newest_by="at")
-    driver.run(0, [row(1, 5, v=1), row(2, 5, v=1)])
-    driver.run(1, [row(1, 5, v=2), row(2, 4, v=2)])
-    assert stored(tmp_path / "t") == [row(1, 5, v=2), row(2, 5, v=1)]
 
 
 def test_several_columns_of_time_are_compared_in_their_order(tmp_path: Path) -> None:
@@ -171,17 +136,6 @@ def test_a_row_of_the_table_without_a_time_is_older_than_any(tmp_path: Path) -> 
     write_deltalake(tmp_path / "t", pa.Table.from_pylist([others], schema=table(tmp_path / "t").schema), mode="append")
     driver.run(1, [row(2, -9, v=1)])
     assert stored(tmp_path / "t") == [row(1, 5), row(2, -9, v=1)]
-
-
-def test_without_tombstones_an_older_row_after_a_deletion_brings_the_key_back(tmp_path: Path) -> None:
-    """As documented: the time of the deletion is gone."""
-    for keep in ("drop", "keep"):
-        driver = Driver(tmp_path / keep, ROWS, options={**NEWEST, "tombstones": keep})
-        driver.run(0, [row(1, 5)])
-        driver.run(1, [row(1, 6, gone=True)])
-        driver.run(2, [row(1, 5, v=3)])
-    assert [one["v"] for one in stored(tmp_path / "drop")] == [3]
-    assert stored(tmp_path / "keep") == [row(1, 6, gone=True)]
 
 
 def test_an_epoch_that_changes_nothing_is_committed_too(tmp_path: Path) -> None:
@@ -211,13 +165,6 @@ def test_a_new_column_is_added_on_request(tmp_path: Path) -> None:
     assert [one["more"] for one in stored(path)] == ["x", None]
 
 
-def test_a_row_moves_to_another_partition(tmp_path: Path) -> None:
-    driver = Driver(tmp_path / "t", ROWS, options={"mode": "upsert", "key": "id", "partition_by": "shop"})
-    driver.run(0, [row(1), row(2)])
-    driver.run(1, [row(1, shop="b", v=1)])
-    assert stored(tmp_path / "t") == [row(1, shop="b", v=1), row(2)]
-
-
 def test_files_without_the_keys_are_not_read(tmp_path: Path) -> None:
     """By the bounds of the keys, and by partition: the other files are broken, and nobody notices."""
     driver = Driver(tmp_path / "t", ROWS, options={**UPSERT, "partition_by": "shop"})
@@ -241,7 +188,6 @@ def _least_id(uri: str) -> int:
 
 
 def test_keys_that_are_equal_in_what_statistics_hold_of_them(tmp_path: Path) -> None:
-    """Long texts are cut in statistics, and so must not hide a file from the merge."""
     driver = Driver(tmp_path / "t", ddl("k string, v long"), options={"mode": "upsert", "key": "k"})
     keys = ["x" * 100 + end for end in ("", "a", "\U0010ffff", "ä")]
     driver.run(0, [{"k": key, "v": 0} for key in keys])
@@ -263,10 +209,7 @@ def test_what_tasks_staged_is_gone_after_the_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shop", ["a", LONG], ids=["delta-rs", "apart"])
-def test_an_epoch_that_meets_another_writer_is_merged_into_what_that_one_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shop: str
-) -> None:
-    """The other one commits a row of the same key between the look and the merge: there is one row in the end."""
+def test_an_epoch_meets_another_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shop: str) -> None:
     from spark_ext.delta.merge import Merge
 
     driver = upserts(tmp_path / "t", partition_by="shop")
@@ -309,7 +252,6 @@ def test_change_data_is_written_for_those_who_read_it(tmp_path: Path) -> None:
 
 
 def test_files_that_the_sink_writes_itself_are_their_own_change_data(tmp_path: Path) -> None:
-    """With the rows beside those that change, which are deleted and inserted as they were."""
     options = {**UPSERT, "partition_by": "shop", "table_properties": '{"delta.enableChangeDataFeed": "true"}'}
     driver = Driver(tmp_path / "t", ROWS, options=options)
     driver.run(0, [row(1, shop=LONG), row(2, shop=LONG)])
@@ -324,8 +266,7 @@ def test_files_that_the_sink_writes_itself_are_their_own_change_data(tmp_path: P
 
 
 def test_a_merge_that_may_not_use_what_it_needs_is_refused_in_words(tmp_path: Path) -> None:
-    driver = upserts(tmp_path / "t", merge_memory="1k", merge_disk="1k")
-    driver.claim()
+    driver = claimed(upserts(tmp_path / "t", merge_memory="1k", merge_disk="1k"))
     with pytest.raises(ConfigurationError, match=r"merge of 1,000 rows needs more than it may use") as refused:
         driver.run(0, [row(number) for number in range(1000)])
     assert "merge_memory" in refused.value.do
@@ -341,9 +282,6 @@ def test_long_texts_are_not_in_the_log(tmp_path: Path) -> None:
     found = {row["k"]: row["v"] for row in table(tmp_path / "t").to_pylist()}
     assert found == {"a": "2", "z" * 100_000: "z" * 100_000 + "2", "漢" * 40_000: "漢" * 40_000 + "1"}
     assert all(entry.stat().st_size < 10_000 for entry in (tmp_path / "t" / "_delta_log").glob("*.json"))
-
-
-# -- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -373,18 +311,21 @@ def test_options_that_do_not_go_together(tmp_path: Path, options: Mapping[str, s
         ("id double, v long", {"key": "id"}, "column 'id' has the type double"),
         ("id long, at double", {"key": "id", "newest_by": "at"}, "option 'newest_by': column 'at' has the type double"),
         ("id long, gone string", {"key": "id", "deleted_if": "gone"}, "type string, and not boolean"),
-        ("id long, b`q string", {"key": "id"}, "does not quote"),
         ("id long, __delta_rs_source long", {"key": "id"}, "'__delta_rs_source' cannot be used by the library"),
         ("id long, g boolean, v long", {"key": "id", "deleted_if": "g", "partition_by": "g"}, "'g' is not a column"),
     ],
 )
-def test_columns_that_an_upsert_cannot_use(
-    tmp_path: Path, schema: str, options: Mapping[str, str], message: str
-) -> None:
+def test_columns_no_upsert_can_use(tmp_path: Path, schema: str, options: Mapping[str, str], message: str) -> None:
     driver = Driver(tmp_path / "t", ddl(schema), options={"mode": "upsert", **options})
     with pytest.raises(ConfigurationError, match=message):
         driver.sink().validate(driver.schema)
     assert not (tmp_path / "t").exists()
+
+
+def test_a_name_that_delta_rs_does_not_quote(tmp_path: Path) -> None:
+    schema = ddl("id long").add("b`q", "string")
+    with pytest.raises(ConfigurationError, match="does not quote"):
+        Driver(tmp_path / "t", schema, options={"mode": "upsert", "key": "id"}).sink().validate(schema)
 
 
 @pytest.mark.parametrize(
@@ -405,18 +346,7 @@ def test_rows_without_key_time_or_flag(tmp_path: Path, bad: Row, message: str) -
     assert data_files(tmp_path / "t") == set()
 
 
-def test_an_append_only_table_is_refused(tmp_path: Path) -> None:
-    schema = pa.schema([("id", pa.int64()), ("shop", pa.string()), ("at", pa.int64()), ("gone", pa.bool_())])
-    DeltaTable.create(
-        tmp_path / "t", schema.append(pa.field("v", pa.int64())), configuration={"delta.appendOnly": "true"}
-    )
-    with pytest.raises(UnsupportedTableError, match=r"delta\.appendOnly"):
-        upserts(tmp_path / "t").claim()
-
-
 def test_mode_key_and_tombstones_are_what_the_sink_is() -> None:
-    """Other ways to compare rows may be chosen at any start. An append has the identity that it always had."""
-
     def identity(**options: str) -> dict[str, str]:
         return DeltaTwoPhaseCommit({"uid": "out", "path": "/t", **options}).options.identity()
 

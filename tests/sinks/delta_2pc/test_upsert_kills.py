@@ -41,8 +41,6 @@ STEPS: Final = (
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to write."""
-
     options: Mapping[str, str]
     in_order: bool = False
 
@@ -57,7 +55,6 @@ class Kind:
         ]
 
     def expected(self, epochs: int) -> pd.DataFrame:
-        """What the table holds after that many epochs."""
         rows = pd.DataFrame([row for epoch in range(epochs) for row in self.rows(epoch)])
         if "mode" not in self.options:
             return rows.sort_values("at", ignore_index=True)
@@ -75,7 +72,6 @@ KINDS: Final = {
 
 
 def drive(path: Path, name: str, incarnation: int, first: int, planned: int) -> None:
-    """A start of the job: epochs from the first on, to the end."""
     kind = KINDS[name]
     driver = Start(path, ROWS, incarnation, options={**kind.options, "optimize_interval": "1 ms"})
     sink = driver.sink()
@@ -91,9 +87,7 @@ def drive(path: Path, name: str, incarnation: int, first: int, planned: int) -> 
 
 @pytest.mark.parametrize("kills", [8, 60])
 @pytest.mark.parametrize("name", KINDS)
-def test_whatever_is_killed_the_table_is_what_pandas_says_and_has_few_files(
-    tmp_path: Path, name: str, kills: int
-) -> None:
+def test_whatever_is_killed_the_table_is_what_pandas_says(tmp_path: Path, name: str, kills: int) -> None:
     path, chance, killed, incarnation, code = tmp_path / "t", random.Random(kills), 0, 0, None
     while code != 0:
         incarnation += 1

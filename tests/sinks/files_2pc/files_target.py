@@ -28,8 +28,6 @@ from tests.support.folders import folder_snapshot
 
 
 class FilesTarget(SinkTarget):
-    """A folder of files of one format."""
-
     before_commit = "files.before_commit"
     after_commit = "files.committed"
     points = ("files.before_claim", "files.claimed", "files.cleaned", "files.published")
@@ -62,7 +60,6 @@ class FilesTarget(SinkTarget):
     spoiling = MappingProxyType({"partition_by": "name"})
 
     def spoiled(self, row: Row) -> Row:
-        """No folder can have such a name."""
         if self.kind != "parquet":
             raise NotImplementedError  # without the partition a column is left that CSV cannot have alone
         return {**row, "name": f"{row['name']:x<300}"}
@@ -95,7 +92,6 @@ def links(path: Path) -> set[str]:
 
 
 def read_file(file: Path, kind: str, schema: T.StructType) -> list[dict[str, Any]]:
-    """The rows of one file, by somebody else's reader."""
     found: list[dict[str, Any]]
     if kind == "parquet":
         found = pq.ParquetFile(file).read().to_pylist()
@@ -104,11 +100,10 @@ def read_file(file: Path, kind: str, schema: T.StructType) -> list[dict[str, Any
         found = csv_table(file, to_arrow_schema(schema)).to_pylist() if file.stat().st_size else []
         return found
     lines_of = file.read_text(encoding="utf-8").splitlines()
-    return [_from_json(json.loads(line), schema) for line in lines_of]
+    return [from_json(json.loads(line), schema) for line in lines_of]
 
 
 def csv_table(file: Path, wanted: pa.Schema) -> pa.Table:
-    """The rows of a file of CSV, in the types of a schema."""
     named = pc.ReadOptions(column_names=wanted.names, block_size=32 * 1024**2)
     kinds = pc.ConvertOptions(
         column_types=wanted,
@@ -120,15 +115,15 @@ def csv_table(file: Path, wanted: pa.Schema) -> pa.Table:
     return pc.read_csv(file, named, pc.ParseOptions(newlines_in_values=True), kinds)
 
 
-def _from_json(value: Any, kind: T.DataType) -> Any:
+def from_json(value: Any, kind: T.DataType) -> Any:
     if value is None:
         return None
     if isinstance(kind, T.StructType):
-        return {field.name: _from_json(value[field.name], field.dataType) for field in kind.fields}
+        return {field.name: from_json(value[field.name], field.dataType) for field in kind.fields}
     if isinstance(kind, T.ArrayType):
-        return [_from_json(item, kind.elementType) for item in value]
+        return [from_json(item, kind.elementType) for item in value]
     if isinstance(kind, T.MapType):
-        return [(key, _from_json(item, kind.valueType)) for key, item in value.items()]
+        return [(key, from_json(item, kind.valueType)) for key, item in value.items()]
     if isinstance(kind, T.DecimalType):
         return Decimal(value)
     if isinstance(kind, T.DateType):
@@ -141,5 +136,4 @@ def _from_json(value: Any, kind: T.DataType) -> Any:
 
 
 def table_of(path: Path) -> pa.Table:
-    """The committed rows of a folder of parquet files."""
     return pa.concat_tables([pq.read_table(file) for file in committed_files(path)])

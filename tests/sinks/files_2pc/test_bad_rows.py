@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,19 +12,15 @@ from pyspark.sql import types as T
 from spark_ext.errors import DataError
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.ddl import columns
-from spark_ext.sinks.files_2pc.json import json_lines
-from spark_ext.sinks.files_2pc.text import refuse_unreadable
+from spark_ext.sinks.files_2pc.formats import json_lines, refuse_unreadable
 from spark_ext.testing.sink_bad_rows import BadRowsKit
-from spark_ext.testing.sink_driver import STATES
+from spark_ext.testing.sink_driver import Driver
 from tests.sinks.files_2pc.files_target import FilesTarget
+from tests.support.claims import claimed
 
-FAR = 253_402_300_800_000_000
-"""The first microsecond of the year 10000, since 1970."""
+pytestmark = pytest.mark.usefixtures("states")
 
-
-@pytest.fixture(autouse=True)
-def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(STATES, str(tmp_path / "states"))
+FAR = 253_402_300_800_000_000  # The first microsecond of the year 10000, since 1970
 
 
 def batch(schema: T.StructType, moments: Sequence[int | None]) -> pa.RecordBatch:
@@ -45,8 +40,7 @@ def batch(schema: T.StructType, moments: Sequence[int | None]) -> pa.RecordBatch
 def test_times_that_have_no_text_form(tmp_path: Path, kind: str, ddl: str) -> None:
     schema = columns(ddl)
     kit = BadRowsKit(FilesTarget(tmp_path / "t", kind), schema, partition_by="")
-    one = kit.driver()
-    one.claim()
+    one = claimed(kit.driver())
     moments = [FAR if n in (0, 1_500, 2_999) else n for n in range(3_000)]
     one.commit([one.write_batches(0, iter([batch(schema, moments)]))], 0)
     kit.settle(0)
@@ -56,28 +50,14 @@ def test_times_that_have_no_text_form(tmp_path: Path, kind: str, ddl: str) -> No
     assert kit.found()[0]["position"] == '{"partition": 0, "row": 0}'
 
 
-@pytest.mark.parametrize(
-    ("form", "rows", "words"),
-    [
-        # Spark reads a"b.
-        ("csv", pa.record_batch({"id": [0, 1], "text": ["a", 'a\0"b']}), "'text' has a text with the character NUL"),
-        # Spark reads it as null: it is the option `nullValue` of `read_options`.
-        (
-            "csv",
-            pa.record_batch({"id": [0, 1], "text": [None, "\0null\0"]}),
-            "'text' has a text with the character NUL",
-        ),
-    ],
-)
-def test_texts_that_are_not_read_back(tmp_path: Path, form: str, rows: pa.RecordBatch, words: str) -> None:
-    from spark_ext.testing.sink_driver import Driver
-
-    schema = columns("id bigint, text string")
-    refuse_unreadable(rows.slice(0, 1), form)
+# Spark reads a"b, and null: that is the option `nullValue` of `read_options`.
+@pytest.mark.parametrize("texts", [["a", 'a\0"b'], [None, "\0null\0"]])
+def test_texts_that_are_not_read_back(tmp_path: Path, texts: list[str | None]) -> None:
+    rows, words = pa.record_batch({"id": [0, 1], "text": texts}), "'text' has a text with the character NUL"
+    refuse_unreadable(rows.slice(0, 1), "csv")
     with pytest.raises(ValueError, match=words):
-        refuse_unreadable(rows, form)
-    one = Driver(FilesTarget(tmp_path / "t", form), schema=schema)
-    one.claim()
+        refuse_unreadable(rows, "csv")
+    one = claimed(Driver(FilesTarget(tmp_path / "t", "csv"), schema=columns("id bigint, text string")))
     with pytest.raises(DataError, match=words):
         one.write_batches(0, iter([rows]))
 
@@ -92,25 +72,12 @@ def test_a_negative_zero_keeps_its_sign_in_json() -> None:
 
 
 def test_partitions_by_values_that_no_folder_can_have(tmp_path: Path) -> None:
-    """Too long a text; and a date that has no text form, among others in one batch."""
     schema = columns("id bigint, name string, day date")
     kit = BadRowsKit(FilesTarget(tmp_path / "t", "parquet"), schema, partition_by="name,day")
-    one = kit.driver()
-    one.claim()
+    one = claimed(kit.driver())
     days = pa.array([0, 2_932_897, 1, 2], pa.int32()).cast(pa.date32())
     names = pa.array(["a", "b", "x" * 300, None], pa.string())
     rows = pa.RecordBatch.from_arrays([pa.array(range(4), pa.int64()), names, days], schema=arrow_schema(schema))
     one.commit([one.write_batches(0, iter([rows]))], 0)
     kit.settle(0)
     assert (kit.target.ids(), kit.table()) == ([0, 3], [1, 2])
-
-
-def test_without_the_option_such_a_value_fails(tmp_path: Path) -> None:
-    from spark_ext.testing.sink_driver import Driver
-
-    schema = columns("id bigint, name string")
-    one = Driver(FilesTarget(tmp_path / "t", "parquet"), schema=schema, options={"partition_by": "name"})
-    one.claim()
-    row: dict[str, Any] = {"id": 1, "name": "x" * 300}
-    with pytest.raises(DataError, match="bytes long"):
-        one.run(0, [row])

@@ -6,22 +6,21 @@ import math
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.files_2pc.sink import read
-from spark_ext.spark.session import registry
 from spark_ext.testing import every_type
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from tests.sinks.files_2pc.files_target import FilesTarget
+from tests.support.claims import claimed
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+# Texts that readers of csv and json stumble over, the empty one among them.
 UGLY = [
     "",
     " padded ",
@@ -33,17 +32,10 @@ UGLY = [
     "\\N",
     "ä€\U0001f600",
 ]
-"""Texts that readers of csv and json stumble over, the empty one among them."""
-
-
-@pytest.fixture(autouse=True)
-def session_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
 
 
 def written(path: Path, kind: str, schema: T.StructType, rows: list[dict[str, Any]], **options: str) -> None:
-    driver = Driver(FilesTarget(path, kind), schema=schema, options=options)
-    driver.claim()
+    driver = claimed(Driver(FilesTarget(path, kind), schema=schema, options=options))
     driver.run(0, rows, partitions=2)
 
 
@@ -59,6 +51,7 @@ def micros(value: datetime | None) -> int | None:
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_spark_reads_back_every_type(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Times as their microseconds: Python's own times would be turned into the zone of this machine."""
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
     schema = FilesTarget(tmp_path, kind).types
     names = schema.fieldNames()
     values = [every_type.row(number) for number in range(1, 400, 7)] + [every_type.empty(-1)]
@@ -88,7 +81,6 @@ def test_spark_reads_back_ugly_texts_and_numbers(spark: SparkSession, tmp_path: 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_spark_reads_back_partition_values(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    """Also those that have to be escaped, by the log and by the links."""
     texts = ["a b", "a/b=c%", "ä€", "7", None, 'q"#:?\\']
     rows = [{"id": n, "x": n, "day": date(2024, 1, 1 + n % 2), "v": text} for n, text in enumerate(texts)]
     schema = columns("id bigint, x bigint, day date, v string")
@@ -101,7 +93,6 @@ def test_spark_reads_back_partition_values(spark: SparkSession, tmp_path: Path, 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_partition_values_of_other_types(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    """A moment among them, whose folder does not depend on a session's zone."""
     schema = columns("id bigint, x bigint, at timestamp, flag boolean, amount decimal(9,2), local timestamp_ntz")
     rows: list[dict[str, Any]] = [
         {
@@ -121,29 +112,9 @@ def test_partition_values_of_other_types(spark: SparkSession, tmp_path: Path, ki
         assert [row.asDict() for row in frame.collect()] == [{**row, "at": micros(row["at"])} for row in rows]
 
 
-def test_moments_are_moments_in_any_session_zone(spark: SparkSession, tmp_path: Path) -> None:
-    at = every_type.moment(2024)
-    for zone in ("UTC", "Asia/Kathmandu"):
-        spark.conf.set("spark.sql.session.timeZone", zone)
-        for kind in ("parquet", "csv", "json"):
-            path = tmp_path / kind
-            if not path.exists():
-                written(
-                    path,
-                    kind,
-                    columns("id bigint, at timestamp, local timestamp_ntz"),
-                    [{"id": 1, "at": at, "local": datetime(2024, 1, 31, 5, 15)}],
-                )
-            (row,) = read(spark, path).selectExpr("unix_micros(at) AS at", "CAST(local AS STRING) AS local").collect()
-            assert row["at"] == int(at.timestamp()) * 1_000_000 + at.microsecond
-            assert row["local"] == "2024-01-31 05:15:00"
-
-
 def test_readers_that_know_no_log_see_what_is_committed(spark: SparkSession, tmp_path: Path) -> None:
-    """Each committed row once, nothing else; also as a stream."""
     path = tmp_path / "t"
-    driver = Driver(FilesTarget(path, "parquet"))
-    driver.claim()
+    driver = claimed(Driver(FilesTarget(path, "parquet")))
     driver.write(7, numbered(900, 950))
     for epoch in range(3):
         driver.run(epoch, numbered(epoch * 5, epoch * 5 + 5))

@@ -10,27 +10,23 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from spark_ext.sinks.http_2pc.addresses import Allowed
-from spark_ext.sinks.http_2pc.chunks import Chunk
 from spark_ext.sinks.http_2pc.client import Sender, Wire
+from spark_ext.sinks.http_2pc.outbox_pieces import Chunk
 from spark_ext.sinks.http_2pc.tls import Tls
 
 CHUNK = Chunk(0, 1, b'{"n":1}\n', True)
 
-Play = Callable[[socket.socket, threading.Event], None]
-"""Answers one request; is to end once the event is set."""
+Play = Callable[[socket.socket, threading.Event], None]  # Answers one request; is to end once the event is set
 
 
 @dataclass
 class Seen:
-    """What a server has received."""
-
     url: str
     requests: list[bytes] = field(default_factory=list)
 
 
 @contextlib.contextmanager
 def playing(play: Play) -> Iterator[Seen]:
-    """A server that plays for every request; its threads end with the block."""
     over = threading.Event()
     listening = socket.create_server(("127.0.0.1", 0))
     seen = Seen(f"http://127.0.0.1:{listening.getsockname()[1]}/rows")
@@ -64,7 +60,6 @@ def playing(play: Play) -> Iterator[Seen]:
 
 
 def _request(connection: socket.socket) -> bytes:
-    """Headers and body of a request; empty when the client has closed the connection."""
     held = b""
     while b"\r\n\r\n" not in held:
         part = connection.recv(65536)
@@ -79,7 +74,6 @@ def _request(connection: socket.socket) -> bytes:
 
 
 def close_connections() -> None:
-    """Close those that this process keeps for the next request."""
     from spark_ext.sinks.http_2pc import client
 
     while client._pools:
@@ -87,7 +81,6 @@ def close_connections() -> None:
 
 
 def sender(url: str, timeout: float = 0.5, **headers: str) -> Sender:
-    """A client with a time limit in seconds."""
     wire = Wire(url, "POST", headers, (), timeout, 60.0, "retry", False, Tls(), False, Allowed(urlsplit(url)))
     return Sender(wire, "sink 'out'")
 

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import tenacity
 from pyspark.sql import types as T
 
 from spark_ext.errors import CommitError, ConfigurationError, DataError, SparkExtError, TransientError
-from spark_ext.sinks.http_2pc.chunks import Chunk
+from spark_ext.sinks.http_2pc.outbox_pieces import Chunk
 from spark_ext.testing.sink_bad_rows import BadRowsKit
-from spark_ext.testing.sink_driver import NUMBERS, STATES, numbered
+from spark_ext.testing.sink_driver import NUMBERS, Row, numbered
 from tests.conformance.test_commit_http import HttpTarget
 from tests.servers import receiver as receivers
-from tests.servers.receiver import Receiver
 
-
-@pytest.fixture(autouse=True)
-def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(STATES, str(tmp_path / "states"))
-    monkeypatch.setattr(tenacity.nap, "sleep", lambda _: None)
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Iterator[HttpTarget]:
-    with Receiver(tmp_path / "receiver") as there:
-        yield HttpTarget(there.url, there.folder, tmp_path / "outbox")
+pytestmark = pytest.mark.usefixtures("states", "waits")
 
 
 def kit(target: HttpTarget, **options: str) -> BadRowsKit:
@@ -38,13 +25,20 @@ def kit(target: HttpTarget, **options: str) -> BadRowsKit:
     return made
 
 
+def send(one: BadRowsKit, rows: Sequence[Row], incarnation: int = 1) -> None:
+    driver = one.driver(incarnation)
+    if incarnation > 1:
+        driver.claim()
+    driver.run(0, rows)
+    one.settle(0)
+
+
 @pytest.mark.parametrize("body", ["lines", "array"])
 def test_a_request_is_put_aside_as_a_whole(target: HttpTarget, body: str) -> None:
     """Nobody can tell which of its rows is the reason; with batch_rows=1 each row is a request."""
     one = kit(target, batch_rows="4", body=body)
     rows = [target.spoiled(row) if row["id"] == 5 else row for row in numbered(0, 10)]
-    one.driver().run(0, rows)
-    one.settle(0)
+    send(one, rows)
     assert one.table() == [4, 5, 6, 7]
     one.check(10)
     found = sorted(one.found(), key=lambda row: str(row["raw"]))
@@ -58,8 +52,7 @@ def test_a_request_is_put_aside_as_a_whole(target: HttpTarget, body: str) -> Non
 def test_statuses_that_are_of_the_rows(target: HttpTarget, status: int) -> None:
     one = kit(target)
     receivers.behave(target.url, {"status": status, "text": "no"})
-    one.driver().run(0, numbered(0, 2))
-    one.settle(0)
+    send(one, numbered(0, 2))
     one.check(2)
     assert [row["reason"] for row in one.found()] == [f"the receiver refused the request: status {status}: no"]
 
@@ -70,30 +63,24 @@ def test_statuses_that_are_of_the_rows(target: HttpTarget, status: int) -> None:
      (408, TransientError), (425, TransientError), (429, TransientError), (503, TransientError), (415, DataError)],
 )  # fmt: skip
 def test_statuses_that_are_not(target: HttpTarget, status: int, kind: type[SparkExtError]) -> None:
-    """Nothing is put aside; the epoch is sent again once that is corrected."""
     one = kit(target, commit_attempts="1")
     receivers.behave(target.url, {"status": status, "always": True})
     with pytest.raises(SparkExtError) as failed:
         one.driver().run(0, numbered(0, 2))
     assert isinstance(failed.value, kind) or isinstance(failed.value.__cause__, kind)
     receivers.behave(target.url)
-    again = one.driver(2)
-    again.claim()
-    again.run(0, numbered(0, 2))
-    one.settle(0)
+    send(one, numbered(0, 2), 2)
     assert (target.ids(), one.table()) == ([0, 1], [])
 
 
 def test_a_conflict_is_one_of_the_rows_if_the_option_says_that_it_is_final(target: HttpTarget) -> None:
     one = kit(target, conflict="refuse")
     receivers.behave(target.url, {"status": 409})
-    one.driver().run(0, numbered(0, 1))
-    one.settle(0)
+    send(one, numbered(0, 1))
     one.check(1)
 
 
 def test_refusals_are_remembered_when_a_later_request_is_tried_again(target: HttpTarget) -> None:
-    """Neither is a refused request sent again by the next attempt, nor are its rows lost."""
     one = kit(target, commit_attempts="3", commit_backoff="1 ms")
     driver = one.driver()
     receivers.behave(target.url, {"status": 422}, {}, {"status": 503}, {"status": 503})
@@ -108,32 +95,24 @@ def test_a_limit_ends_the_sending(target: HttpTarget) -> None:
     with pytest.raises(DataError, match="max_bad_rows"):
         one.driver().run(0, numbered(0, 100))
     receivers.behave(target.url)
-    again = one.driver(2)
-    again.claim()
-    again.run(0, numbered(0, 100))
-    one.settle(0)
+    send(one, numbered(0, 100), 2)
     assert (len(target.ids()), one.table()) == (100, [])
 
 
 def test_with_redact_a_reason_has_no_answer(target: HttpTarget) -> None:
     one = kit(target, redact="true")
     receivers.behave(target.url, {"status": 422, "text": "n0 is bad"})
-    one.driver().run(0, numbered(0, 1))
-    one.settle(0)
+    send(one, numbered(0, 1))
     assert [row["reason"] for row in one.found()] == ["the receiver refused the request: status 422"]
 
-
-# -- options that change between two attempts --------------------------------------------------------------------------
 
 ADDRESSED = T.StructType([*NUMBERS.fields, T.StructField("to", T.StringType())])
 COLUMN = {"url_column": "to"}
 FAILS = {"on_bad_row": "fail"}
-AWAY = list(range(0, 20, 5))
-"""The ids of the rows that go to another host."""
+AWAY = list(range(0, 20, 5))  # The ids of the rows that go to another host
 
 
 def more(target: HttpTarget) -> dict[str, str]:
-    """Their host is allowed too."""
     return {**COLUMN, "allowed_hosts": f"example.com:{urlsplit(target.url).port}"}
 
 
@@ -144,7 +123,6 @@ def addressed(target: HttpTarget, away: list[int]) -> list[dict[str, Any]]:
 
 
 def decided(target: HttpTarget, away: list[int], options: dict[str, str]) -> BadRowsKit:
-    """An epoch that is decided; the receiver is down, and the driver gives up."""
     one = BadRowsKit(target, ADDRESSED, commit_attempts="1")
     run(one, 1, addressed(target, away), options, down=True)
     assert (target.ids(), one.table()) == ([], [])
@@ -154,7 +132,6 @@ def decided(target: HttpTarget, away: list[int], options: dict[str, str]) -> Bad
 def run(
     one: BadRowsKit, incarnation: int, rows: list[dict[str, Any]], options: dict[str, str], *, down: bool = False
 ) -> None:
-    """A start with further options, and the epoch."""
     driver = one.driver(incarnation)
     driver.options = {**driver.options, **options}
     assert isinstance(one.target, HttpTarget)
@@ -178,7 +155,6 @@ def test_rows_that_were_put_aside_when_the_epoch_was_decided_stay_so(target: Htt
 
 @pytest.mark.parametrize("away", [AWAY, list(range(20))], ids=["some", "all"])
 def test_rows_that_were_decided_are_not_put_aside_too(target: HttpTarget, away: list[int]) -> None:
-    """They have gone to the address of all rows; the later start would have sent them to one that is not allowed."""
     one = decided(target, away, {})
     run(one, 2, addressed(target, away), COLUMN)
     assert one.table() == [] and one.waiting() == []
@@ -193,7 +169,6 @@ def test_a_host_that_is_not_allowed_any_more_is_refused_until_the_decision_is_se
 
 
 def test_what_the_receiver_refuses_comes_on_top(target: HttpTarget) -> None:
-    """Of the rows that were decided, whoever sends them; also if the start that does so is interrupted in turn."""
     one = decided(target, AWAY, COLUMN)
     rows = addressed(target, AWAY)
     receivers.behave(target.url)

@@ -30,7 +30,6 @@ EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     ids=["body", "chunks", "headers", "interim answers", "silence"],
 )
 def test_an_answer_without_an_end_ends_at_the_time_limit(play: Play) -> None:
-    """Trickled bodies and headers, and repeated interim answers, outlast no time limit."""
     with playing(play) as seen:
         begin = time.monotonic()
         with pytest.raises(TransientError, match=r"no answer: ReadTimeout|not complete after 0\.5 s"):
@@ -41,8 +40,7 @@ def test_an_answer_without_an_end_ends_at_the_time_limit(play: Play) -> None:
 @pytest.mark.core
 @pytest.mark.slow(0.6, "waits out the time limit")
 def test_a_receiver_that_reads_slowly_ends_at_the_time_limit() -> None:
-    """The limit holds for sending as well."""
-    from spark_ext.sinks.http_2pc.chunks import Chunk
+    from spark_ext.sinks.http_2pc.outbox_pieces import Chunk
 
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/rows"
@@ -57,7 +55,6 @@ def test_a_receiver_that_reads_slowly_ends_at_the_time_limit() -> None:
     ids=["interim answers", "extensions of chunks"],
 )
 def test_an_answer_has_a_limit_of_bytes(play: Play) -> None:
-    """Also of those outside its body."""
     with playing(play) as seen, pytest.raises(TransientError, match="there was no answer: RemoteProtocolError"):
         sender(seen.url, timeout=30).send(CHUNK, {})
 

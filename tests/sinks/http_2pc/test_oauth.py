@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import json
 import logging
-import types
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tenacity
 
-from spark_ext import failpoints, masking
+from spark_ext import masking
 from spark_ext.errors import CommitError, ConfigurationError
-from spark_ext.sinks.http_2pc import oauth, sink
-from spark_ext.sinks.http_2pc.oauth import Grant, Token, reason_of, token_of
+from spark_ext.sinks.http_2pc import credentials, sink
+from spark_ext.sinks.http_2pc.credentials import Grant, Token, reason_of, token_of
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
-from spark_ext.spark.session import registry
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from tests.conformance.test_commit_http import HttpTarget
 from tests.servers.token_endpoint import CLIENT, SECRET, TokenEndpoint
+from tests.support.claims import claimed
 from tests.support.folders import folder_snapshot
 
 QUICK = {"commit_attempts": "3", "commit_backoff": "1 ms"}
-
-
-# -- pure -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("life", "renew"), [(3600, 3540.0), ("3600", 3540.0), (600, 540.0), (100, 90.0), (0.5, 0.45), (None, None)]
 )
 def test_a_token_is_renewed_before_it_ends(life: Any, renew: float | None) -> None:
-    """The endpoint counts from when it gave the token, which is after it was asked."""
     given = {"access_token": "abcdef", "token_type": "BEARER", **({} if life is None else {"expires_in": life})}
     found = token_of(json.dumps(given), 0.0)
     assert found == Token("abcdef", renew)
@@ -75,14 +68,9 @@ def test_what_is_sent_for_a_token() -> None:
     assert "b:c" not in repr(Grant("https://h/token", "a", "b:c"))
 
 
-# -- with an endpoint -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(autouse=True)
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
-    monkeypatch.setattr(failpoints, "_passed", Counter())
-    monkeypatch.setattr(oauth, "_tokens", {})
+def process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "_tokens", {})
     monkeypatch.setattr(sink, "_paces", {})
     monkeypatch.setattr(masking, "_known", frozenset())
 
@@ -93,16 +81,7 @@ def endpoint() -> Iterator[TokenEndpoint]:
         yield there
 
 
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    slept: list[float] = []
-    monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=slept.append))
-    return slept
-
-
 class OAuthTarget(HttpTarget):
-    """A receiver that takes tokens of the endpoint."""
-
     def __init__(self, endpoint: TokenEndpoint, folder: Path) -> None:
         super().__init__(f"{endpoint.base}/rows", folder, folder / "outbox")
         self.given = {"oauth2_token_url": endpoint.url, "oauth2_client_id": CLIENT, "oauth2_client_secret": SECRET}
@@ -113,8 +92,7 @@ class OAuthTarget(HttpTarget):
 
 
 def started(endpoint: TokenEndpoint, folder: Path, **options: str) -> Driver:
-    driver = Driver(OAuthTarget(endpoint, folder), options=options)
-    driver.claim()
+    driver = claimed(Driver(OAuthTarget(endpoint, folder), options=options))
     return driver
 
 
@@ -129,13 +107,11 @@ def test_one_token_serves_many_requests(endpoint: TokenEndpoint, tmp_path: Path,
     assert [token for _, token, _ in endpoint.taken] == endpoint.given * 5
 
 
-def test_a_token_that_ends_soon_is_renewed_before_it_is_used(
-    endpoint: TokenEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_token_is_renewed(endpoint: TokenEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = started(endpoint, tmp_path)
     driver.run(0, numbered(0, 2))
-    (grant,) = oauth._tokens
-    oauth.keep(grant, Token(endpoint.given[0], 0.0))
+    (grant,) = credentials._tokens
+    credentials.keep(grant, Token(endpoint.given[0], 0.0))
     driver.run(1, numbered(2, 4))
     assert [token for _, token, _ in endpoint.taken] == [endpoint.given[0]] * 2 + [endpoint.given[1]] * 2
     assert endpoint.refused == 0
@@ -152,7 +128,7 @@ def test_a_token_that_the_receiver_refuses_is_renewed_once(endpoint: TokenEndpoi
 
 def test_a_receiver_that_refuses_every_token_stops_the_query(endpoint: TokenEndpoint, tmp_path: Path) -> None:
     driver = started(endpoint, tmp_path)
-    oauth._tokens.clear()
+    credentials._tokens.clear()
     endpoint.give = lambda headers, form: (200, {"access_token": "unknown-t0ken", "token_type": "Bearer"}, {})  # type: ignore[method-assign]
     with pytest.raises(ConfigurationError, match=r"status 401: \*\*\* is not valid"):
         driver.run(0, numbered(0, 1))
@@ -166,9 +142,7 @@ def test_wrong_credentials_are_refused_at_the_start(endpoint: TokenEndpoint, tmp
     assert "an0ther-secret" not in str(refused.value) and "oauth2_client_id" in refused.value.do
 
 
-def test_an_endpoint_that_is_down_does_not_prevent_the_start(
-    endpoint: TokenEndpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_start_without_endpoint(endpoint: TokenEndpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     endpoint.refuse(503, "soon")
     with caplog.at_level(logging.WARNING, "spark_ext"):
         OAuthTarget(endpoint, tmp_path).sink().validate(NUMBERS)
@@ -177,7 +151,7 @@ def test_an_endpoint_that_is_down_does_not_prevent_the_start(
 
 def test_an_endpoint_that_is_down_is_asked_again(endpoint: TokenEndpoint, tmp_path: Path, waits: list[float]) -> None:
     driver = started(endpoint, tmp_path)
-    oauth._tokens.clear()
+    credentials._tokens.clear()
     endpoint.refuse(429, "later", Retry_After="7")
     endpoint.refuse(500, "broken")
     driver.run(0, numbered(0, 1))
@@ -185,7 +159,7 @@ def test_an_endpoint_that_is_down_is_asked_again(endpoint: TokenEndpoint, tmp_pa
     for _ in range(3):
         endpoint.refuse(503)
     endpoint.revoke()
-    oauth._tokens.clear()
+    credentials._tokens.clear()
     with pytest.raises(CommitError, match=r"token endpoint .* gave no token: status 503"):
         driver.run(1, numbered(1, 2))
 
@@ -196,9 +170,7 @@ def test_an_answer_without_a_token_is_refused_by_name(endpoint: TokenEndpoint, t
         OAuthTarget(endpoint, tmp_path).sink().validate(NUMBERS)
 
 
-def test_the_secret_comes_from_the_environment(
-    endpoint: TokenEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_in_the_environment(endpoint: TokenEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = OAuthTarget(endpoint, tmp_path)
     del target.given["oauth2_client_secret"]
     sink = target.sink(oauth2_client_secret_env="OF_THE_CLIENT")
@@ -210,7 +182,6 @@ def test_the_secret_comes_from_the_environment(
 
 
 def test_no_token_and_no_secret_is_left_anywhere(endpoint: TokenEndpoint, tmp_path: Path) -> None:
-    """Also while the epoch is recorded, and in the error that repeats both."""
     driver = started(endpoint, tmp_path)
     endpoint.take = lambda headers, path, body: (503, f"{headers['Authorization']} and {SECRET}", {})  # type: ignore[method-assign]
     with pytest.raises(CommitError) as failure:
@@ -225,12 +196,7 @@ def test_no_token_and_no_secret_is_left_anywhere(endpoint: TokenEndpoint, tmp_pa
     assert driver.target.sink().options.public()["oauth2_client_secret"] == "***"
 
 
-# -- the rate ---------------------------------------------------------------------------------------------------------
-
-
-def test_requests_keep_their_distance_over_epochs_and_attempts(
-    endpoint: TokenEndpoint, tmp_path: Path, waits: list[float]
-) -> None:
+def test_requests_keep_their_distance(endpoint: TokenEndpoint, tmp_path: Path, waits: list[float]) -> None:
     """Requests for tokens do not count, and what the receiver asks for comes on top."""
     driver = started(endpoint, tmp_path, max_requests_per_second="0.001", patience="10 h")
     driver.run(0, numbered(0, 2))

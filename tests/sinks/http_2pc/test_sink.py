@@ -6,61 +6,30 @@ import base64
 import json
 import socket
 import threading
-import types
-from collections import Counter
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tenacity
 from pyspark.sql import types as T
 
-from spark_ext import failpoints
 from spark_ext.delta.transactions import owner_number
 from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, SparkExtError, TransientError
 from spark_ext.sinks.contract import Claim, CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
-from spark_ext.spark.session import registry
 from spark_ext.testing.children import frozen, killed_at, was_fenced
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, run_epoch
 from tests.conformance.test_commit_http import TOKEN, HttpTarget
 from tests.servers.receiver import Receiver
 from tests.sinks.http_2pc.hostile import playing
+from tests.support.claims import claimed
 
 QUICK = {"commit_attempts": "3", "commit_backoff": "1 ms"}
 
 
-@pytest.fixture(autouse=True)
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
-    monkeypatch.setattr(failpoints, "_passed", Counter())
-
-
-@pytest.fixture
-def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    with Receiver(tmp_path / "receiver") as there:
-        yield there
-
-
-@pytest.fixture
-def target(receiver: Receiver, tmp_path: Path) -> HttpTarget:
-    return HttpTarget(receiver.url, receiver.folder, tmp_path / "outbox")
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """All waits, written down instead of waited for."""
-    slept: list[float] = []
-    monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=slept.append))
-    return slept
-
-
 def started(target: HttpTarget, **options: str) -> Driver:
-    driver = Driver(target, options={**QUICK, **options})
-    driver.claim()
+    driver = claimed(Driver(target, options={**QUICK, **options}))
     return driver
 
 
@@ -68,13 +37,8 @@ def numbers(receiver: Receiver) -> list[int]:
     return [row["id"] for row in receiver.rows()]
 
 
-# -- what is sent -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("body", "content"), [("lines", "application/x-ndjson"), ("array", "application/json")])
-def test_requests_carry_keys_content_and_credentials(
-    target: HttpTarget, receiver: Receiver, body: str, content: str
-) -> None:
+def test_what_requests_carry(target: HttpTarget, receiver: Receiver, body: str, content: str) -> None:
     driver = started(
         target, body=body, batch_rows="2", compression="gzip", headers='{"X-Other": "from options"}', method="PUT"
     )
@@ -91,23 +55,15 @@ def test_requests_carry_keys_content_and_credentials(
     assert [path.name for path in (target.outbox / "out").iterdir()] == ["_delta_log"], "no folder per epoch is left"
 
 
-def test_two_jobs_that_were_restored_from_one_savepoint_are_two_streams(
-    target: HttpTarget, receiver: Receiver, tmp_path: Path
-) -> None:
-    """They have lineage, query id and epoch in common, and each an outbox of its own.
-
-    The receiver dropped the rows of the second one.
-    """
+def test_two_jobs_of_one_savepoint_are_two_streams(target: HttpTarget, receiver: Receiver, tmp_path: Path) -> None:
+    """They have lineage, query id and epoch in common, and each an outbox of its own."""
     started(target).run(3, numbered(0, 5))
-    fork = Driver(HttpTarget(receiver.url, receiver.folder, tmp_path / "fork"), job_id="job-2", options=QUICK)
-    fork.claim()
+    fork = claimed(Driver(HttpTarget(receiver.url, receiver.folder, tmp_path / "fork"), job_id="job-2", options=QUICK))
     fork.run(3, numbered(5, 9))
     assert numbers(receiver) == list(range(9)) and receiver.repeats() == 0
 
 
-def test_credentials_come_from_the_environment(
-    target: HttpTarget, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_credentials(target: HttpTarget, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"url": receiver.url, "outbox": str(target.outbox), "token_env": "T_O", "headers_env": "H_D", **QUICK}
     with pytest.raises(ConfigurationError, match="variable 'H_D' is not set"):
         HttpTwoPhaseCommit({"uid": "out", **options}).validate(NUMBERS)
@@ -132,16 +88,13 @@ def test_credentials_come_from_the_environment(
     ]
 
 
-def test_a_replay_in_another_order_under_other_options_sends_what_was_recorded(
-    target: HttpTarget, receiver: Receiver
-) -> None:
+def test_a_replay_sends_what_was_recorded(target: HttpTarget, receiver: Receiver) -> None:
     """The receiver would refuse a key that comes with other rows."""
     driver = started(target, batch_rows="2")
     driver.run(0, numbered(0, 2))
     killed_at("http.answered", run_two_rows_a_request, target)
     assert numbers(receiver) == [0, 1, 2, 3], "the first request of three had its effect"
-    again = Driver(target, 2, options={**QUICK, "batch_rows": "3", "body": "array"})
-    again.claim()
+    again = claimed(Driver(target, 2, options={**QUICK, "batch_rows": "3", "body": "array"}))
     again.run(1, numbered(2, 8)[::-1], partitions=3)
     assert numbers(receiver) == list(range(8))
     assert receiver.repeats() == 1
@@ -160,25 +113,7 @@ def test_a_connection_that_is_cut_after_the_effect_repeats_nothing(target: HttpT
     assert receiver.repeats() == 2
 
 
-def test_a_receiver_that_is_killed_and_comes_back_takes_the_epoch(target: HttpTarget, receiver: Receiver) -> None:
-    driver = started(target)
-    driver.run(0, numbered(0, 3))
-    messages = [driver.write(1, numbered(3, 6))]
-    receiver.kill()
-    with pytest.raises(CommitError, match="there was no answer"):
-        driver.commit(messages, 1)
-    receiver.start()
-    driver.commit(messages, 1)
-    assert numbers(receiver) == list(range(6))
-
-
-# -- answers ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_receiver_is_waited_for_as_long_as_it_asks(
-    target: HttpTarget, receiver: Receiver, waits: list[float]
-) -> None:
-    """Any number of times: that it asks is not a failed attempt."""
+def test_a_receiver_that_asks_is_waited_for(target: HttpTarget, receiver: Receiver, waits: list[float]) -> None:
     driver = started(target, batch_rows="1")
     soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=100), usegmt=True)
     asked = [{"status": 429, "headers": {"Retry-After": "7"}}] * 6
@@ -199,7 +134,6 @@ def test_patience_has_a_limit(target: HttpTarget, receiver: Receiver, waits: lis
 
 
 def test_only_failures_without_progress_count(target: HttpTarget, receiver: Receiver) -> None:
-    """Every second request fails, six times as often as attempts are allowed."""
     driver = started(target, batch_rows="1")
     receiver.behave(*[{"status": 500}, {}] * 18)
     driver.run(0, numbered(0, 18))
@@ -219,9 +153,7 @@ def test_only_failures_without_progress_count(target: HttpTarget, receiver: Rece
         (412, FencedError, "the newer start"),
     ],
 )
-def test_a_refusal_stops_the_query_and_shows_the_answers_beginning(
-    target: HttpTarget, receiver: Receiver, status: int, kind: type[SparkExtError], do: str
-) -> None:
+def test_final_refusal(target: HttpTarget, receiver: Receiver, status: int, kind: type[SparkExtError], do: str) -> None:
     driver = started(target)
     elsewhere = {"Location": "http://127.0.0.1:1/elsewhere"} if status < 400 else {}
     receiver.behave({"status": status, "text": f"no: {TOKEN} " + "x" * 1000, "headers": elsewhere})
@@ -238,9 +170,7 @@ def test_a_refusal_stops_the_query_and_shows_the_answers_beginning(
 
 @pytest.mark.parametrize("before", [280, 295])
 @pytest.mark.parametrize("said", ["Bearer {}", "the token {} is not valid"])
-def test_a_secret_is_hidden_wherever_the_answer_repeats_it(
-    target: HttpTarget, receiver: Receiver, before: int, said: str
-) -> None:
+def test_a_secret_in_the_answer_is_hidden(target: HttpTarget, receiver: Receiver, before: int, said: str) -> None:
     """Also where the shown part of the answer would end in the middle of it, and without the word before it."""
     token = "tok-5Ecr3t-and-l0ng"
     driver = started(target, headers=json.dumps({"X-Authorization": f"Bearer {token}"}))
@@ -259,10 +189,7 @@ def test_a_secret_of_the_address_is_hidden_too(target: HttpTarget, receiver: Rec
 
 
 @pytest.mark.parametrize("status", [200, 400])
-def test_an_answer_that_cannot_be_decoded_counts_by_its_status(
-    target: HttpTarget, receiver: Receiver, status: int
-) -> None:
-    """A body is for people; one that says it is gzip and is not changes nothing."""
+def test_an_undecodable_answer_counts_by_its_status(target: HttpTarget, receiver: Receiver, status: int) -> None:
     driver = started(target)
     receiver.behave({"status": status, "text": "plain", "headers": {"Content-Encoding": "gzip"}})
     if status == 200:
@@ -290,7 +217,6 @@ def test_conflict_is_what_the_option_says(target: HttpTarget, receiver: Receiver
 
 
 def test_a_receiver_that_is_too_slow_is_asked_again(target: HttpTarget, receiver: Receiver) -> None:
-    """The slow request has its effect later, and the receiver knows its key by then."""
     driver = started(target, timeout="300 ms", commit_attempts="8", commit_backoff="500 ms")
     receiver.behave({"delay": 0.8})
     driver.run(0, numbered(0, 2))
@@ -298,9 +224,7 @@ def test_a_receiver_that_is_too_slow_is_asked_again(target: HttpTarget, receiver
 
 
 @pytest.mark.parametrize(("patience", "attempts"), [("1 ms", 2), ("10 min", 3)])
-def test_a_receiver_that_stays_silent_is_reported_after_a_while(
-    target: HttpTarget, receiver: Receiver, patience: str, attempts: int
-) -> None:
+def test_a_silent_receiver_is_reported(target: HttpTarget, receiver: Receiver, patience: str, attempts: int) -> None:
     """By the second attempt at the earliest: one slow answer is no outage."""
     options = {"timeout": "300 ms", "commit_attempts": "3", "commit_backoff": "1 ms", "commit_patience": patience}
     driver = started(target, **options)
@@ -310,14 +234,8 @@ def test_a_receiver_that_stays_silent_is_reported_after_a_while(
     assert len(target.leftovers()) > 0, "the epoch is decided, and sent by the next start"
 
 
-# -- incarnations -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("point", ["http.decided", "http.before_request", "http.answered", "http.before_settle"])
-def test_a_zombie_that_wakes_behind_its_decision_repeats_nothing(
-    target: HttpTarget, receiver: Receiver, tmp_path: Path, point: str
-) -> None:
-    """Its successor has sent the very same epoch, and a further one; the receiver has seen a newer incarnation."""
+def test_a_zombie_repeats_nothing(target: HttpTarget, receiver: Receiver, tmp_path: Path, point: str) -> None:
     Driver(target).claim()
     second = Driver(target, 2)
     with frozen(tmp_path, point, run_epoch, target, 1, 0, 0, 5) as zombie:
@@ -330,15 +248,11 @@ def test_a_zombie_that_wakes_behind_its_decision_repeats_nothing(
     assert target.leftovers() == set()
 
 
-def test_files_that_a_crash_kept_from_being_removed_go_with_the_next_start(
-    target: HttpTarget, receiver: Receiver
-) -> None:
-    """The epoch is known to be sent; its file is still on the disk."""
+def test_files_that_a_crash_left_go_with_the_next_start(target: HttpTarget, receiver: Receiver) -> None:
     Driver(target).claim()
     killed_at("http.recorded", run_epoch, target, 1, 0, 0, 5)
     assert len(target.leftovers()) == 1
-    second = Driver(target, 2)
-    second.claim()
+    second = claimed(Driver(target, 2))
     assert target.leftovers() == set()
     second.run(0, numbered(0, 5))
     second.run(1, numbered(5, 6))
@@ -356,42 +270,6 @@ def test_an_epoch_that_the_outbox_has_lost_is_reported(target: HttpTarget, recei
     with pytest.raises(CommitError, match="the outbox could not be read"):
         driver.run(0, numbered(0, 5))
     assert receiver.rows() == []
-
-
-# -- refused at once --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"url": "ftp://host/x"}, "not an address"),
-        ({"url": "https://me:pass-word@host/x"}, "credentials do not belong"),
-        ({"url": "https://host/x#y"}, "no fragment"),
-        ({"token": "a-secret", "token_env": "B"}, "exclude each other"),
-        ({"headers": "a-secret"}, "JSON object of strings"),
-        ({"batch_rows": "0"}, "greater than 0"),
-        ({"token": "a-secret "}, "the token begins or ends with a blank"),
-        ({"token": "a-secret\n"}, "the token contains characters"),
-        ({"token": "a-s\u00e9cret"}, "the token contains characters"),
-        ({"headers": '{"X-Key": "a-secret "}'}, "the header 'X-Key' begins or ends with a blank"),
-        ({"headers": '{"X-Key": "a-secret\\r\\nX: y"}'}, "the header 'X-Key' contains characters"),
-        ({"headers": '{"X Key": "a-secret"}'}, "not the name of a header"),
-        ({"headers": '{"X-Key": "a-secret", "x-key": "b"}'}, "given twice"),
-        ({"headers": '{"IDEMPOTENCY-key": "a-secret"}'}, "'IDEMPOTENCY-key' is the idempotency key"),
-        ({"headers": '{"x-OWN": "a-secret"}', "key_header": "X-Own"}, "'x-OWN' is the idempotency key"),
-        ({"headers": '{"spark-ext-epoch": "7"}'}, "'spark-ext-epoch' is set by the sink"),
-        ({"headers": '{"content-LENGTH": "7"}'}, "'content-LENGTH' is set by the sink"),
-        ({"key_header": "Content-Type"}, "cannot be the header of the idempotency key"),
-        ({"token": "a-secret", "headers": '{"authorization": "b"}'}, "exclude each other"),
-        ({"token_env": "A", "headers": '{"authorization": "b"}'}, "exclude each other"),
-        ({"url": "https://host/x y"}, "no blanks"),
-    ],
-)
-def test_bad_options_are_refused_without_showing_secrets(options: dict[str, str], message: str) -> None:
-    """Values that are no header are refused where they are given. So is the key's header."""
-    with pytest.raises(ConfigurationError, match=message) as refused:
-        HttpTwoPhaseCommit({"uid": "a", "url": "https://host/x", "outbox": "out", **options})
-    assert "a-secret" not in str(refused.value) and "pass-word" not in str(refused.value)
 
 
 def test_a_header_with_a_line_end_and_a_type_without_json_are_refused(tmp_path: Path) -> None:
@@ -418,9 +296,7 @@ def test_a_failed_attempt_says_what_is_in_doubt(target: HttpTarget, receiver: Re
 
 
 @pytest.mark.parametrize("variable", ["ALL_PROXY", "https_proxy"])
-def test_a_proxy_that_is_not_http_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
+def test_a_proxy_that_is_not_http_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     sink = HttpTwoPhaseCommit({"uid": "a", "url": "https://shop.example/x", "outbox": str(tmp_path / "outbox")})
     monkeypatch.setenv(variable, "socks5://me:pass-word@127.0.0.1:1080")
     with pytest.raises(
@@ -433,22 +309,18 @@ def test_a_proxy_that_is_not_http_is_refused_by_name(
 
 
 def test_requests_go_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the credentials of its address, which no request to the receiver contains."""
-
     def play(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     with playing(play) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://me:pass%20word@").removesuffix("/rows"))
-        driver = Driver(HttpTarget("http://shop.example/rows?a=\u00e4", tmp_path, tmp_path / "outbox"))
-        driver.claim()
+        driver = claimed(Driver(HttpTarget("http://shop.example/rows?a=\u00e4", tmp_path, tmp_path / "outbox")))
         driver.run(0, numbered(0, 2))
     assert proxy.requests[0].startswith(b"POST http://shop.example/rows?a=%C3%A4 HTTP/1.1\r\n")
     assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:pass word") in proxy.requests[0]
 
 
 def test_credentials_without_encryption_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A token over plain http, except to this machine."""
     for host in ("shop.example", "127.0.0.1", "localhost"):
         url, place = f"http://{host}/x?api_key=k-e-y", str(tmp_path / "outbox")
         HttpTwoPhaseCommit({"uid": "a", "url": url, "outbox": place, "token": "t-0-k"}).validate(NUMBERS)

@@ -7,7 +7,8 @@ import json
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,8 @@ import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import types as T
 
-from spark_ext.sinks.contract import Task, TwoPhaseCommitSink
+from spark_ext.schemas.ddl import columns
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.kafka_2pc.sink import KafkaTwoPhaseCommit
 from spark_ext.testing.sink_driver import Row, SinkTarget
 from tests.servers.kafka import Broker
@@ -27,8 +29,6 @@ VALUES = T.StructType([T.StructField("value", T.BinaryType())])
 
 
 class RowsToKafka(KafkaTwoPhaseCommit):
-    """Each row is a message; its value is the row."""
-
     @classmethod
     def name(cls) -> str:
         return "rows_to_kafka"
@@ -111,3 +111,61 @@ class KafkaTarget(SinkTarget):
             os.kill(self.pid, signal.SIGCONT)
 
         return repair
+
+
+QUERY = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
+VALUE = columns("value string")
+
+
+class Sink:
+    """A sink in the hands of one incarnation; with the random number of its `start`, as in a job."""
+
+    def __init__(
+        self,
+        kafka: Broker,
+        folder: Path,
+        schema: Any = VALUE,
+        incarnation: int = 0,
+        *,
+        start: int = 0,
+        lineage: int = 0,
+        **options: str,
+    ) -> None:
+        self.schema, self.incarnation, self.start, self.lineage = schema, incarnation, start, lineage
+        self.given = {
+            "uid": "out",
+            "bootstrap_servers": kafka.bootstrap,
+            "staging": str(folder / "staging"),
+            "request_timeout": "20 s",
+            **options,
+        }
+
+    def sink(self) -> KafkaTwoPhaseCommit:
+        return KafkaTwoPhaseCommit(self.given)
+
+    def claim(self, previous: int | None = None) -> None:
+        claim = Claim("out", "job", "job-1", self.incarnation, self.lineage, start=self.start, query_id=QUERY)
+        self.sink().claim(replace(claim, previous=previous))
+
+    def check(self, epoch: int, previous: int | None = None) -> None:
+        self.sink().check(replace(self._epoch(epoch), previous=previous))
+
+    def write(self, epoch: int, rows: Sequence[dict[str, Any]], partition: int = 0) -> Any:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        arrow = to_arrow_schema(self.schema, timezone="UTC")
+        batches = pa.Table.from_pylist(list(rows), schema=arrow).to_batches()
+        return self.sink().write(self.schema, iter(batches), Task("out", QUERY, epoch, partition, 0, 0, self.lineage))
+
+    def commit(self, epoch: int, *prepared: Any) -> CommitOutcome:
+        return self.sink().commit(self.schema, self._epoch(epoch), prepared)
+
+    def _epoch(self, number: int) -> Epoch:
+        return Epoch("out", self.lineage, QUERY, number, self.incarnation, start=self.start)
+
+    def run(self, epoch: int, *values: str) -> CommitOutcome:
+        return self.commit(epoch, self.write(epoch, [{"value": value} for value in values]))
+
+
+def values(kafka: Broker, topic: str) -> list[str]:
+    return [(message.value() or b"").decode() for message in kafka.messages(topic)]

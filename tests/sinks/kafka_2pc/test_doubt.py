@@ -21,11 +21,12 @@ from spark_ext.testing.children import frozen
 from spark_ext.testing.sink_driver import Driver, run_epoch
 from tests.servers.kafka import Broker
 from tests.servers.kafka_reader import ANSWER_S
-from tests.sinks.kafka_2pc.kafka_hand import VALUE, Sink, values
-from tests.sinks.kafka_2pc.kafka_kit import KafkaTarget
+from tests.sinks.kafka_2pc.kafka_kit import VALUE, KafkaTarget, Sink, values
+from tests.support.claims import claimed
 from tests.support.waiting import until
 
 UTC = datetime.timezone.utc
+HEADERS = "value string, headers array<struct<key string, value binary>>"
 
 
 class HastyTarget(KafkaTarget):
@@ -35,9 +36,7 @@ class HastyTarget(KafkaTarget):
         return super().sink(uid, **{"transaction_timeout": "1 s", **options})
 
 
-def test_a_transaction_that_the_brokers_have_ended_is_committed_once(
-    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_that_the_brokers_ended(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver was frozen just before its commit for longer than `transaction_timeout`; nobody else has come."""
     monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
     target = HastyTarget(kafka, tmp_path)
@@ -81,14 +80,10 @@ def test_a_producer_that_was_not_let_in_asks_no_more(kafka: Broker, tmp_path: Pa
 
 
 @pytest.mark.parametrize("step", ["an epoch without rows", "a start"])
-def test_behind_an_open_transaction_of_another_sink_no_epoch_is_missing(
-    kafka: Broker, tmp_path: Path, step: str
-) -> None:
-    """It is waited for. An epoch that was committed behind it was reported as lost, with advice to reset the job."""
+def test_behind_an_open_transaction_no_epoch_is_missing(kafka: Broker, tmp_path: Path, step: str) -> None:
     epochs = kafka.topic("epochs", partitions=PARTITIONS, cleanup_policy="compact")
     given: Any = {"topic": kafka.topic(), "epochs_topic": epochs}
-    sink = Sink(kafka, tmp_path, incarnation=1, start=11, **given)
-    sink.claim()
+    sink = claimed(Sink(kafka, tmp_path, incarnation=1, start=11, **given))
     sink.run(0, "a")
     other = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{epochs}-other", "log_level": 0})
     other.init_transactions(30)
@@ -131,7 +126,6 @@ def test_asking_for_a_topic_makes_none(kafka: Broker, tmp_path: Path) -> None:
 
 
 def test_an_empty_key_is_one_and_a_null_is_none(kafka: Broker, tmp_path: Path) -> None:
-    """All empty keys go to one partition, as with Kafka's Java clients; no row is lost or joined."""
     topic = kafka.topic(partitions=8)
     sink = Sink(kafka, tmp_path, columns("key string, value string"), topic=topic)
     rows: list[dict[str, Any]] = [{"key": key, "value": f"{key}{n}"} for n in range(20) for key in ("", None)]
@@ -144,19 +138,13 @@ def test_an_empty_key_is_one_and_a_null_is_none(kafka: Broker, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("schema", "row", "said"),
     [
-        (
-            "value string, headers array<struct<key string, value binary>>",
-            {"headers": [{"key": None, "value": b"x"}]},
-            "header",
-        ),
-        ("value string, headers array<struct<key string, value binary>>", {"headers": [None]}, "header"),
+        (HEADERS, {"headers": [{"key": None, "value": b"x"}]}, "header"),
+        (HEADERS, {"headers": [None]}, "header"),
         ("value string, partition int", {"partition": -5}, "partition"),
         ("value string, timestamp timestamp", {"timestamp": datetime.datetime(1960, 1, 1, tzinfo=UTC)}, "timestamp"),
     ],
 )
-def test_a_row_that_kafka_has_no_message_for_is_refused_in_the_task(
-    kafka: Broker, tmp_path: Path, schema: str, row: dict[str, Any], said: str
-) -> None:
+def test_a_row_that_is_no_message(kafka: Broker, tmp_path: Path, schema: str, row: dict[str, Any], said: str) -> None:
     """Not sent as something else: a negative partition means any to the client, a time before 1970 means now."""
     topic = kafka.topic(partitions=2)
     sink = Sink(kafka, tmp_path, columns(schema), topic=topic)

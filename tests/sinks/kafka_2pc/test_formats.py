@@ -25,11 +25,13 @@ from spark_ext.sinks.kafka_2pc.sink import KafkaSinkOptions
 from spark_ext.sources.kafka_range.source import KafkaRange
 from tests.servers.kafka import Broker
 from tests.servers.schema_registry import PASSWORD, USER, Client, SchemaRegistry, apicurio
-from tests.sinks.kafka_2pc.kafka_hand import Sink
+from tests.sinks.kafka_2pc.kafka_kit import Sink
+from tests.support.claims import claimed
 
 ROWS = columns("key string, value struct<id: bigint, note: string, at: timestamp>")
 WIDER = columns("key string, value struct<id: bigint, note: string, at: timestamp, more: int>")
 NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone.utc)
+AVRO = {"value_format": "avro", "schema_registry_url": "http://r"}
 ORDER = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
 
 
@@ -57,9 +59,6 @@ def row(id: int, key: str | None = None) -> dict[str, Any]:
     return {"key": key, "value": {"id": id, "note": None, "at": NOON}}
 
 
-# -- options -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -69,18 +68,12 @@ def row(id: int, key: str | None = None) -> dict[str, Any]:
         ({"schema_registry_url": "http://r"}, "schema_registry_url needs value_format=avro or key_format=avro"),
         ({"auto_register": "false"}, "auto_register needs value_format=avro"),
         ({"value_subject": "s"}, "value_subject needs value_format=avro"),
-        (
-            {"value_format": "avro", "schema_registry_url": "http://r", "key_version": "1"},
-            "key_version needs key_format",
-        ),
-        ({"value_format": "avro", "schema_registry_url": "http://r", "value_version": "latest"}, "by its number"),
-        ({"value_format": "avro", "schema_registry_url": "http://r", "value_version": "0"}, "value_version"),
-        ({"value_format": "avro", "schema_registry_url": "http://r", "value_record": "a b"}, "value_record"),
-        (
-            {"value_format": "avro", "schema_registry_url": "http://r", "value_record": "A", "value_version": "1"},
-            "value_record needs a schema that is made from the rows",
-        ),
-        ({"value_format": "avro", "schema_registry_url": "http://me:pass-word@r"}, "credentials belong into"),
+        ({**AVRO, "key_version": "1"}, "key_version needs key_format"),
+        ({**AVRO, "value_version": "latest"}, "by its number"),
+        ({**AVRO, "value_version": "0"}, "value_version"),
+        ({**AVRO, "value_record": "a b"}, "value_record"),
+        ({**AVRO, "value_record": "A", "value_version": "1"}, "value_record needs a schema that is made from the rows"),
+        ({**AVRO, "schema_registry_url": "http://me:pass-word@r"}, "credentials belong into"),
     ],
 )
 def test_options_that_do_not_go_together(given: dict[str, str], words: str) -> None:
@@ -90,26 +83,19 @@ def test_options_that_do_not_go_together(given: dict[str, str], words: str) -> N
 
 
 def test_without_a_topic_a_subject_is_needed() -> None:
-    given = {"uid": "out", "bootstrap_servers": "b:1", "value_format": "avro", "schema_registry_url": "http://r"}
+    given = {"uid": "out", "bootstrap_servers": "b:1", **AVRO}
     with pytest.raises(ConfigurationError, match="value_subject is needed, because the option 'topic' is not set"):
         KafkaSinkOptions.parse("kafka_2pc", given)
     assert KafkaSinkOptions.parse("kafka_2pc", {**given, "value_subject": "s"}).subject("value") == "s"
 
 
 def test_the_registry_is_part_of_the_identity_and_a_sink_without_one_is_what_it_was(registry: SchemaRegistry) -> None:
-    """Ids of another registry mean other schemas."""
     secret = {"schema_registry_options": f'{{"basic.auth.user.info": "{USER}:{PASSWORD}"}}'}
     with_one = options(registry, **secret)
     assert with_one.identity()["schema_registry_url"] == registry.url
     assert PASSWORD not in repr(with_one) and with_one.public()["schema_registry_options"] == "***"
-    assert options().identity() == {
-        "bootstrap_servers": "127.0.0.1:9",
-        "epochs_topic": "spark-ext-epochs",
-        "topic": "orders",
-    }
-
-
-# -- what is refused before the start ----------------------------------------------------------------------------------
+    plain = {"bootstrap_servers": "127.0.0.1:9", "epochs_topic": "spark-ext-epochs", "topic": "orders"}
+    assert options().identity() == plain
 
 
 def check(given: KafkaSinkOptions, schema: Any = ROWS) -> None:
@@ -117,7 +103,6 @@ def check(given: KafkaSinkOptions, schema: Any = ROWS) -> None:
 
 
 def _compatible_schemas_are_registered_and_others_refused(registry: Client) -> None:
-    """Nothing is registered by a check."""
     subject = {"value_subject": f"{registry.prefix}checked"}
     given = options(registry, **subject)
     check(given)
@@ -175,9 +160,7 @@ def test_the_same_with_a_registry_that_is_not_ours(tmp_path: Path) -> None:
         ("value struct<id: bigint>", {"value_version": "1", "value_subject": "m"}, "of the format protobuf, not avro"),
     ],
 )
-def test_columns_that_cannot_be_encoded(
-    registry: SchemaRegistry, schema: str, given: dict[str, str], words: str
-) -> None:
+def test_columns_without_form(registry: SchemaRegistry, schema: str, given: dict[str, str], words: str) -> None:
     registry.register("orders-value", ORDER)
     registry.register("m", 'syntax = "proto3"; message A { int64 id = 1; }', "PROTOBUF")
     with pytest.raises(ConfigurationError, match=words):
@@ -194,9 +177,6 @@ def test_a_registry_that_does_not_answer_or_wants_a_password(registry: SchemaReg
         check(options(registry))
     with pytest.raises(StorageError, match=r"http://127\.0\.0\.1:9 did not answer"):
         check(options(registry, schema_registry_url="http://127.0.0.1:9"))
-
-
-# -- histories ---------------------------------------------------------------------------------------------------------
 
 
 def avro_sink(kafka: Broker, folder: Path, registry: Client, topic: str, schema: Any = ROWS, **given: Any) -> Sink:
@@ -217,7 +197,6 @@ def decoded(registry: Client, topic: str, content: bytes) -> Any:
 
 
 def test_what_is_published_is_what_the_source_reads(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
-    """Keys that are text stay text; a null value is a tombstone; a replayed epoch has the same bytes."""
     topic = kafka.topic()
     sink = avro_sink(kafka, tmp_path, registry, topic)
     rows = [row(1, "a"), {"key": "b", "value": None}]
@@ -233,13 +212,9 @@ def test_what_is_published_is_what_the_source_reads(kafka: Broker, registry: Sch
     assert decoded(registry, topic, found[b"a"] or b"") == row(1)["value"]
 
 
-def test_a_start_with_other_columns_goes_on_with_another_id(
-    kafka: Broker, registry: SchemaRegistry, tmp_path: Path
-) -> None:
-    """Each message names the schema with which it was written: readers of either schema have all rows."""
+def test_a_start_with_other_columns_has_another_id(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
     topic = kafka.topic()
-    sink = avro_sink(kafka, tmp_path, registry, topic, incarnation=1)
-    sink.claim()
+    sink = claimed(avro_sink(kafka, tmp_path, registry, topic, incarnation=1))
     sink.commit(0, sink.write(0, [row(1)]))
     lost = sink.write(1, [row(2)])  # staged, and its driver dies
     later = avro_sink(kafka, tmp_path, registry, topic, WIDER, incarnation=2)
@@ -255,7 +230,6 @@ def test_a_start_with_other_columns_goes_on_with_another_id(
 
 
 def test_the_registry_is_asked_once_by_a_start(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
-    """While the registry is unavailable, tasks of that start continue, and tasks of another start fail."""
     topic = kafka.topic()
     sink = avro_sink(kafka, tmp_path, registry, topic, start=7)
     sink.write(0, [row(1)])
@@ -266,7 +240,6 @@ def test_the_registry_is_asked_once_by_a_start(kafka: Broker, registry: SchemaRe
 
 
 def test_a_row_that_does_not_fit_is_a_bad_row(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
-    """Without a registered version nothing is bad; with one the other rows of the batch are written."""
     topic = kafka.topic()
     registry.register(f"{topic}-value", ORDER)
     schema = columns("value struct<id: bigint>")
@@ -287,8 +260,6 @@ def test_a_row_that_does_not_fit_is_a_bad_row(kafka: Broker, registry: SchemaReg
 
 
 class _Rows:
-    """Bad rows of a task."""
-
     def __init__(self) -> None:
         self.rows: list[BadRow] = []
 
@@ -315,16 +286,14 @@ def test_keys_have_a_subject_of_their_own(kafka: Broker, registry: SchemaRegistr
 
 
 def test_outside_a_session_types_are_checked_as_before(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
-    """A format of values does not make any type a key."""
     sink = avro_sink(kafka, tmp_path, registry, kafka.topic())
     with pytest.raises(ConfigurationError, match="column 'key' has the type bigint, it must be string or binary"):
         sink.sink().validate(columns("key bigint, value struct<id: int>"))
 
 
 def test_the_start_registers(kafka: Broker, registry: SchemaRegistry, tmp_path: Path) -> None:
-    """The instance that was validated is the one that claims."""
     from spark_ext.sinks.contract import Claim
-    from tests.sinks.kafka_2pc.kafka_hand import QUERY
+    from tests.sinks.kafka_2pc.kafka_kit import QUERY
 
     topic = kafka.topic()
     made = avro_sink(kafka, tmp_path, registry, topic).sink()

@@ -5,26 +5,68 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
+from spark_ext.errors import ConfigurationError
+from spark_ext.jobs.job import Job
+from spark_ext.spark.logs.spark_log import SparkLog
 from tests.servers.kafka import Broker
+from tests.servers.schema_registry import SchemaRegistry
+from tests.sinks.kafka_2pc.test_formats import decoded
 from tests.support import cheap_jvm
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+NEVER = "1 hour"
 
-    from spark_ext.jobs.job import Job
+
+@pytest.mark.slow(30, "starts a job five times")
+def test_a_job_that_is_stopped_changed_and_started_again(spark: SparkSession, kafka: Broker, tmp_path: Path) -> None:
+    topic = kafka.topic()
+
+    def job(registry: SchemaRegistry, value: str = "struct(id, ts)", **options: Any) -> sx.Job:
+        rows = spark.readStream.format("datagen").options(uid="rows", rows="60", max_rows_per_epoch="30").load()
+        written = rows.selectExpr("tag AS key", f"{value} AS value").writeStream.format("kafka_2pc")
+        given = {"uid": "out", "bootstrap_servers": kafka.bootstrap, "topic": topic, "value_format": "avro"}
+        settings: dict[str, Any] = {"interval": NEVER} if options.pop("first", False) else {}
+        accept = options.pop("accept", ())
+        given |= {"schema_registry_url": registry.url, **options}
+        made = sx.Job(spark, "avro", state=tmp_path / "state", **settings)
+        return made.add("q", written.options(**given), accept=accept)
+
+    log = SparkLog(str(tmp_path / "state" / "queries" / "q" / "checkpoint"))
+    with SchemaRegistry() as registry, SchemaRegistry() as other:
+        with pytest.raises(ConfigurationError, match="does not have the schema of the rows, and auto_register=false"):
+            job(registry, auto_register="false").start()
+        assert kafka.messages(topic) == []
+        running = job(registry, first=True).start()
+        until(lambda: log.newest_commit() == 0, "the first epoch")
+        running.stop()
+        assert len(kafka.messages(topic)) == 30
+        registry.fixed.add(f"{topic}-value")
+        with pytest.raises(ConfigurationError, match="not compatible with the subject"):
+            job(registry, "struct(id, ts, value)").start()
+        with pytest.raises(ConfigurationError, match="option 'schema_registry_url' of sink 'out' was"):
+            job(other).start()
+        first = [message.value() or b"" for message in kafka.messages(topic)]
+        moved = job(other, "struct(id, ts, value)", accept=("out.schema_registry_url",))
+        assert moved.run(progress=False).finished
+        found = Counter(message.value() or b"" for message in kafka.messages(topic))
+        later = list((found - Counter(first)).elements())
+        rows = [decoded(registry, topic, content) for content in first]
+        more = [decoded(other, topic, content) for content in later]
+    assert sorted(row["id"] for row in [*rows, *more]) == list(range(60))
+    assert all("value" not in row for row in rows) and all(row["value"] is not None for row in more)
+
 
 ROWS, PARTITIONS = 600, 3
 
 
 def copy(spark: SparkSession, folder: Path, bootstrap: str, source: str, target: str, interval: str = "0 s") -> Job:
-    """All of a topic into another one, in 12 epochs or so."""
     rows = spark.readStream.format("kafka_range").options(uid="in", bootstrap_servers=bootstrap, topics=source)
     rows = rows.option("max_rows_per_epoch", str(ROWS * PARTITIONS // 12))
     job = sx.Job(spark, "copy", state=folder / "state", interval=interval)
@@ -34,9 +76,7 @@ def copy(spark: SparkSession, folder: Path, bootstrap: str, source: str, target:
 
 
 @pytest.mark.slow(30, "the job is a process that dies; so does its broker")
-def test_broker_and_driver_killed_and_each_message_is_there_once(
-    spark: SparkSession, kafka: Broker, tmp_path: Path
-) -> None:
+def test_broker_and_driver_killed_each_message_is_once(spark: SparkSession, kafka: Broker, tmp_path: Path) -> None:
     source, target = kafka.topic("in", PARTITIONS), kafka.topic("out", 2)
     sent = {number: [f"{number}-{n}" for n in range(ROWS)] for number in range(PARTITIONS)}
     for number, values in sent.items():
@@ -45,15 +85,7 @@ def test_broker_and_driver_killed_and_each_message_is_there_once(
     def arrived() -> int:
         return len(kafka.messages(target))
 
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "tests.sinks.kafka_2pc.test_job",
-        tmp_path,
-        kafka.bootstrap,
-        source,
-        target,
-    ]
+    command = [sys.executable, "-m", "tests.sinks.kafka_2pc.test_job", str(tmp_path), kafka.bootstrap, source, target]
     with Tree(command, tmp_path / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[3])}) as driver:
         until(lambda: arrived() or driver.poll() is not None, "the first epochs", 180)
         kafka.restart()
@@ -69,8 +101,7 @@ def test_broker_and_driver_killed_and_each_message_is_there_once(
     assert result.finished
     there = Counter((message.value() or b"").decode() for message in kafka.messages(target))
     assert there == Counter(value for values in sent.values() for value in values)
-    staged = [path for path in (tmp_path / "state" / "staging").rglob("*.arrow")]
-    assert staged == []
+    assert not list((tmp_path / "state" / "staging").rglob("*.arrow"))
 
 
 def main(folder: str, bootstrap: str, source: str, target: str) -> None:

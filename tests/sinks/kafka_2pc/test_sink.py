@@ -1,10 +1,10 @@
-"""`kafka_2pc` beyond the contract kit: columns, refusals, what Kafka refuses, and a broker that dies, without Spark."""
+"""`kafka_2pc` beyond the contract kit: columns, topics, what is refused, and a broker that dies, without Spark."""
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,29 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import OffsetSpec
 
 from spark_ext import failpoints
-from spark_ext.errors import ConfigurationError, FencedError, PreparedLostError, StorageError, TransientError
+from spark_ext.clients.kafka import offsets
+from spark_ext.errors import (
+    CommitError,
+    ConfigurationError,
+    DataError,
+    FencedError,
+    PreparedLostError,
+    SparkExtError,
+    StateError,
+    StorageError,
+    TransientError,
+)
 from spark_ext.schemas.ddl import columns
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, FenceMark, Task
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.kafka_2pc.epochs import PARTITIONS, EpochRecord
-from spark_ext.sinks.kafka_2pc.producer import forget
 from tests.servers.kafka import Broker
-from tests.sinks.kafka_2pc.kafka_hand import QUERY, VALUE, Sink, values
+from tests.servers.kafka_reader import ANSWER_S
+from tests.sinks.kafka_2pc.kafka_kit import QUERY, VALUE, Sink, values
+from tests.support.claims import claimed
+from tests.support.waiting import until
 
 EVERY_COLUMN = columns(
     "key string, value binary, headers array<struct<key string, value binary>>, topic string, partition int, "
@@ -66,7 +80,6 @@ def test_a_key_goes_to_the_partition_that_kafkas_java_clients_choose(kafka: Brok
 
 
 def _murmur2(data: bytes) -> int:
-    """As in org.apache.kafka.common.utils.Utils."""
     mask, m = 0xFFFFFFFF, 0x5BD1E995
     h = 0x9747B28C ^ len(data)
     whole = len(data) // 4 * 4
@@ -82,7 +95,6 @@ def _murmur2(data: bytes) -> int:
 
 @pytest.mark.parametrize("queue", [100_000, 100])
 def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: Path, queue: int) -> None:
-    """Also when the client's queue is full again and again."""
     topic = kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic, client_options=json.dumps({"queue.buffering.max.messages": queue}))
     wanted = [f"{epoch}-{number}" for epoch in range(3) for number in range(3000)]
@@ -92,11 +104,9 @@ def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: 
 
 
 def test_an_epoch_goes_into_many_topics_in_one_step(kafka: Broker, tmp_path: Path, monkeypatch: Any) -> None:
-    """A commit that fails at the last moment shows nothing in any of them."""
     topics = [kafka.topic() for _ in range(3)]
     sink = Sink(kafka, tmp_path, columns("topic string, value string"), transactional_id=topics[0])
     rows = [{"topic": topic, "value": "a"} for topic in topics]
-    monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, "kafka.before_commit=raise")
     prepared = sink.write(0, rows)
     with pytest.raises(OSError, match="fail point"):
@@ -133,22 +143,7 @@ def test_outside_a_job_nothing_commits_once_a_job_has_claimed_it(kafka: Broker, 
     assert values(kafka, topic) == ["a", "b"]
 
 
-def test_epochs_only_grow(kafka: Broker, tmp_path: Path) -> None:
-    """One that is older than the last is taken to be committed, also by a process that has just started."""
-    topic = kafka.topic()
-    sink = Sink(kafka, tmp_path, topic=topic)
-    sink.run(5, "five")
-    for fresh in (False, True):
-        if fresh:
-            forget(sink.sink().options, sink.sink()._epochs)
-        assert sink.run(4, "four") is CommitOutcome.ALREADY_COMMITTED
-        assert sink.run(5, "five") is CommitOutcome.ALREADY_COMMITTED
-    assert sink.run(6, "six") is CommitOutcome.COMMITTED
-    assert values(kafka, topic) == ["five", "six"]
-
-
 def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_used(kafka: Broker, tmp_path: Path) -> None:
-    """Also by a process that has noticed nothing, with the producer that it keeps."""
     topic, other = kafka.topic(), kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic, request_timeout="2 s")
     soon = json.dumps({"reconnect.backoff.max.ms": 500})
@@ -170,7 +165,6 @@ def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_used(kafka
 
 
 def test_a_staged_file_that_is_not_there_says_that_the_folder_is_not_shared(kafka: Broker, tmp_path: Path) -> None:
-    """It was written on another machine. On the same one it is lost, and the epoch is repeated."""
     sink = Sink(kafka, tmp_path, topic=kafka.topic())
     prepared = sink.write(0, [{"value": "a"}])
     Path(prepared.path).unlink()
@@ -183,7 +177,6 @@ def test_a_staged_file_that_is_not_there_says_that_the_folder_is_not_shared(kafk
 
 
 def test_a_staged_file_that_is_not_whole_is_noticed(kafka: Broker, tmp_path: Path) -> None:
-    """Cut between two batches, as a file system may leave it after a crash, it looks like a shorter one."""
     topic = kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic)
     sink.run(0, "a")
@@ -234,7 +227,6 @@ def test_a_topic_of_epochs_that_would_forget_is_refused(kafka: Broker, tmp_path:
 
 
 def test_the_last_record_is_found_behind_many_of_others(kafka: Broker, tmp_path: Path) -> None:
-    """In the same partition, further back than the first look goes."""
     topic, epochs = kafka.topic(), kafka.topic("epochs", partitions=PARTITIONS, cleanup_policy="compact")
     sink = Sink(kafka, tmp_path, topic=topic, epochs_topic=epochs)
     sink.run(3, "a")
@@ -264,12 +256,158 @@ def test_a_record_keeps_the_last_queries_and_not_all() -> None:
     assert EpochRecord.from_bytes(record.to_bytes(), "") == record
 
 
-def test_a_record_of_an_older_release_is_taken_over() -> None:
-    """It has neither the start's random number nor the topics' ids."""
-    raw = json.dumps({"version": 1, "incarnation": 3, "job": "j", "job_id": "i", "epochs": {"spark_ext:out:1:q": 7}})
-    record = EpochRecord.from_bytes(raw.encode(), "")
-    FenceMark(4, 5).check(record.mark, "")
-    claim = Claim("out", "j", "i", 4, 1, start=5)
-    assert claim.known(record.epochs) == {"q": 7}
-    assert record.claimed(claim, {"t": "id"}).mark == FenceMark(4, 5)
-    record.check_topics({"t": "another"}, "")
+ROWS = columns("topic string, value string")
+
+COMMITTED = CommitOutcome.COMMITTED
+
+
+def run(sink: Sink, epoch: int, *topics: str) -> CommitOutcome:
+    return sink.commit(epoch, sink.write(epoch, [{"topic": topic, "value": f"{epoch}"} for topic in topics]))
+
+
+def test_a_claim_keeps_the_topics_of_its_own_lineage_only() -> None:
+    record = EpochRecord(epochs={"spark_ext:out:0:q": 7}, topics={"a": "1"})
+    assert record.claimed(Claim("out", "j", "i", 2, 0), {"b": "2"}).topics == {"a": "1", "b": "2"}
+    assert record.claimed(Claim("out", "j", "i", 2, 1), {"b": "2"}).topics == {"b": "2"}
+    assert record.claimed(Claim("out", "j", "i", 2, 1), {}).epochs == record.epochs
+
+
+def test_after_a_reset_a_topic_that_was_made_anew_is_written(kafka: Broker, tmp_path: Path) -> None:
+    topic = kafka.topic()
+    first = claimed(Sink(kafka, tmp_path, ROWS, 1, start=11, transactional_id=topic))
+    run(first, 0, topic)
+    kafka.delete(topic)
+    kafka.make(topic)
+    with pytest.raises(StateError, match="created again"):
+        run(first, 1, topic)
+    reset = claimed(Sink(kafka, tmp_path, ROWS, 2, start=12, lineage=1, transactional_id=topic))
+    assert run(reset, 0, topic) is COMMITTED
+    assert values(kafka, topic) == ["0"]
+    kafka.delete(topic)
+    with pytest.raises(StateError, match="deleted"):
+        run(reset, 1, topic)
+
+
+def test_a_topic_that_is_no_longer_written_to_may_be_deleted(kafka: Broker, tmp_path: Path) -> None:
+    old, topic = kafka.topic("old"), kafka.topic()
+    sink = claimed(Sink(kafka, tmp_path, ROWS, 1, start=11, transactional_id=topic))
+    run(sink, 0, old, topic)
+    kafka.delete(old)
+    assert run(sink, 1, topic) is COMMITTED
+    sink.check(2, previous=1)
+    with pytest.raises(StateError, match=f"the topic '{old}' was deleted"):
+        run(sink, 3, old, topic)
+    assert run(sink, 3, topic) is COMMITTED
+    # The same sink, now with the option: nothing but its topic is compared.
+    fixed = Sink(kafka, tmp_path, ROWS, 2, start=12, transactional_id=topic, topic=topic)
+    fixed.claim(previous=3)
+    fixed.check(4, previous=3)
+    kafka.delete(topic)
+    with pytest.raises(StateError, match=f"the topic '{topic}' was deleted"):
+        fixed.check(4, previous=3)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("value bigint", "column 'value' has the type bigint, it must be string or binary"),
+        ("value string, id bigint", "column 'id' has the type bigint, and is not a column of a message"),
+        ("key string", "column 'value' does not exist"),
+        ("value string, headers array<string>", "array<struct<key: string, value: binary>>"),
+        ("value string, partition bigint", "column 'partition' has the type bigint, it must be int"),
+    ],
+)
+def test_rows_that_are_no_messages_are_refused(kafka: Broker, tmp_path: Path, schema: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Sink(kafka, tmp_path, topic="t").sink().validate(columns(schema))
+
+
+def test_without_a_topic_the_rows_have_to_say_it(kafka: Broker, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="column 'topic' does not exist, and the option 'topic' is not set"):
+        Sink(kafka, tmp_path).sink().validate(VALUE)
+    sink = Sink(kafka, tmp_path, columns("topic string, value string"))
+    with pytest.raises(DataError, match="its column 'topic' is null"):
+        sink.write(0, [{"topic": None, "value": "a"}])
+
+
+def test_a_topic_or_partition_that_is_not_there_is_refused(kafka: Broker, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="'nowhere' cannot be written"):
+        Sink(kafka, tmp_path, topic="nowhere").sink().validate(VALUE)
+    topic = kafka.topic(partitions=2)
+    sink = Sink(kafka, tmp_path, columns("topic string, partition int, value string"), transactional_id=topic)
+    good = {"topic": topic, "partition": 1, "value": "a"}
+    with pytest.raises(ConfigurationError, match="the topic 'nowhere' does not exist"):
+        sink.commit(0, sink.write(0, [good, {**good, "topic": "nowhere"}]))
+    with pytest.raises(ConfigurationError, match="has 2 partitions, and a row is for partition 2"):
+        sink.commit(0, sink.write(0, [good, {**good, "partition": 2}]))
+    assert values(kafka, topic) == []
+    kafka.grow(topic, 3)
+    sink.commit(0, sink.write(0, [good, {**good, "partition": 2, "value": "b"}]))
+    assert sorted(values(kafka, topic)) == ["a", "b"]
+
+
+def test_a_message_that_is_too_large_is_refused_in_the_task(kafka: Broker, tmp_path: Path) -> None:
+    sink = Sink(kafka, tmp_path, topic=kafka.topic(), max_message_bytes="1k")
+    with pytest.raises(DataError, match="a message has 1025 bytes, more than the 1024"):
+        sink.run(0, "a", "x" * 1025)
+
+
+def test_a_message_that_the_topic_refuses_ends_the_transaction(kafka: Broker, tmp_path: Path) -> None:
+    topic = kafka.topic(max_message_bytes=2000)
+    sink = Sink(kafka, tmp_path, topic=topic)
+    with pytest.raises(DataError, match="MSG_SIZE_TOO_LARGE"):
+        sink.run(0, "a", "x" * 5000, *("b" * 50))
+    assert values(kafka, topic) == []
+    sink.run(0, "a")
+    assert values(kafka, topic) == ["a"]
+
+
+def test_a_transaction_longer_than_its_timeout(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, gate = kafka.topic(), tmp_path / "gate"
+    sink = Sink(kafka, tmp_path, topic=topic, transaction_timeout="1 s")
+    prepared = sink.write(0, [{"value": "a"}])
+    monkeypatch.setenv(failpoints.VARIABLE, f"kafka.before_commit=wait:{gate}")
+
+    def end() -> int:
+        latest = {(topic, 0): OffsetSpec.latest()}
+        return kafka.asked(lambda client: offsets(client, latest, ANSWER_S, committed=False))[(topic, 0)]
+
+    with ThreadPoolExecutor(1) as held:
+        late = held.submit(sink.commit, 0, prepared)
+        try:
+            until(lambda: end() == 2, "the message, and the marker that takes it back")
+        finally:
+            gate.touch()
+        with pytest.raises(TransientError, match="longer than the option 'transaction_timeout' of 1000 ms") as caught:
+            late.result()
+    assert "raise transaction_timeout" in caught.value.do
+    assert values(kafka, topic) == []
+    assert Sink(kafka, tmp_path, topic=topic).commit(0, prepared) is CommitOutcome.COMMITTED
+    assert values(kafka, topic) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"client_options": '{"transactional.id": "x"}'}, "'transactional.id' is set by the connector"),
+        ({"client_options": "compression=lz4"}, "this is not a JSON object"),
+        ({"client_options": '{"sasl.password": "${NO_SUCH}"}'}, "the environment variable NO_SUCH, which is not set"),
+        ({"client_options": '{"no.such.setting": "1"}'}, "No such configuration property"),
+        ({"transaction_timeout": "20 min"}, "INVALID_TRANSACTION_TIMEOUT"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(kafka: Broker, tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SparkExtError, match=said) as caught:
+        Sink(kafka, tmp_path, topic=kafka.topic(), **options).run(0, "a")
+    assert not isinstance(caught.value, CommitError | TransientError), "repeating it would not help"
+
+
+def test_no_secret_is_shown(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "s3cret-2")
+    given = '{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": "me", %s}'
+    for secret in ('"sasl.password": "s3cret-1"', '"sasl.password": "${KAFKA_PASSWORD}"'):
+        sink = Sink(kafka, tmp_path, topic="t", client_options=given % secret, request_timeout="1 s")
+        with pytest.raises(SparkExtError) as caught:
+            sink.sink().validate(VALUE)
+        shown = f"{caught.value} {sink.sink().options!r} {sink.sink().options.public()}"
+        assert "s3cret" not in shown

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from typing import Any, ClassVar
 
 import psycopg
 import psycopg.sql
+import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sinks.contract import Claim, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
 from spark_ext.testing.every_type import EVERY_TYPE
-from spark_ext.testing.sink_driver import Row, SinkTarget
+from spark_ext.testing.sink_driver import NUMBERS, Driver, Row, SinkTarget
 from tests.servers.postgres import PASSWORD, Database
+from tests.sinks.files_2pc.files_target import from_json
 
+# The options by which rows come into the table.
 WAYS: dict[str, dict[str, str]] = {
     "staged": {},
     "inline": {"inline_size": "1m"},
     "prepared": {"prepared": "true"},
     "upsert": {"mode": "upsert", "key": "id"},
 }
-"""The options by which rows come into the table."""
-
 LEFT = """
 SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE nspname = 'spark_ext' AND relkind = 'r' AND relname LIKE 's\\_%'
@@ -43,8 +42,8 @@ CREATE TRIGGER no_space BEFORE INSERT OR UPDATE ON spark_ext.epochs EXECUTE FUNC
 """
 
 
+# Settings of a reader, whatever those of the database are.
 READABLE = {"DateStyle": "ISO, YMD", "TimeZone": "UTC", "IntervalStyle": "postgres", "extra_float_digits": "1"}
-"""Settings of a reader, whatever those of the database are."""
 
 
 class PostgresTarget(SinkTarget):
@@ -106,28 +105,22 @@ class PostgresTarget(SinkTarget):
             connection.execute("DROP TRIGGER no_space ON spark_ext.epochs")
 
 
+def driver(database: Database, schema: T.StructType = NUMBERS, incarnation: int = 1, /, **options: str) -> Driver:
+    return Driver(PostgresTarget(database, **options), schema=schema, incarnation=incarnation)
+
+
+def written(sink: TwoPhaseCommitSink, schema: T.StructType, batch: pa.RecordBatch, epoch: int = 0) -> None:
+    if not epoch:
+        sink.validate(schema)
+        sink.claim(Claim("out", "job", "job-1", 1, 0))
+    part = sink.write(schema, iter([batch]), Task("out", "q", epoch, 0, 0, 1, 0))
+    sink.commit(schema, Epoch("out", 0, "q", epoch, 1), [part])
+
+
 KINDS = {field.name: field.dataType for field in EVERY_TYPE.fields}
 
 
 def plain(name: str, value: Any) -> Any:
-    """A value as the kit wrote it: nested ones are JSON in the table."""
     if isinstance(KINDS.get(name), (T.StructType, T.MapType)) or name == "list":
         return from_json(KINDS[name], json.loads(value) if isinstance(value, str) else value)
-    return value
-
-
-def from_json(kind: T.DataType, value: Any) -> Any:
-    """A nested value from its JSON."""
-    if value is None:
-        return None
-    if isinstance(kind, T.StructType):
-        return {field.name: from_json(field.dataType, value[field.name]) for field in kind.fields}
-    if isinstance(kind, T.MapType):
-        return [(key, from_json(kind.valueType, item)) for key, item in value.items()]
-    if isinstance(kind, T.ArrayType):
-        return [from_json(kind.elementType, item) for item in value]
-    if isinstance(kind, T.DecimalType):
-        return Decimal(value)
-    if isinstance(kind, T.TimestampType):
-        return datetime.datetime.fromisoformat(value)
     return value

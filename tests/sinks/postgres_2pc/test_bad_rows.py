@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +11,14 @@ from spark_ext.errors import ConfigurationError, DataError, StateError
 from spark_ext.model.commits import Epoch
 from spark_ext.testing.children import killed_at
 from spark_ext.testing.sink_bad_rows import BadRowsKit, run_dirty_epoch
-from spark_ext.testing.sink_driver import NUMBERS, STATES, numbered
+from spark_ext.testing.sink_driver import NUMBERS, numbered
 from tests.servers.postgres import Database
-from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget
+from tests.support.claims import claimed
+
+pytestmark = pytest.mark.usefixtures("states")
 
 AT = T.StructType([*NUMBERS.fields, T.StructField("at", T.LongType())])
-
-
-@pytest.fixture(autouse=True)
-def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(STATES, str(tmp_path / "states"))
 
 
 @pytest.fixture(params=["staged", "inline"])
@@ -35,8 +32,7 @@ def run(
     """An epoch into a table, by three tasks; its bad rows are in their table."""
     database.run(*table.split("; "))
     kit = BadRowsKit(PostgresTarget(database, **options), schema)
-    one = kit.driver()
-    one.claim()
+    one = claimed(kit.driver())
     one.run(0, rows, partitions=3)
     kit.settle(0)
     assert kit.waiting() == [] and kit.target.leftovers() == set()
@@ -60,9 +56,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("table", "value", "reason"), REFUSED, ids=[f"{row[2]}-{number}" for number, row in enumerate(REFUSED)]
 )
-def test_a_row_that_is_refused_goes_to_the_table(
-    database: Database, way: dict[str, str], table: str, value: str | None, reason: str
-) -> None:
+def test_a_refused_row(database: Database, way: dict[str, str], table: str, value: str | None, reason: str) -> None:
     fine = "0189f7e5-9a3c-7000-8000-000000000000" if "uuid" in table else "abc"
     wrong = {0, 7, 8, 2999}
     rows = [{"id": n, "name": value if n in wrong else fine} for n in range(3000)]
@@ -73,7 +67,6 @@ def test_a_row_that_is_refused_goes_to_the_table(
 
 
 def test_of_rows_with_one_key_the_first_is_written(database: Database, way: dict[str, str]) -> None:
-    """And none that is in the table already."""
     table = "CREATE TABLE out (id bigint, name text UNIQUE); INSERT INTO out VALUES (-1, 'n5')"
     rows = [{"id": n, "name": f"n{n % 10}"} for n in range(20)]
     kit = run(database, table, rows, **way)
@@ -84,23 +77,19 @@ def test_of_rows_with_one_key_the_first_is_written(database: Database, way: dict
 
 
 def test_another_writer_decides_once(database: Database, way: dict[str, str]) -> None:
-    """What was found when the epoch was committed holds, also if the epoch is repeated when the answer would differ."""
     database.run("CREATE TABLE out (id bigint, name text UNIQUE)", "INSERT INTO out VALUES (-1, 'n3')")
     kit = BadRowsKit(PostgresTarget(database, **way))
-    one = kit.driver()
-    one.claim()
+    one = claimed(kit.driver())
     rows = [{"id": n, "name": f"n{n}"} for n in range(5)]
     one.run(0, rows)
     database.run("DELETE FROM out WHERE id = -1")
-    again = kit.driver(2)
-    again.claim()
+    again = claimed(kit.driver(2))
     again.run(0, rows, partitions=2)
     kit.settle(0)
     assert (kit.target.ids(), kit.table()) == ([0, 1, 2, 4], [3])
 
 
 def test_an_upsert_keeps_what_latest_by_says(database: Database, way: dict[str, str]) -> None:
-    """Where the newest row of a key is bad, the newest good one counts."""
     rows = [
         {"id": 1, "name": "new", "at": 3},
         {"id": 1, "name": "old", "at": 2},
@@ -134,7 +123,6 @@ def test_a_null_in_the_key_of_an_upsert(database: Database, way: dict[str, str])
 
 
 def test_a_table_that_copy_does_not_support(database: Database, way: dict[str, str]) -> None:
-    """As it has row-level security: all rows go through INSERT."""
     table = (
         "CREATE TABLE out (id bigint, name text CHECK (name <> 'bad')); "
         "ALTER TABLE out ENABLE ROW LEVEL SECURITY; ALTER TABLE out FORCE ROW LEVEL SECURITY; "
@@ -147,7 +135,6 @@ def test_a_table_that_copy_does_not_support(database: Database, way: dict[str, s
 
 
 def test_with_redact_reasons_have_no_values(database: Database, way: dict[str, str]) -> None:
-    """The table has the row itself, which is what it is for."""
     rows = [{"id": 1, "name": "s3cret"}]
     kit = run(database, "CREATE TABLE out (id bigint, name text CHECK (name <> 's3cret'))", rows, redact="true", **way)
     [found] = kit.found()
@@ -157,8 +144,7 @@ def test_with_redact_reasons_have_no_values(database: Database, way: dict[str, s
 def test_an_error_that_is_none_of_a_row_is_one_as_before(database: Database, way: dict[str, str]) -> None:
     database.run("CREATE TABLE out (id bigint, name text)")
     kit = BadRowsKit(PostgresTarget(database, **way))
-    one = kit.driver()
-    one.claim()
+    one = claimed(kit.driver())
     database.run("ALTER TABLE out DROP COLUMN name")
     with pytest.raises(ConfigurationError):
         one.run(0, [{"id": 1, "name": "n"}])
@@ -172,7 +158,6 @@ def test_prepared_transactions_are_refused(database: Database) -> None:
 
 
 def test_a_table_that_is_not_in_the_first_schema_of_search_path(database: Database) -> None:
-    """The driver dies when the server has the epoch: its successor finds the mark where the table is."""
     database.run(
         "CREATE TABLE public.out (id bigint UNIQUE, name text CHECK (name <> 'bad'))",
         "CREATE SCHEMA app",
@@ -182,8 +167,7 @@ def test_a_table_that_is_not_in_the_first_schema_of_search_path(database: Databa
     kit = BadRowsKit(target)
     kit.driver().claim()
     killed_at("postgres.recorded", run_dirty_epoch, target, 1, 0, 0, 10, True)
-    again = kit.driver(2)
-    again.claim()
+    again = claimed(kit.driver(2))
     again.run(0, numbered(0, 10))
     kit.settle(0)
     assert kit.table() == [0, 5]
@@ -191,10 +175,8 @@ def test_a_table_that_is_not_in_the_first_schema_of_search_path(database: Databa
 
 
 def test_an_epoch_without_a_record_is_not_one_without_bad_rows(database: Database) -> None:
-    """The table, or its record, has gone since the epoch was found in it."""
     database.run("CREATE TABLE out (id bigint, name text)")
-    one = BadRowsKit(PostgresTarget(database)).driver()
-    one.claim()
+    one = claimed(BadRowsKit(PostgresTarget(database)).driver())
     one.run(0, numbered(0, 5))
     sink, first = one.target.sink(), Epoch("out", 0, one.query_id, 0, 1, start=one.start)
     assert sink.kept_bad_rows(first) is None
@@ -203,3 +185,33 @@ def test_an_epoch_without_a_record_is_not_one_without_bad_rows(database: Databas
     database.run("DROP TABLE out")
     with pytest.raises(StateError, match="the table does not exist"):
         sink.kept_bad_rows(first)
+
+
+NAMES = ("r", "s", "t", "e", "excluded", "spark_ext_row", "spark_ext_row_", 'q"uote', "n" * 63)
+
+
+@pytest.mark.parametrize("way", ["staged", "inline", "upsert"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_columns_with_the_names_of_aliases(database: Database, way: str, missing: bool) -> None:
+    names = NAMES[1:] if missing else NAMES
+    schema = T.StructType([*NUMBERS.fields, *(T.StructField(name, T.StringType()) for name in names)])
+    shown = ", ".join('"' + name.replace('"', '""') + '" text' for name in names)
+    database.run(f"CREATE TABLE out (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), {shown})")
+    more = {"mode": "upsert", "key": '"id"', "latest_by": '"e"'} if way == "upsert" else WAYS[way]
+    kit = BadRowsKit(PostgresTarget(database, **more), schema)
+    rows = [{"id": n, "name": "bad" if n % 7 == 3 else "n", **dict.fromkeys(names, f"v{n}")} for n in range(20)]
+    one = claimed(kit.driver())
+    one.run(0, rows)
+    kit.settle(0)
+    assert kit.table() == [3, 10, 17]
+    kept = sorted(database.table("out"), key=lambda row: row["id"])
+    assert kept == [row for row in rows if row["name"] != "bad"]
+
+
+def test_names_that_the_server_would_cut_off_are_refused(database: Database) -> None:
+    one = PostgresTarget(database).sink()
+    with pytest.raises(ConfigurationError, match="at most 63 bytes"):
+        one.validate(T.StructType([T.StructField("n" * 255, T.StringType())]))
+    with pytest.raises(ConfigurationError, match="at most 63 bytes"):
+        PostgresTarget(database, "n" * 64).sink()
+    assert database.column("SELECT relname FROM pg_class WHERE relname LIKE 'nnn%'") == []

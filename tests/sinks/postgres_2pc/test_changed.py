@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 
 import pytest
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
@@ -16,7 +15,10 @@ from spark_ext.errors import SparkExtError, StateError
 from spark_ext.testing.sink_driver import STATES, Driver, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.support.claims import claimed
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.usefixtures("states")
 
 WAITS = """
 SELECT 1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
@@ -24,16 +26,9 @@ WHERE NOT l.granted AND l.relation = 'out'::regclass AND a.application_name LIKE
 """
 
 
-@pytest.fixture(autouse=True)
-def states_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(STATES, str(tmp_path / "states"))
-
-
 def used(database: Database) -> PostgresTarget:
-    """A table with one epoch."""
     target = PostgresTarget(database)
-    driver = Driver(target)
-    driver.claim()
+    driver = claimed(Driver(target))
     driver.run(0, numbered(0, 5))
     return target
 
@@ -48,23 +43,19 @@ def used(database: Database) -> PostgresTarget:
 )
 @pytest.mark.parametrize("rows", [5, 0], ids=["rows", "empty"])
 def test_another_table_or_record_under_a_running_job_is_refused(database: Database, statement: str, rows: int) -> None:
-    """As for a Delta table, in PostgreSQL."""
     target = used(database)
     database.run(statement)
     with pytest.raises(StateError, match="not the target that was claimed"):
         Driver(target).run(1, numbered(5, 5 + rows))
 
 
-def test_another_table_while_the_job_is_stopped_is_refused_until_the_user_says_that_it_was_moved(
-    database: Database,
-) -> None:
+def test_another_table_is_refused_until_the_user_says_that_it_was_moved(database: Database) -> None:
     target = used(database)
     database.run("ALTER TABLE out RENAME TO gone; CREATE TABLE out AS TABLE gone")
     with pytest.raises(StateError, match=r"UPDATE spark_ext\.sinks SET target_oid = NULL"):
         Driver(target, incarnation=2).claim()
     database.run("UPDATE spark_ext.sinks SET target_oid = NULL")
-    moved = Driver(target, incarnation=2)
-    moved.claim()
+    moved = claimed(Driver(target, incarnation=2))
     moved.run(1, numbered(5, 10))
     assert target.ids() == list(range(10))
 
@@ -80,13 +71,10 @@ def test_another_table_while_the_job_is_stopped_is_refused_until_the_user_says_t
     ],
     ids=["staged", "inline", "upsert", "quarantine", "prepared"],
 )
-def test_a_table_that_is_swapped_while_rows_wait_for_its_lock_gets_none(
-    database: Database, options: dict[str, str]
-) -> None:
+def test_a_table_swapped_while_rows_wait_gets_none(database: Database, options: dict[str, str]) -> None:
     """The name is looked up again once the lock is there: what was compared before was the old table."""
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text)", "CREATE TABLE new (LIKE out INCLUDING ALL)")
-    driver = Driver(PostgresTarget(database, **options), options=options)
-    driver.claim()
+    driver = claimed(Driver(PostgresTarget(database, **options), options=options))
     driver.run(0, numbered(0, 5))
     step: Callable[[], object]
     if "prepared" in options:
@@ -103,8 +91,7 @@ def test_a_table_that_is_swapped_while_rows_wait_for_its_lock_gets_none(
     assert database.rows("TABLE out") == [] and database.column("SELECT epoch FROM spark_ext.epochs") == [0]
     assert database.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()") == []
     database.run("ALTER TABLE out RENAME TO new; ALTER TABLE old RENAME TO out")
-    again = Driver(driver.target, 2, options=options)
-    again.claim()
+    again = claimed(Driver(driver.target, 2, options=options))
     again.run(1, numbered(5, 10))
     assert (driver.target.ids(), driver.target.leftovers()) == (list(range(10)), set())
 
@@ -117,13 +104,10 @@ def test_a_table_that_is_swapped_while_rows_wait_for_its_lock_gets_none(
     ],
     ids=["inline", "prepared"],
 )
-def test_a_column_that_gets_another_type_while_rows_wait_takes_no_bytes_of_the_former(
-    database: Database, options: dict[str, str], error: str
-) -> None:
+def test_a_column_gets_another_type_while_rows_wait(database: Database, options: dict[str, str], error: str) -> None:
     """Rows of a binary COPY are encoded before the lock is there; the bytes of a bigint are those of a double too."""
     database.run("CREATE TABLE out (id bigint, name text)")
-    driver = Driver(PostgresTarget(database, **options))
-    driver.claim()
+    driver = claimed(Driver(PostgresTarget(database, **options)))
     driver.run(0, numbered(0, 5))
     with database.connect() as admin, ThreadPoolExecutor(1) as thread:
         admin.execute("BEGIN; ALTER TABLE out ALTER id TYPE double precision")
@@ -145,15 +129,13 @@ def test_a_column_that_gets_another_type_while_rows_wait_takes_no_bytes_of_the_f
     ],
 )
 @pytest.mark.parametrize("options", [{"inline_size": "1m"}, {"prepared": "true"}], ids=["inline", "prepared"])
-def test_bytes_of_one_type_are_no_values_of_another(
+def test_bytes_of_a_type(
     database: Database, kind: str, alter: str, row: str | Decimal, options: dict[str, str]
 ) -> None:
-    """Four bytes of a text are an integer, a number is rounded, and the text of a jsonb has a byte before it."""
     database.run(f"CREATE TABLE out (id bigint, v {kind})")
     value = StringType() if isinstance(row, str) else DecimalType(10, 2)
     schema = StructType([StructField("id", LongType()), StructField("v", value)])
-    driver = Driver(PostgresTarget(database, **options), schema=schema)
-    driver.claim()
+    driver = claimed(Driver(PostgresTarget(database, **options), schema=schema))
     with database.connect() as admin, ThreadPoolExecutor(1) as thread:
         admin.execute(f"BEGIN; ALTER TABLE out ALTER v TYPE {alter}")
         result = thread.submit(driver.run, 0, [{"id": 1, "v": row}])
@@ -167,7 +149,6 @@ def test_bytes_of_one_type_are_no_values_of_another(
 
 @pytest.mark.parametrize("incarnation", [1, 0], ids=["in a job", "outside"])
 def test_statements_of_the_options_may_change_texts(database: Database, incarnation: int) -> None:
-    """In the transaction of the epoch: the bytes of a text are the same in each of its types."""
     database.run("CREATE TABLE out (id bigint, name varchar(2))")
     alter = {"pre_sql": "ALTER TABLE out ALTER name TYPE text", "inline_size": "1m"}
     driver = Driver(PostgresTarget(database, **alter), incarnation)
@@ -177,10 +158,7 @@ def test_statements_of_the_options_may_change_texts(database: Database, incarnat
     assert driver.target.rows() == [{"id": 0, "name": "long"}]
 
 
-def test_a_table_that_is_gone_is_looked_for_in_each_schema_of_search_path(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its record is that of the schema in which it was, and not of the first one, in which a new one would be made."""
+def test_a_table_is_looked_for_in_each_schema(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STATES)  # the state does not remember the epoch by itself
     database.run(
         "CREATE TABLE public.out (id bigint, name text)",

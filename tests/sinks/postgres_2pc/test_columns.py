@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,30 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ext import failpoints
-from spark_ext.errors import ConfigurationError, DataError, FencedError
+from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sinks.postgres_2pc.columns import lacking, mapping, renamed
 from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
+from spark_ext.sinks.postgres_2pc.table import lacking, mapping, renamed
 from spark_ext.sinks.postgres_2pc.types import Column
 from spark_ext.testing.sink_driver import Driver, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.support.claims import claimed
 
 WIDE = "id bigint, name string, at timestamp, tags array<string>, more struct<a:int>"
 ADD = {"schema_evolution": "add_columns"}
 
 
-@pytest.fixture(autouse=True)
-def registry_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
-    monkeypatch.setattr(failpoints, "_passed", Counter())
-
-
 def driver(database: Database, ddl: str = "id bigint, name string", incarnation: int = 1, **options: str) -> Driver:
     return Driver(PostgresTarget(database, **options), incarnation, schema=columns(ddl))
-
-
-# -- names -----------------------------------------------------------------------------------------------------------
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text(min_size=1), max_size=4))
@@ -77,9 +67,7 @@ def test_names_are_taken_as_they_are() -> None:
         ("id=name", "two columns"),
     ],
 )
-def test_a_mapping_that_does_not_fit_the_rows_is_refused_before_the_start(
-    database: Database, given: str, said: str
-) -> None:
+def test_a_mapping_that_does_not_fit_the_rows_is_refused(database: Database, given: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         driver(database, column_map=given).claim()
     assert database.column("SELECT to_regclass('out') IS NULL") == [True]
@@ -90,8 +78,7 @@ def test_a_mapping_that_does_not_fit_the_rows_is_refused_before_the_start(
 )
 def test_rows_are_written_under_other_names(database: Database, way: dict[str, Any]) -> None:
     database.run('CREATE TABLE out ("Key" bigint PRIMARY KEY, name text, "id" int DEFAULT 7)')
-    one = driver(database, column_map="id=Key", **way)
-    one.claim()
+    one = claimed(driver(database, column_map="id=Key", **way))
     one.run(0, numbered(0, 3), partitions=2)
     found = database.rows('SELECT "Key", name, id FROM out ORDER BY 1')
     assert [(row[0], row[2]) for row in found] == [(0, 7), (1, 7), (2, 7)]
@@ -101,13 +88,9 @@ def test_rows_are_written_under_other_names(database: Database, way: dict[str, A
 
 
 def test_a_new_table_has_the_new_names(database: Database) -> None:
-    one = driver(database, column_map='{"name": "a, b"}', mode="upsert", key="id", latest_by="a, b")
-    one.claim()
+    one = claimed(driver(database, column_map='{"name": "a, b"}', mode="upsert", key="id", latest_by="a, b"))
     one.run(0, numbered(0, 3))
     assert len(database.column('SELECT "a, b" FROM out')) == 3
-
-
-# -- further columns -------------------------------------------------------------------------------------------------
 
 
 def test_columns_are_refused_unless_they_are_to_be_added(database: Database) -> None:
@@ -120,11 +103,9 @@ def test_columns_are_refused_unless_they_are_to_be_added(database: Database) -> 
     "way", [{}, {"inline_size": "1m"}, {"prepared": "true"}, {"mode": "upsert", "key": "id"}], ids=str
 )
 def test_a_start_adds_the_columns_that_the_table_lacks(database: Database, way: dict[str, Any]) -> None:
-    first = driver(database, **way)
-    first.claim()
+    first = claimed(driver(database, **way))
     first.run(0, numbered(0, 2))
-    one = driver(database, WIDE, 2, **ADD, **way)
-    one.claim()
+    one = claimed(driver(database, WIDE, 2, **ADD, **way))
     kinds = database.rows(
         "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute "
         "WHERE attrelid = 'out'::regclass AND attnum > 2 ORDER BY attnum"
@@ -138,37 +119,23 @@ def test_a_start_adds_the_columns_that_the_table_lacks(database: Database, way: 
     found = database.rows("SELECT id, tags, more FROM out ORDER BY id")
     assert [tuple(row) for row in found] == [(0, None, None), (1, None, None), (5, ["a"], {"a": 1})]
     # With fewer columns again: the others are null.
-    last = driver(database, "id bigint, tags array<string>", 3, **ADD, **way)
-    last.claim()
+    last = claimed(driver(database, "id bigint, tags array<string>", 3, **ADD, **way))
     last.run(2, [{"id": 6, "tags": None}])
     assert database.column("SELECT id FROM out WHERE name IS NULL") == [6]
 
 
 @pytest.mark.parametrize("point", ["postgres.cleaned", "postgres.ready"])
-def test_a_start_that_was_interrupted_is_repeated(
-    database: Database, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
+def test_an_interrupted_start_is_repeated(database: Database, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     """With a prepared transaction of the older start, which holds a lock on the table until it is cleaned up."""
-    first = driver(database, prepared="true")
-    first.claim()
+    first = claimed(driver(database, prepared="true"))
     first.write(0, numbered(0, 2))
     with monkeypatch.context() as during:
         during.setenv(failpoints.VARIABLE, f"{point}=raise")
         with pytest.raises(Exception, match=r".*"):
             driver(database, WIDE, 2, **ADD).claim()
-    one = driver(database, WIDE, 3, lock_timeout="2000", **ADD)
-    one.claim()
+    one = claimed(driver(database, WIDE, 3, lock_timeout="2000", **ADD))
     one.run(0, [{"id": 5, "name": "n", "at": None, "tags": None, "more": None}])
     assert one.target.ids() == [5]
-
-
-def test_an_older_driver_does_not_write_beside_it(database: Database) -> None:
-    old = driver(database)
-    old.claim()
-    messages = [old.write(0, numbered(0, 2))]
-    driver(database, WIDE, 2, **ADD).claim()
-    with pytest.raises(FencedError):
-        old.commit(messages, 0)
 
 
 def test_outside_a_job_the_first_epoch_adds_them(database: Database) -> None:

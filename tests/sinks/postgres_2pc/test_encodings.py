@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,24 +10,20 @@ from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.sink_bad_rows import BadRowsKit
-from spark_ext.testing.sink_driver import NUMBERS, STATES, Driver
+from spark_ext.testing.sink_driver import NUMBERS, Driver
 from spark_ext.testing.source_kit import drive
 from tests.servers.postgres import USER, Database, PostgresServer
 from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget
+from tests.support.claims import claimed
+
+pytestmark = pytest.mark.usefixtures("states")
 
 WORDS = columns("id bigint, `größe` string")
 WORD = "Möhre ÿ"
 
 
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
-    monkeypatch.setenv(STATES, str(tmp_path / "states"))
-
-
 @pytest.fixture
 def encoded(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A database in the encoding that is the test's parameter."""
     made = postgres.database(request.param)
     yield made
     postgres.drop(made)
@@ -43,7 +38,6 @@ PREFERRED = [
 
 @pytest.mark.parametrize(("encoded", "how"), PREFERRED, indirect=["encoded"])
 def test_texts_arrive_as_they_are(encoded: Database, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each way of writing, with names as well; and back, by a text as key, with replays and ranges."""
     address = ""
     if how == "database":
         encoded.run(f"ALTER DATABASE {encoded.name} SET client_encoding = 'LATIN1'")
@@ -59,8 +53,7 @@ def test_texts_arrive_as_they_are(encoded: Database, how: str, monkeypatch: pyte
     for way, given in WAYS.items():
         target = PostgresTarget(encoded, way, **given)
         target.dsn += address
-        one = Driver(target, uid=way, schema=WORDS)
-        one.claim()
+        one = claimed(Driver(target, uid=way, schema=WORDS))
         one.run(0, rows, partitions=2)
         with encoded.connect(client_encoding="utf8") as connection:
             said = connection.execute(f"SELECT id, convert_to(größe, 'UTF8') FROM {way} ORDER BY id").fetchall()
@@ -76,26 +69,22 @@ def test_texts_arrive_as_they_are(encoded: Database, how: str, monkeypatch: pyte
 @pytest.mark.parametrize("encoded", ["LATIN1"], indirect=True)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_character_that_the_server_does_not_have_is_refused(encoded: Database, way: str) -> None:
-    """Of a row, which is named, or is put aside; nothing else of it is lost."""
     rows = [{"id": n, "name": "1 €" if n == 2 else "ä"} for n in range(5)]
-    one = Driver(PostgresTarget(encoded, **WAYS[way]), schema=NUMBERS, options={"redact": "true"})
-    one.claim()
+    one = claimed(Driver(PostgresTarget(encoded, **WAYS[way]), schema=NUMBERS, options={"redact": "true"}))
     with pytest.raises(DataError, match=r"(?s)row 3, column 'name'.*no equivalent in encoding") as refused:
         one.run(0, rows)
     assert "0xe2" not in str(refused.value), "a part of the value"
     assert one.target.ids() == []
     if way != "prepared":
         kit = BadRowsKit(PostgresTarget(encoded, "other", **WAYS[way]))
-        other = kit.driver()
-        other.claim()
+        other = claimed(kit.driver())
         other.run(0, rows)
         kit.settle(0)
         assert (kit.target.ids(), kit.table()) == ([0, 1, 3, 4], [2])
 
 
 def test_statements_that_change_the_encoding_are_refused(database: Database) -> None:
-    one = Driver(PostgresTarget(database, pre_sql="SET client_encoding = 'LATIN1'"), schema=NUMBERS)
-    one.claim()
+    one = claimed(Driver(PostgresTarget(database, pre_sql="SET client_encoding = 'LATIN1'"), schema=NUMBERS))
     with pytest.raises(ConfigurationError, match="'pre_sql' sets client_encoding"):
         one.run(0, [{"id": 1, "name": WORD}])
     assert one.target.ids() == []

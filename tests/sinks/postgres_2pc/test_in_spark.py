@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.jobs.job import Job
 from tests.servers.postgres import Database
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 ROWS = 1500
 
 
 @pytest.mark.slow(20, "a server dies and comes back in the middle of a job")
 @pytest.mark.parametrize("options", [{"inline_size": "0"}, {"inline_size": "0", "prepared": "true"}, {}])
-def test_a_job_whose_server_is_killed_under_it_writes_each_row_once(
-    spark: SparkSession, database: Database, tmp_path: Path, options: dict[str, str]
-) -> None:
+def test_a_killed_server(spark: SparkSession, database: Database, tmp_path: Path, options: dict[str, str]) -> None:
     database.run(
         "CREATE TABLE orders (id int PRIMARY KEY, price numeric(8,2), at timestamptz)",
         f"INSERT INTO orders SELECT n, n / 100.0, now() FROM generate_series(1, {ROWS}) n",

@@ -19,29 +19,16 @@ from spark_ext.errors import (
     TerminalError,
 )
 from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
-from spark_ext.testing.sink_driver import Driver
+from spark_ext.testing.sink_driver import NUMBERS, Driver
 from tests.servers.postgres import PASSWORD, Database, PostgresServer
-from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
-
-PAIRS = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
-
-
-def driver(database: Database, schema: T.StructType = PAIRS, **options: str) -> Driver:
-    return Driver(PostgresTarget(database, **options), schema=schema)
-
-
-@pytest.fixture(autouse=True)
-def registry_of_its_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
-
-
-# -- the server --------------------------------------------------------------------------------------------------------
+from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget, driver
+from tests.support.claims import claimed
 
 
 def refused(options: dict[str, str], kind: type[SparkExtError], match: str) -> SparkExtError:
     sink = PostgresTwoPhaseCommit({"uid": "out", "table": "t", **options})
     with pytest.raises(kind, match=match) as found:
-        sink.validate(PAIRS)
+        sink.validate(NUMBERS)
     assert PASSWORD not in str(found.value) and PASSWORD not in repr(sink.options)
     return found.value
 
@@ -121,9 +108,6 @@ def test_a_server_without_prepared_transactions() -> None:
         server.close()
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("table", "match"),
     [
@@ -141,12 +125,6 @@ def test_a_table_that_does_not_take_the_rows(database: Database, table: str | No
         database.run(table)
     with pytest.raises(ConfigurationError, match=match):
         driver(database, create_table="false").claim()
-
-
-def test_a_type_that_postgres_has_not(database: Database) -> None:
-    schema = T.StructType([T.StructField("v", T.VariantType())])
-    with pytest.raises(ConfigurationError, match="'v' has the type variant"):
-        driver(database, schema).claim()
 
 
 @pytest.mark.parametrize(
@@ -175,13 +153,10 @@ def test_a_role_without_rights(database: Database) -> None:
     database.run("CREATE TABLE out (id bigint, name text)")
     with database.server.admin(database.name) as admin:
         admin.execute("ALTER TABLE out OWNER TO postgres")
-    one = driver(database)
-    one.claim()
+    one = claimed(driver(database))
     with pytest.raises(ConfigurationError, match="permission denied for table out"):
         one.run(0, [{"id": 1, "name": "n"}])
 
-
-# -- the rows ----------------------------------------------------------------------------------------------------------
 
 BAD_ROWS = [
     ("CREATE TABLE out (id bigint, name varchar(3))", "abcdef", "value too long for type character varying"),
@@ -195,7 +170,6 @@ BAD_ROWS = [
 @pytest.mark.parametrize("way", ["staged", "prepared", "inline"])
 @pytest.mark.parametrize(("table", "value", "match"), BAD_ROWS, ids=[row[2] for row in BAD_ROWS])
 def test_a_value_that_does_not_fit_is_named(database: Database, way: str, table: str, value: str, match: str) -> None:
-    """By row, column and value; with `redact` without the value. The epoch fails whole, for good."""
     good = {"uuid": "0189f7e5-9a3c-7000-8000-000000000000", "json": "{}", "mood": "ok"}
     fine = next((text for name, text in good.items() if f"name {name}" in table), "abc")
     database.run(*table.split("; "))
@@ -205,8 +179,7 @@ def test_a_value_that_does_not_fit_is_named(database: Database, way: str, table:
     }
     rows = [{"id": n, "name": value if n == 1500 else fine} for n in range(3000)]
     for redact in (False, True):
-        one = driver(database, **options, redact=str(redact).lower())
-        one.claim()
+        one = claimed(driver(database, **options, redact=str(redact).lower()))
         with pytest.raises(DataError, match=match) as found:
             one.run(0, rows)
         assert "row 1501" in found.value.what
@@ -226,8 +199,7 @@ def test_a_violated_constraint_fails_the_epoch_whole(database: Database, way: st
         "prepared": str(way == "prepared").lower(),
         "inline_size": "1m" if way == "inline" else "0",
     }
-    one = driver(database, **options)
-    one.claim()
+    one = claimed(driver(database, **options))
     one.run(0, [{"id": 1, "name": "a"}])
     with pytest.raises(DataError, match=r"duplicate key value .*Key \(id\)=\(1\)|row 2.*duplicate key"):
         one.run(1, [{"id": 2, "name": "b"}, {"id": 1, "name": "again"}])
@@ -243,15 +215,10 @@ def test_a_violated_constraint_fails_the_epoch_whole(database: Database, way: st
 
 
 def test_two_rows_of_one_key_in_an_epoch_are_refused(database: Database) -> None:
-    """Unless the query says which is the later one: see `latest_by`."""
-    one = driver(database, mode="upsert", key="id")
-    one.claim()
+    one = claimed(driver(database, mode="upsert", key="id"))
     with pytest.raises(DataError, match="cannot affect row a second time"):
         one.run(0, [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}], partitions=2)
     assert one.target.rows() == []
-
-
-# -- the server fails under it -----------------------------------------------------------------------------------------
 
 
 def test_a_disk_that_is_full_is_transient(database: Database) -> None:
@@ -259,8 +226,7 @@ def test_a_disk_that_is_full_is_transient(database: Database) -> None:
     with database.server.small_tablespace("2m") as space:
         try:
             database.run(f"CREATE TABLE out (id bigint, name text) TABLESPACE {space}")
-            one = driver(database, commit_attempts="2", commit_backoff="1")
-            one.claim()
+            one = claimed(driver(database, commit_attempts="2", commit_backoff="1"))
             one.run(0, [{"id": 0, "name": "a"}])
             big = [{"id": n, "name": "x" * 100} for n in range(30_000)]
             with pytest.raises(CommitError, match=r"[Nn]o space left|could not extend"):
@@ -275,9 +241,7 @@ def test_a_disk_that_is_full_is_transient(database: Database) -> None:
 
 
 def test_odd_names_are_names_as_any_other(database: Database) -> None:
-    """With capitals, spaces and quotes."""
     schema = T.StructType([T.StructField("Order Id", T.LongType()), T.StructField('a"b', T.StringType())])
-    one = Driver(PostgresTarget(database, table='"Odd Name"'), schema=schema)
-    one.claim()
+    one = claimed(Driver(PostgresTarget(database, table='"Odd Name"'), schema=schema))
     one.run(0, [{"Order Id": 1, 'a"b': "x"}])
     assert database.rows('SELECT "Order Id", "a""b" FROM "Odd Name"') == [(1, "x")]

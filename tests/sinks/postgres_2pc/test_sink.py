@@ -6,7 +6,6 @@ import datetime
 import pickle
 import types
 import uuid
-from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,24 +21,11 @@ from spark_ext.sinks.contract import CommitOutcome
 from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
 from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.children import frozen
-from spark_ext.testing.sink_driver import Driver, numbered, run_epoch
+from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, run_epoch
 from spark_ext.testing.source_kit import drive
 from tests.servers.postgres import Database
-from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
-
-PAIRS = columns("id bigint, name string")
-
-
-def driver(database: Database, schema: T.StructType = PAIRS, incarnation: int = 1, **options: str) -> Driver:
-    return Driver(PostgresTarget(database, **options), schema=schema, incarnation=incarnation)
-
-
-@pytest.fixture(autouse=True)
-def registry_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
-
-
-# -- types -------------------------------------------------------------------------------------------------------------
+from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget, driver
+from tests.support.claims import claimed
 
 UTC = datetime.timezone.utc
 JULY = datetime.datetime(2024, 7, 1, tzinfo=UTC)
@@ -81,7 +67,6 @@ FITS: list[tuple[str, str, list[Any], list[Any]]] = [
 
 @pytest.mark.parametrize("inline", ["0", "1m"])
 def test_each_type_arrives_as_it_is(database: Database, inline: str) -> None:
-    """One table of all; also from the middle of larger batches, where nulls and lengths begin elsewhere."""
     names = [f"c{number}" for number in range(len(FITS))]
     shown = ", ".join(f"{name} {fit[0]}" for name, fit in zip(names, FITS, strict=True))
     database.run("CREATE DOMAIN small AS int CHECK (VALUE < 10)", f"CREATE TABLE out (n bigint, {shown}, d small)")
@@ -92,8 +77,7 @@ def test_each_type_arrives_as_it_is(database: Database, inline: str) -> None:
         {"n": n, "d": n % 10, **{name: fit[2][n % len(fit[2])] for name, fit in zip(names, FITS, strict=True)}}
         for n in range(count)
     ]
-    one = driver(database, schema, inline_size=inline)
-    one.claim()
+    one = claimed(driver(database, schema, inline_size=inline))
     one.run(0, rows)
     one.run(1, [{**row, "n": row["n"] + count} for row in rows], partitions=3)
     for row in database.table("out"):
@@ -103,10 +87,8 @@ def test_each_type_arrives_as_it_is(database: Database, inline: str) -> None:
 
 
 def test_columns_that_are_not_given_get_their_default(database: Database) -> None:
-    """In any order of the columns; and a table that is made has the types of the page."""
     database.run("CREATE TABLE out (at timestamptz NOT NULL DEFAULT now(), nr serial, name text, more text, id bigint)")
-    one = driver(database)
-    one.claim()
+    one = claimed(driver(database))
     one.run(0, numbered(0, 3))
     assert database.rows("SELECT nr, id, name, more, at IS NULL FROM out ORDER BY nr") == [
         (n + 1, n, f"n{n}", None, False) for n in range(3)
@@ -115,52 +97,39 @@ def test_columns_that_are_not_given_get_their_default(database: Database) -> Non
 
 def test_large_batches_are_cut(database: Database) -> None:
     """So that the offsets of Arrow's arrays do not overflow; the row of a misfit is still the right one."""
-    one = driver(database)
-    one.claim()
+    one = claimed(driver(database))
     one.run(0, [{"id": n, "name": chr(97 + n % 26) * 1_000_000} for n in range(80)])
     assert database.rows("SELECT count(*), sum(length(name)), count(DISTINCT name) FROM out") == [(80, 80_000_000, 26)]
 
 
-# -- where the server is --------------------------------------------------------------------------------------------
-
-
 def test_the_server_may_be_named_by_the_environment(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As libpq has it; the sink that travels to an executor takes it from there."""
     for name, value in database.environment().items():
         monkeypatch.setenv(name, value)
     sink = PostgresTwoPhaseCommit({"uid": "out", "table": "out"})
-    sink.validate(PAIRS)
+    sink.validate(NUMBERS)
     assert f"{database.server.port}/{database.name}" in sink._who
     sent = pickle.loads(pickle.dumps(sink))
     monkeypatch.setenv("PGDATABASE", "nowhere")
     with pytest.raises(ConfigurationError, match="nowhere"):
-        sent.validate(PAIRS)
+        sent.validate(NUMBERS)
 
 
-def test_the_server_may_be_named_by_a_service_file(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For the sink, by psycopg, and for the source, by ADBC as well."""
+def test_a_service_file_names_the_server(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "".join(f"{name}={value}\n" for name, value in database.options.items())
     (tmp_path / "services").write_text(f"[shop]\n{lines}")
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
     sink = PostgresTwoPhaseCommit({"uid": "out", "table": "out", "service": "shop"})
-    sink.validate(PAIRS)
+    sink.validate(NUMBERS)
     database.run("CREATE TABLE out (id bigint PRIMARY KEY)", "INSERT INTO out VALUES (1), (2)")
     trace = drive(Postgres, {"uid": "in", "table": "out", "service": "shop"})
     assert sorted(row["id"] for row in trace.all_rows().to_pylist()) == [1, 2]
     with pytest.raises(ConfigurationError, match="nowhere"):
-        PostgresTwoPhaseCommit({"uid": "out", "table": "out", "service": "nowhere"}).validate(PAIRS)
-
-
-# -- upsert ------------------------------------------------------------------------------------------------------------
+        PostgresTwoPhaseCommit({"uid": "out", "table": "out", "service": "nowhere"}).validate(NUMBERS)
 
 
 @pytest.mark.parametrize("inline", ["0", "1m"])
 def test_upsert_replaces_rows_of_the_same_key(database: Database, inline: str) -> None:
-    """The table is made with the key; columns that the query does not give stay as they are."""
-    one = driver(database, mode="upsert", key="id", inline_size=inline)
-    one.claim()
+    one = claimed(driver(database, mode="upsert", key="id", inline_size=inline))
     one.run(0, numbered(0, 5))
     database.run("ALTER TABLE out ADD note text DEFAULT 'kept'", "UPDATE out SET note = 'mine' WHERE id = 3")
     one.run(1, [{"id": n, "name": "new"} for n in range(3, 7)], partitions=2)
@@ -173,10 +142,8 @@ def test_upsert_replaces_rows_of_the_same_key(database: Database, inline: str) -
 
 @pytest.mark.parametrize("inline", ["0", "1m"])
 def test_upsert_by_the_latest(database: Database, inline: str) -> None:
-    """Within an epoch, over its tasks, and against what is there; a key of two columns."""
     schema = columns("shop string, id bigint, at int, name string")
-    one = driver(database, schema, mode="upsert", key="id, shop", latest_by="at", inline_size=inline)
-    one.claim()
+    one = claimed(driver(database, schema, mode="upsert", key="id, shop", latest_by="at", inline_size=inline))
 
     def put(epoch: int, *rows: tuple[str, int, int | None, str]) -> None:
         one.run(epoch, [dict(zip(schema.names, row, strict=True)) for row in rows], partitions=2)
@@ -187,20 +154,14 @@ def test_upsert_by_the_latest(database: Database, inline: str) -> None:
 
 
 def test_upsert_of_nothing_but_the_key(database: Database) -> None:
-    one = driver(database, columns("id bigint"), mode="upsert", key="id")
-    one.claim()
+    one = claimed(driver(database, columns("id bigint"), mode="upsert", key="id"))
     one.run(0, [{"id": 1}])
     one.run(1, [{"id": 1}, {"id": 2}])
     assert one.target.ids() == [1, 2]
 
 
-# -- the server crashes, or is away ------------------------------------------------------------------------------------
-
-
 def test_staged_rows_that_a_crash_of_the_server_emptied_are_noticed(database: Database) -> None:
-    """Unlogged tables are empty then. The epoch is not committed without them, nor tried in vain; it is replayed."""
-    one = driver(database)
-    one.claim()
+    one = claimed(driver(database))
     one.run(0, numbered(0, 5))
     messages = [one.write(1, numbered(5, 10))]
     database.server.kill()
@@ -214,8 +175,7 @@ def test_staged_rows_that_a_crash_of_the_server_emptied_are_noticed(database: Da
 
 
 def test_a_staging_table_that_is_gone_is_noticed(database: Database) -> None:
-    one = driver(database)
-    one.claim()
+    one = claimed(driver(database))
     messages = [one.write(0, numbered(0, 5))]
     (name,) = one.target.leftovers()
     database.run(f"DROP TABLE spark_ext.{name}")
@@ -224,22 +184,19 @@ def test_a_staging_table_that_is_gone_is_noticed(database: Database) -> None:
 
 
 def test_rows_that_a_trigger_keeps_out_are_not_lost_ones(database: Database) -> None:
-    """The table's own business: the epoch is committed."""
     database.run(
         "CREATE TABLE out (id bigint, name text)",
         "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW; END $$",
         "CREATE TRIGGER skip BEFORE INSERT ON out FOR EACH ROW EXECUTE FUNCTION skip()",
     )
-    one = driver(database)
-    one.claim()
+    one = claimed(driver(database))
     one.run(0, numbered(0, 5))
     assert one.target.ids() == [0, 1, 3, 4]
 
 
 def test_prepared_rows_survive_a_crash_of_the_server(database: Database) -> None:
-    one = driver(database, prepared="true")
-    one.claim()
+    one = claimed(driver(database, prepared="true"))
     messages = [one.write(0, numbered(0, 5)), one.write(0, numbered(5, 10), partition=1)]
     database.server.kill()
     database.server.start()
@@ -252,8 +209,7 @@ def test_a_server_that_is_away_is_waited_for(database: Database, monkeypatch: py
     """A real stop and start between two attempts; the kept connection is found dead and created again."""
     import tenacity
 
-    one = driver(database)
-    one.claim()
+    one = claimed(driver(database))
     messages = [one.write(0, numbered(0, 5))]
     server = database.server
     server.stop()
@@ -276,7 +232,6 @@ def test_a_server_that_is_away_is_waited_for(database: Database, monkeypatch: py
 
 
 def test_a_connection_that_is_ended_in_the_middle_of_the_commit(database: Database, tmp_path: Path) -> None:
-    """Its transaction is rolled back by the server; the next attempt commits it."""
     Driver(PostgresTarget(database)).claim()
     with frozen(tmp_path, "postgres.before_commit", run_epoch, PostgresTarget(database), 1, 0, 0, 5) as child:
         ended = database.rows(
@@ -290,10 +245,8 @@ def test_a_connection_that_is_ended_in_the_middle_of_the_commit(database: Databa
 
 
 def test_connections_are_kept_over_epochs(database: Database) -> None:
-    """One for the driver and one for a task, here in one process; a broken one is not kept."""
     pg_connection.forget()
-    one = driver(database)
-    one.claim()
+    one = claimed(driver(database))
     started = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^spark_ext:' AND datname = current_database()"
     before = database.column(started)
     for epoch in range(3):
@@ -308,8 +261,7 @@ def test_connections_are_kept_over_epochs(database: Database) -> None:
 def test_a_process_that_serves_many_sinks_keeps_few_connections(database: Database) -> None:
     """One job after the other in one driver: their idle connections would use the server's up."""
     for number in range(12):
-        one = Driver(PostgresTarget(database, f"t{number}"), uid=f"out-{number}")
-        one.claim()
+        one = claimed(Driver(PostgresTarget(database, f"t{number}"), uid=f"out-{number}"))
         one.run(0, numbered(0, 2))
     there = (
         "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^spark_ext:' AND datname = current_database()"
@@ -317,15 +269,10 @@ def test_a_process_that_serves_many_sinks_keeps_few_connections(database: Databa
     assert database.column(there)[0] <= 4
 
 
-# -- prepared transactions in doubt ------------------------------------------------------------------------------------
-
-
 def test_a_decision_is_finished_by_whoever_comes_next(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The epoch's transaction is committed, its parts are not: the same incarnation repeats it, without a claim."""
-    one = driver(database, prepared="true", commit_attempts="1")
-    one.claim()
+    one = claimed(driver(database, prepared="true", commit_attempts="1"))
     messages = [one.write(0, numbered(n * 5, n * 5 + 5), partition=n) for n in range(3)]
-    monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, "postgres.part_committed=raise")
     with pytest.raises(CommitError):
         one.commit(messages, 0)
@@ -342,8 +289,7 @@ def test_a_decision_is_finished_by_whoever_comes_next(database: Database, monkey
 def test_a_lost_attempt_does_not_hold_the_next_one_up(database: Database) -> None:
     """Its rows are in an index already, in doubt: the next attempt at the partition rolls it back and continues."""
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text)")
-    one = driver(database, prepared="true", lock_timeout="10 s")
-    one.claim()
+    one = claimed(driver(database, prepared="true", lock_timeout="10 s"))
     one.write(0, numbered(0, 5), attempt=1)
     other = one.write(0, numbered(5, 10), partition=1)
     one.commit([one.write(0, numbered(0, 5), attempt=2), other], 0)
@@ -351,9 +297,7 @@ def test_a_lost_attempt_does_not_hold_the_next_one_up(database: Database) -> Non
 
 
 def test_a_prepared_transaction_that_somebody_rolled_back(database: Database) -> None:
-    """Before the decision the epoch is repeated; after it there is nothing to be done but to say so."""
-    one = driver(database, prepared="true")
-    one.claim()
+    one = claimed(driver(database, prepared="true"))
     messages = [one.write(0, numbered(0, 5))]
     (gid,) = one.target.leftovers()
     database.run(f"ROLLBACK PREPARED '{gid}'")
@@ -363,11 +307,11 @@ def test_a_prepared_transaction_that_somebody_rolled_back(database: Database) ->
     assert one.target.ids() == list(range(5))
     database.run("INSERT INTO spark_ext.decided SELECT 'spark_ext:gone', sink, target, 1 FROM spark_ext.sinks")
     with pytest.raises(StateError, match="'spark_ext:gone' was decided on, but was removed"):
-        driver(database, incarnation=2, prepared="true").claim()
+        driver(database, NUMBERS, 2, prepared="true").claim()
 
 
 def test_a_task_of_an_older_incarnation_prepares_nothing(database: Database) -> None:
-    old, new = driver(database, prepared="true"), driver(database, incarnation=2, prepared="true")
+    old, new = driver(database, prepared="true"), driver(database, NUMBERS, 2, prepared="true")
     old.claim()
     new.claim()
     with pytest.raises(FencedError):
@@ -376,9 +320,7 @@ def test_a_task_of_an_older_incarnation_prepares_nothing(database: Database) -> 
 
 
 def test_the_record_says_what_was_committed(database: Database) -> None:
-    """Readable by anyone who may read the schema."""
-    one = driver(database)
-    one.claim()
+    one = claimed(driver(database))
     one.run(0, numbered(0, 5))
     one.run(1, numbered(5, 6))
     application = f"spark_ext:out:0:{one.query_id}"

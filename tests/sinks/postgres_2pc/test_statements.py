@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ext import failpoints
-from spark_ext.errors import CommitError, ConfigurationError, FencedError, StorageError
+from spark_ext.errors import CommitError, ConfigurationError, StorageError
 from spark_ext.sinks.postgres_2pc.sink import PostgresTwoPhaseCommit
 from spark_ext.sinks.postgres_2pc.statements import check, split
 from spark_ext.testing.sink_driver import Driver, numbered
 from tests.servers.postgres import Database
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.support.claims import claimed
 
 SETUP = "CREATE INDEX made_once ON out (id); INSERT INTO log VALUES ('setup')"
 PRE = "INSERT INTO log SELECT 'pre ' || count(*) FROM out"
 POST = "INSERT INTO log SELECT 'post ' || count(*) FROM out"
-
-
-@pytest.fixture(autouse=True)
-def registry_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
-    monkeypatch.setattr(failpoints, "_passed", Counter())
 
 
 @pytest.fixture
@@ -40,9 +32,6 @@ def driver(database: Database, incarnation: int = 1, **options: str) -> Driver:
 
 def log(database: Database) -> list[str]:
     return database.column("SELECT what FROM log")
-
-
-# -- what they may be ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -112,13 +101,9 @@ def test_they_do_not_go_with_prepared_transactions(name: str) -> None:
         PostgresTwoPhaseCommit({"uid": "out", "table": "out", "prepared": "true", name: "SELECT 1"})
 
 
-# -- when they run ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("inline", ["0", "1m"], ids=["staged", "inline"])
 def test_before_and_after_the_rows_of_each_epoch_that_has_some(database: Database, inline: str) -> None:
-    one = driver(database, setup_sql=SETUP, pre_sql=PRE, post_sql=POST, inline_size=inline)
-    one.claim()
+    one = claimed(driver(database, setup_sql=SETUP, pre_sql=PRE, post_sql=POST, inline_size=inline))
     assert log(database) == ["setup"]
     one.run(0, numbered(0, 5), partitions=2)
     one.run(1, [])
@@ -128,30 +113,22 @@ def test_before_and_after_the_rows_of_each_epoch_that_has_some(database: Databas
 
 
 @pytest.mark.parametrize("point", ["postgres.before_commit", "postgres.recorded", "postgres.committed"])
-def test_an_epoch_that_is_repeated_runs_them_once(
-    database: Database, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    """The commit is interrupted before and after it took effect, and then repeated by the next start."""
+def test_a_repeated_epoch_runs_them_once(database: Database, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     options = {"pre_sql": PRE, "post_sql": POST, "commit_attempts": "1"}
-    one = driver(database, 1, **options)
-    one.claim()
+    one = claimed(driver(database, 1, **options))
     messages = [one.write(0, numbered(0, 5))]
     with monkeypatch.context() as during:
         during.setenv(failpoints.VARIABLE, f"{point}=raise")
         with pytest.raises(Exception, match=r".*"):
             one.commit(messages, 0)
-    two = driver(database, 2, **options)
-    two.claim()
+    two = claimed(driver(database, 2, **options))
     two.run(0, numbered(0, 5))
     assert log(database) == ["pre 0", "post 5"]
     assert two.target.ids() == list(range(5))
 
 
 @pytest.mark.parametrize("point", ["postgres.fenced", "postgres.cleaned", "postgres.ready"])
-def test_the_setup_runs_once_wherever_a_start_is_interrupted(
-    database: Database, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    """It creates an index, which it could not do twice."""
+def test_an_interrupted_setup_runs_once(database: Database, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     with monkeypatch.context() as during:
         during.setenv(failpoints.VARIABLE, f"{point}=raise")
         with pytest.raises(Exception, match=r".*"):
@@ -178,22 +155,8 @@ def test_outside_a_job_the_setup_runs_with_the_first_epoch(database: Database) -
     assert log(database) == ["setup", "post 5", "post 7"]
 
 
-def test_an_older_driver_runs_nothing(database: Database) -> None:
-    old = driver(database, 1, pre_sql=PRE, post_sql=POST)
-    old.claim()
-    messages = [old.write(0, numbered(0, 5))]
-    driver(database, 2).claim()
-    with pytest.raises(FencedError):
-        old.commit(messages, 0)
-    assert log(database) == []
-
-
-# -- what the server refuses -----------------------------------------------------------------------------------------
-
-
 def test_a_statement_that_fails_leaves_nothing_of_the_epoch(database: Database) -> None:
-    one = driver(database, post_sql="UPDATE nowhere SET a = 1")
-    one.claim()
+    one = claimed(driver(database, post_sql="UPDATE nowhere SET a = 1"))
     with pytest.raises(ConfigurationError, match=r"does not execute the option 'post_sql': .*nowhere.* does not exist"):
         one.run(0, numbered(0, 5))
     assert one.target.ids() == []
@@ -216,15 +179,13 @@ def test_a_transaction_that_ends_unnoticed_by_the_check_is_reported(database: Da
     """By a setting of the server, a backslash hides a quote."""
     database.run(f'ALTER DATABASE "{database.name}" SET standard_conforming_strings = off')
     text = r"SELECT 'a\''; COMMIT; SELECT '"
-    one = driver(database, post_sql=text)
-    one.claim()
+    one = claimed(driver(database, post_sql=text))
     with pytest.raises(Exception, match=r"option 'post_sql' has ended the transaction|does not execute the option"):
         one.run(0, numbered(0, 5))
 
 
 def test_a_statement_that_takes_too_long_is_transient_and_names_the_option(database: Database) -> None:
-    one = driver(database, post_sql="SELECT pg_sleep(30)", statement_timeout="200", commit_attempts="1")
-    one.claim()
+    one = claimed(driver(database, post_sql="SELECT pg_sleep(30)", statement_timeout="200", commit_attempts="1"))
     with pytest.raises(CommitError, match=r"longer than statement_timeout") as failed:
         one.run(0, numbered(0, 5))
     assert isinstance(failed.value.__cause__, StorageError) or "STORAGE" in str(failed.value)
@@ -233,7 +194,6 @@ def test_a_statement_that_takes_too_long_is_transient_and_names_the_option(datab
 
 def test_a_limit_of_the_role_is_lifted_by_zero(database: Database) -> None:
     database.run(f'ALTER DATABASE "{database.name}" SET statement_timeout = 300')
-    one = driver(database, post_sql="SELECT pg_sleep(0.5)", statement_timeout="0")
-    one.claim()
+    one = claimed(driver(database, post_sql="SELECT pg_sleep(0.5)", statement_timeout="0"))
     one.run(0, numbered(0, 5))
     assert one.target.ids() == list(range(5))

@@ -23,15 +23,16 @@ from spark_ext.sinks.postgres_2pc.types import new_type, takes
 from spark_ext.testing.sink_driver import Driver
 from tests.servers.postgres import Database, PostgresServer
 from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.support.claims import claimed
 from tests.values.cells import check_cell
 from tests.values.forms import SIMPLE, Column, batch_of, columns, from_json
 from tests.values.table import BAD, SINKS, TYPES, VALUES, Row, words
 
+# The server's quotients of large numbers have few digits after the point.
 MICROS = (
     "extract(epoch FROM date_trunc('second', {0}))::bigint * 1000000 + extract(microseconds FROM {0})::bigint % 1000000"
 )
-"""The server's quotients of large numbers have few digits after the point."""
-
+# How a value is asked for, and made of the answer.
 SHOWN: dict[type[T.DataType], tuple[str, Callable[[Any], Any]]] = {
     T.StringType: ("convert_to({0}, 'UTF8')", bytes),
     T.BinaryType: ("{0}", bytes),
@@ -42,11 +43,9 @@ SHOWN: dict[type[T.DataType], tuple[str, Callable[[Any], Any]]] = {
     T.TimestampNTZType: (MICROS, int),
     T.DayTimeIntervalType: ("{0}", lambda value: value // timedelta(microseconds=1)),
 }
-"""How a value is asked for, and made of the answer."""
 
 
 def read(target: PostgresTarget, kind: T.DataType, where: str = "true", column: str = "v") -> list[Any]:
-    """As the server itself describes the values of a column, in the order of their rows."""
     shown, made = SHOWN.get(type(kind), ("{0}", lambda value: value))
     if isinstance(kind, (T.ArrayType, T.StructType, T.MapType)):
         made = partial(from_json, kind)  # psycopg gives lists and documents
@@ -57,7 +56,6 @@ def read(target: PostgresTarget, kind: T.DataType, where: str = "true", column: 
 
 @pytest.fixture(scope="module")
 def tables(postgres: PostgresServer) -> Iterator[tuple[Database, Iterator[str]]]:
-    """A database for all cells, and names of tables in it."""
     made = postgres.database()
     yield made, map("t{}".format, count())
     postgres.drop(made)
@@ -70,8 +68,7 @@ def test_each_cell_is_what_the_sink_does(tables: tuple[Database, Iterator[str]],
     def put(kind: T.DataType, values: list[Any]) -> list[Any]:
         target = PostgresTarget(database, next(names), inline_size="1m")
         schema, batch = batch_of(kind, values)
-        driver = Driver(target, schema=schema)
-        driver.claim()
+        driver = claimed(Driver(target, schema=schema))
         driver.commit([driver.write_batches(0, iter([batch]))], 0)
         return read(target, kind)
 
@@ -105,8 +102,10 @@ def test_a_value_is_read_as_it_was_given_or_refused_before_it_is_written(databas
     check()
 
 
+PAIR = pa.struct([("a", pa.string()), ("b", pa.date32())])
 AT = datetime(1969, 12, 31, 23, 59, 59, 120_000)
 UUID = "0189f7e5-9a3c-7000-8000-000000000000"
+# A column's type, the type of the rows, values that it takes, and one that the server would change on its way.
 CHANGED: list[tuple[str, str, list[Any], Any]] = [
     ("varchar(2)", "string", ["ab", "€"], "ab "),
     ("varchar(2)[]", "array<string>", [["ab", None], []], ["ab", "ab "]),
@@ -115,17 +114,13 @@ CHANGED: list[tuple[str, str, list[Any], Any]] = [
     ("timestamp(1)[]", "array<timestamp_ntz>", [[AT.replace(microsecond=0)]], [AT, None]),
     ("uuid", "string", [UUID, f"{{{UUID.upper()}}}", UUID.replace("-", "")], f"{UUID[:-2]}-{UUID[-2:]}-"),
 ]
-"""A column's type, the type of the rows, values that it takes, and one that the server would change on its way."""
 
 
 @pytest.mark.parametrize(("declared", "kind", "good", "bad"), CHANGED, ids=[row[0] for row in CHANGED])
-def test_what_the_server_would_cut_off_round_or_convert_is_refused(
-    database: Database, declared: str, kind: str, good: list[Any], bad: Any
-) -> None:
+def test_what_the_server_would_change(database: Database, declared: str, kind: str, good: list[Any], bad: Any) -> None:
     database.run(f"CREATE TABLE out (id bigint, v {declared})")
     target = PostgresTarget(database, inline_size="1m")
-    one = Driver(target, schema=ddl(f"id bigint, v {kind}"))
-    one.claim()
+    one = claimed(Driver(target, schema=ddl(f"id bigint, v {kind}")))
     rows = [{"id": number, "v": value} for number, value in enumerate([*good, None])]
     one.run(0, rows)
     if declared != "uuid":
@@ -158,31 +153,24 @@ def test_xml_that_the_server_would_take_for_another_encoding_is_refused(text: st
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        (
-            pa.struct([("a", pa.string()), ("b", pa.date32())]),
-            {"a": "x'\"", "b": date(2024, 1, 31)},
-            '{"a": "x\'\\"", "b": "2024-01-31"}',
-        ),
+        (PAIR, {"a": "x'\"", "b": date(2024, 1, 31)}, '{"a": "x\'\\"", "b": "2024-01-31"}'),
         (pa.list_(pa.bool_()), [True, None], "[true, null]"),
         (pa.bool_(), True, "true"),
         (pa.decimal128(4, 2), Decimal("1.50"), "1.50"),
     ],
 )
 def test_keys_of_maps_are_json_in_json(key: pa.DataType, value: Any, text: str) -> None:
-    """Those of structs and arrays were texts of Python."""
     batch = pa.record_batch({"v": pa.array([[(value, 1)]], pa.map_(key, pa.int32()))})
     sent = b"".join(encode(batch, [PostgresColumn("v", "json", "json")]))
     assert json.loads(sent[6:]) == {text: 1}
 
 
 def test_numbers_in_documents_are_decimal(database: Database) -> None:
-    """So -0.0 is 0.0."""
     kind = T.StructType([T.StructField("x", T.DoubleType()), T.StructField("n", T.LongType())])
     numbers = ["5e-324", "1.7976931348623157e+308", "0.1", "1e+16", "0.0", "-0.0"]
     target = PostgresTarget(database, "t")
     schema, batch = batch_of(kind, [{"x": number, "n": 2**63 - 1} for number in numbers])
-    driver = Driver(target, schema=schema)
-    driver.claim()
+    driver = claimed(Driver(target, schema=schema))
     driver.commit([driver.write_batches(0, iter([batch]))], 0)
     assert read(target, kind) == [{"x": number.removeprefix("-"), "n": 2**63 - 1} for number in numbers]
 
@@ -192,8 +180,7 @@ def test_intervals_in_arrays_are_those_of_the_query(database: Database) -> None:
     values = [[0, None, -1, 86_400_000_000], [], None, [2**62]]
     target = PostgresTarget(database, "t")
     schema, batch = batch_of(T.ArrayType(T.DayTimeIntervalType()), values)
-    driver = Driver(target, schema=schema)
-    driver.claim()
+    driver = claimed(Driver(target, schema=schema))
     driver.commit([driver.write_batches(0, iter([batch]))], 0)
     found = [row["v"] for row in target.query("SELECT v FROM t ORDER BY id")]
     assert found == [of and [one if one is None else one * micros for one in of] for of in values]
@@ -214,9 +201,7 @@ INTERVAL = T.DayTimeIntervalType()
         (PostgresColumn("v", "text", "text"), INTERVAL, False),
     ],
 )
-def test_columns_for_intervals_are_those_that_have_all_their_digits(
-    column: PostgresColumn, kind: T.DataType, taken: bool
-) -> None:
+def test_columns_for_intervals_have_all_digits(column: PostgresColumn, kind: T.DataType, taken: bool) -> None:
     assert takes(column, kind) is taken
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,8 @@ from spark_ext.testing.children import Child, frozen, was_fenced
 from spark_ext.testing.sink_driver import Driver, SinkTarget, numbered
 from tests.servers.postgres import PASSWORD, Database
 from tests.sinks.postgres_2pc.postgres_kit import WAYS, PostgresTarget
+from tests.support.claims import claimed
 from tests.support.waiting import until
-
-
-@pytest.fixture(autouse=True)
-def registry_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
 
 
 def prepared(database: Database, incarnation: int = 1, **options: str) -> Driver:
@@ -41,8 +37,7 @@ def commit(target: SinkTarget, messages: list[Any]) -> None:
 
 def test_a_late_attempt_at_a_task_does_not_undo_what_is_decided(database: Database, tmp_path: Path) -> None:
     """It has looked at what its twin prepared and at the decisions; then the twin's epoch is decided on."""
-    one = prepared(database)
-    one.claim()
+    one = claimed(prepared(database))
     messages = [one.write(0, numbered(0, 5)), one.write(0, numbered(5, 10), partition=1)]
     gate = tmp_path / "decided"
     waiting = (
@@ -63,8 +58,7 @@ def test_a_late_attempt_at_a_task_does_not_undo_what_is_decided(database: Databa
 
 def test_a_zombie_task_whose_connection_nobody_may_end_prepares_nothing(database: Database, tmp_path: Path) -> None:
     """The newer start has another role. It has cleaned up, and would not see what is prepared behind its back."""
-    old = prepared(database)
-    old.claim()
+    old = claimed(prepared(database))
     with database.server.admin(database.name) as admin:
         admin.execute(
             f"DROP ROLE IF EXISTS another; CREATE ROLE another LOGIN PASSWORD '{PASSWORD}'; "
@@ -80,9 +74,7 @@ def test_a_zombie_task_whose_connection_nobody_may_end_prepares_nothing(database
 
 
 def test_a_newer_start_may_have_a_greater_role(database: Database, tmp_path: Path) -> None:
-    """The superuser ends the connections of the role that the job had before."""
-    old = prepared(database)
-    old.claim()
+    old = claimed(prepared(database))
     new = prepared(database, 2, user="postgres", password=PASSWORD)
     with frozen(tmp_path, "postgres.before_prepare", write, old.target, 1, 0, 0, 5, 0) as zombie:
         new.claim()
@@ -93,9 +85,7 @@ def test_a_newer_start_may_have_a_greater_role(database: Database, tmp_path: Pat
 
 
 @pytest.mark.parametrize("in_the_way", [True, False])
-def test_what_a_zombie_prepared_behind_the_cleaning_goes_with_the_next_epoch(
-    database: Database, in_the_way: bool
-) -> None:
+def test_what_a_zombie_prepared_goes_with_the_next_epoch(database: Database, in_the_way: bool) -> None:
     """It holds locks: on the key that the next task writes, or on another one. It need not wait for the next start."""
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text)")
     old, new = prepared(database), prepared(database, 2, lock_timeout="10 s")
@@ -110,9 +100,6 @@ def test_what_a_zombie_prepared_behind_the_cleaning_goes_with_the_next_epoch(
     new.run(0, numbered(0, 5))
     assert new.target.ids() == list(range(5))
     assert new.target.leftovers() == {other}, "another sink's is none of its business"
-
-
-# -- answers that are lost ---------------------------------------------------------------------------------------------
 
 
 class Cut:
@@ -135,29 +122,23 @@ class Cut:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._target)
                 answered = threading.Event()
-                self._run(self._to_server, client, server, answered)
-                self._run(self._to_client, server, client, answered)
+                self._run(self._pump, client, server, lambda data, over=answered: self._passes(data, over))
+                self._run(self._pump, server, client, lambda _, over=answered: not over.is_set())
 
-    def _to_server(self, client: socket.socket, server: socket.socket, answered: threading.Event) -> None:
-        with suppress(OSError):
-            while data := client.recv(65536):
-                if b"COMMIT\0" in data and self.left:
-                    self.left -= 1
-                    if self._arrives:
-                        answered.set()
-                        server.sendall(data)
-                        continue
-                    break
-                server.sendall(data)
-        for one in (client, server):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+    def _passes(self, data: bytes, answered: threading.Event) -> bool:
+        """Whether something reaches the server."""
+        if b"COMMIT\0" not in data or not self.left:
+            return True
+        self.left -= 1
+        if self._arrives:
+            answered.set()
+        return self._arrives
 
-    def _to_client(self, server: socket.socket, client: socket.socket, answered: threading.Event) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, passes: Callable[[bytes], bool]) -> None:
         with suppress(OSError):
-            while (data := server.recv(65536)) and not answered.is_set():
-                client.sendall(data)
-        for one in (client, server):
+            while (data := source.recv(65536)) and passes(data):
+                target.sendall(data)
+        for one in (source, target):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
@@ -177,9 +158,7 @@ def cut_at_commit(database: Database, *, arrives: bool) -> Iterator[Cut]:
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_commit_whose_answer_is_lost_is_not_repeated(database: Database, way: str, arrives: bool) -> None:
-    """The connection ends between COMMIT and its answer: the next attempt finds out which it was."""
-    one = Driver(PostgresTarget(database, **WAYS[way]), options={"commit_backoff": "1"})
-    one.claim()
+    one = claimed(Driver(PostgresTarget(database, **WAYS[way]), options={"commit_backoff": "1"}))
     one.run(0, numbered(0, 5))
     messages = [one.write(1, numbered(5, 10)), one.write(1, numbered(10, 15), partition=1)]
     with cut_at_commit(database, arrives=arrives) as cut:

@@ -1,32 +1,39 @@
-"""Addresses of rows: templates, columns, allowed hosts; and that a replay sends to what was recorded."""
+"""Requests of `http_2pc`: addresses of rows, sizes, waits, rows as JSON, and the outbox that records them."""
 
 from __future__ import annotations
 
-import datetime
-from collections import Counter
-from collections.abc import Iterator
+import json
+import math
+from dataclasses import replace
+from datetime import date, datetime, timedelta, timezone
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import types as T
 
-from spark_ext import failpoints
-from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.errors import ConfigurationError, DataError, StateError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, Epoch, Task
 from spark_ext.sinks.http_2pc.addresses import Addresses, Allowed, checked, columns_of, hosts
-from spark_ext.sinks.http_2pc.chunks import ChunkPart, ChunkRule, chunks, pieces
+from spark_ext.sinks.http_2pc.client import Verdict, retry_after, verdict
+from spark_ext.sinks.http_2pc.outbox import Outbox
+from spark_ext.sinks.http_2pc.outbox_pieces import ChunkPart, ChunkRule, chunks, pieces, stage
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
-from spark_ext.spark.session import registry
+from spark_ext.sinks.json_rows import JsonRows
+from spark_ext.storage import Location
 from spark_ext.testing.children import killed_at
-from spark_ext.testing.sink_driver import Driver, numbered
+from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, table
 from tests.conformance.test_commit_http import HttpTarget
 from tests.servers.receiver import Receiver
 from tests.servers.receiver import rows as rows_at
+from tests.support.claims import claimed
 
 HOME = "https://shop.example/items/{id}?day={day}"
 
@@ -36,13 +43,8 @@ def addresses(template: str = HOME, column: str | None = None, others: tuple[str
     return Addresses(template, column, Allowed(home, hosts(others, home.scheme)), "sink 'out'")
 
 
-# -- pure -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_template_is_filled_from_the_row() -> None:
-    batch = pa.RecordBatch.from_pydict(
-        {"day": [datetime.date(2024, 5, 1), datetime.date(1, 1, 1)], "id": ["a/b ?#ä", "7"]}
-    )
+    batch = pa.RecordBatch.from_pydict({"day": [date(2024, 5, 1), date(1, 1, 1)], "id": ["a/b ?#ä", "7"]})
     assert addresses().of(batch) == [
         "https://shop.example/items/a%2Fb%20%3F%23%C3%A4?day=2024-05-01",
         "https://shop.example/items/7?day=0001-01-01",
@@ -53,7 +55,6 @@ def test_a_template_is_filled_from_the_row() -> None:
 
 @given(st.text(min_size=1).filter(lambda text: text not in (".", "..")))
 def test_a_value_stays_one_part_of_the_path(value: str) -> None:
-    """Whatever a row has, the host and the rest of the path are those of the template; the value can be read back."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -151,28 +152,7 @@ def test_rows_of_one_address_share_a_request_and_no_others() -> None:
     ]
 
 
-# -- with a receiver --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
-    monkeypatch.setattr(failpoints, "_passed", Counter())
-
-
-@pytest.fixture
-def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    with Receiver(tmp_path / "receiver") as there:
-        yield there
-
-
-@pytest.fixture
-def target(receiver: Receiver, tmp_path: Path) -> HttpTarget:
-    return HttpTarget(receiver.url, receiver.folder, tmp_path / "outbox")
-
-
 def at(receiver: Receiver, path: str) -> list[dict[str, Any]]:
-    """The rows that came to an address below `/rows`."""
     return rows_at(receiver.folder, path)
 
 
@@ -181,8 +161,7 @@ QUICK = {"commit_attempts": "3", "commit_backoff": "1 ms"}
 
 def test_each_row_is_sent_to_its_own_address_as_an_object(target: HttpTarget, receiver: Receiver) -> None:
     options = {**QUICK, "url": f"{receiver.url}/{{id}}", "body": "object", "batch_rows": "1", "method": "PUT"}
-    driver = Driver(target, options=options)
-    driver.claim()
+    driver = claimed(Driver(target, options=options))
     driver.run(0, numbered(0, 3), partitions=2)
     assert [row["id"] for number in range(3) for row in at(receiver, f"{number}")] == [0, 1, 2]
     asked = receiver.requests()
@@ -194,8 +173,7 @@ def test_a_replay_under_another_template_sends_to_what_was_recorded(target: Http
     """The driver dies behind the first of three requests, and the next start has another address and other rows."""
     killed_at("http.answered", run_to_old_addresses, target)
     assert len(receiver.rows()) == 1
-    again = Driver(target, 2, options={**QUICK, "url": f"{receiver.url}/new-{{id}}"})
-    again.claim()
+    again = claimed(Driver(target, 2, options={**QUICK, "url": f"{receiver.url}/new-{{id}}"}))
     again.run(0, numbered(0, 3)[::-1])
     again.run(1, numbered(3, 4))
     assert [row["id"] for number in range(3) for row in at(receiver, f"old-{number}")] == [0, 1, 2]
@@ -205,22 +183,17 @@ def test_a_replay_under_another_template_sends_to_what_was_recorded(target: Http
 
 
 def run_to_old_addresses(target: HttpTarget) -> None:
-    driver = Driver(target, options={**QUICK, "url": f"{target.url}/old-{{id}}"})
-    driver.claim()
+    driver = claimed(Driver(target, options={**QUICK, "url": f"{target.url}/old-{{id}}"}))
     driver.run(0, numbered(0, 3))
 
 
-def test_a_recorded_address_whose_host_is_no_longer_allowed_is_not_sent_to(
-    target: HttpTarget, receiver: Receiver
-) -> None:
+def test_a_recorded_host_that_is_no_longer_allowed(target: HttpTarget, receiver: Receiver) -> None:
     killed_at("http.decided", run_to_old_addresses, target)
-    elsewhere = Driver(target, 2, options={**QUICK, "url": "http://127.0.0.1:9/{id}"})
-    elsewhere.claim()
+    elsewhere = claimed(Driver(target, 2, options={**QUICK, "url": "http://127.0.0.1:9/{id}"}))
     with pytest.raises(ConfigurationError, match="recorded for an address to which nothing may be sent now") as refused:
         elsewhere.run(0, numbered(0, 3))
     assert "allowed_hosts" in refused.value.do and receiver.requests() == []
-    back = Driver(target, 3, options={**QUICK, "url": f"{receiver.url}/new-{{id}}"})
-    back.claim()
+    back = claimed(Driver(target, 3, options={**QUICK, "url": f"{receiver.url}/new-{{id}}"}))
     back.run(0, numbered(0, 3))
     assert [row["id"] for number in range(3) for row in at(receiver, f"old-{number}")] == [0, 1, 2]
 
@@ -241,13 +214,140 @@ def test_the_column_of_the_address_is_not_sent(tmp_path: Path, receiver: Receive
     assert len(receiver.requests()) == 2
 
 
-def test_a_row_without_an_address_stops_the_epoch_before_anything_is_sent(
-    target: HttpTarget, receiver: Receiver
-) -> None:
-    driver = Driver(target, options={**QUICK, "url": f"{receiver.url}/{{name}}"})
-    driver.claim()
-    rows = numbered(0, 2)
-    rows[1]["name"] = None
-    with pytest.raises(DataError, match="column 'name' of a row is null"):
-        driver.run(0, rows)
-    assert receiver.requests() == []
+CLAIM = Claim("out", "job", "job-1", 1, 0, start=71, query_id="q", planned=9)
+
+
+def opened(folder: Path) -> Outbox:
+    return Outbox(Location.of(str(folder), {}), "out", "sink 'out'")
+
+
+def sent(folder: Path, number: int, previous: int | None) -> None:
+    outbox, claim = opened(folder), CLAIM
+    task = Task("out", "q", number, 0, 0, claim.incarnation, 0, claim.start)
+    batches = iter(table(NUMBERS, numbered(number, number + 1)).to_batches())
+    epoch = Epoch("out", 0, "q", number, claim.incarnation, start=claim.start, previous=previous)
+    files = stage(outbox.location, NUMBERS, batches, task, ChunkRule(10, 1000, "lines"), "sink 'out'")
+    if outbox.decide(epoch, files or ()):
+        outbox.settle(epoch)
+
+
+def recorded(folder: Path, claim: Claim, cut: ChunkRule) -> list[str]:
+    """The keys of an epoch of two rows that a job has recorded, as a later start of it finds them."""
+    outbox = opened(folder)
+    outbox.claim(claim)
+    task = Task("out", "q", 0, 0, 0, claim.incarnation, 0, claim.start)
+    batches = iter(table(NUMBERS, numbered(0, 2)).to_batches())
+    files = stage(outbox.location, NUMBERS, batches, task, cut, "sink 'out'")
+    assert outbox.decide(Epoch("out", 0, "q", 0, claim.incarnation, start=claim.start), files or ())
+    later = replace(claim, incarnation=claim.incarnation + 1, start=claim.start + 1)
+    opened(folder).claim(later)
+    epoch = Epoch("out", 0, "q", 0, later.incarnation, start=later.start)
+    return [chunk.key(epoch) for chunk in opened(folder).decided(epoch)]
+
+
+def test_keys_of_two_jobs_differ(tmp_path: Path) -> None:
+    """Two jobs that were restored from one savepoint have lineage, query id and epoch in common."""
+    cut, other = ChunkRule(1, 1000, "lines"), replace(CLAIM, job_id="job-2")
+    first, second = recorded(tmp_path / "first", CLAIM, cut), recorded(tmp_path / "second", other, cut)
+    assert len({*first, *second}) == 4
+    assert first == recorded(tmp_path / "again", CLAIM, cut)
+
+
+def test_a_restore_that_brings_the_epochs_back_is_the_way_out(tmp_path: Path) -> None:
+    opened(tmp_path).claim(CLAIM)
+    sent(tmp_path, 0, None)
+    sent(tmp_path, 1, 0)
+    newest = DeltaTable(tmp_path).version()
+    # The files of epochs that were sent are gone.
+    DeltaTable(tmp_path).restore(1, ignore_missing_files=True)
+    with pytest.raises(StateError, match=f"RESTORE the table to version {newest}, the newest one that has all"):
+        sent(tmp_path, 2, 1)
+    with pytest.raises(StateError, match=f"RESTORE the table to version {newest}, the newest one that has all"):
+        opened(tmp_path).claim(replace(CLAIM, incarnation=2, start=72, previous=1))
+    DeltaTable(tmp_path).restore(newest, ignore_missing_files=True)
+    sent(tmp_path, 2, 1)
+    opened(tmp_path).claim(replace(CLAIM, incarnation=2, start=72, previous=2))
+
+
+def test_what_a_status_means() -> None:
+    assert {verdict(status, "retry") for status in (200, 201, 202, 204)} == {Verdict.TAKEN}
+    assert {verdict(status, "retry") for status in (408, 425, 429, 500, 502, 503, 504)} == {Verdict.AGAIN}
+    assert {verdict(status, "retry") for status in (301, 400, 401, 404, 413, 422)} == {Verdict.REFUSED}
+    assert verdict(412, "retry") is Verdict.FENCED
+    assert [verdict(409, said) for said in ("retry", "done", "refuse")] == [
+        Verdict.AGAIN,
+        Verdict.TAKEN,
+        Verdict.REFUSED,
+    ]
+
+
+def test_retry_after_in_seconds_and_as_a_date() -> None:
+    now = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
+    assert retry_after("120", now) == 120
+    assert retry_after(format_datetime(now + timedelta(seconds=90), usegmt=True), now) == 90
+    assert retry_after("Wed, 01 May 2024 11:59:00 GMT", now) == 0
+    assert retry_after("soon", now) is None
+    assert retry_after(None, now) is None
+    assert retry_after("\u00b2", now) is None, "a digit that is no number"
+    assert retry_after(f"Fri, 01 Jan {'9' * 40} 00:00:00 GMT", now) is None
+
+
+def test_many_small_tasks_make_few_requests_and_no_limit_is_passed() -> None:
+    cut = ChunkRule(rows=5, bytes=40, body="array")
+    lines = ['{"n":1}'] * 7 + ['{"n":"' + "ä" * 50 + '"}', '{"n":2}']
+    found = list(pieces(iter(lines), cut))
+    assert [piece.rows for piece in found] == [5, 2, 1, 1]
+    small = [ChunkPart(1, f'{{"n":{n}}}\n') for n in range(12)]
+    joined = list(chunks(iter(small), cut))
+    assert [chunk.rows for chunk in joined] == [5, 5, 2]
+    assert joined[2].body == b'[{"n":10},{"n":11}]'
+    assert [(chunk.number, chunk.last) for chunk in joined] == [(0, False), (1, False), (2, True)]
+    assert list(chunks(iter([]), cut)) == []
+
+
+def test_a_key_names_the_job() -> None:
+    epoch = Epoch("out", 1, "q", 7, 2)
+    cut = ChunkRule(rows=1, bytes=40, body="lines")
+    found = [ChunkPart(1, "{}\n")] * 2
+
+    def keys(cut: ChunkRule, job: str) -> list[str]:
+        return [chunk.key(epoch) for chunk in chunks(iter(found), cut, job)]
+
+    assert keys(ChunkRule.from_json(cut.to_json()), "1f") == ["out:1f:1:q:7:0", "out:1f:1:q:7:1"]
+    assert keys(cut, "2e") != keys(cut, "1f")
+    assert keys(cut, "") == ["out:1:q:7:0", "out:1:q:7:1"], "outside a job"
+
+
+def test_rows_that_json_has_no_values_for() -> None:
+    schema = T.StructType(
+        [T.StructField("d", T.DoubleType()), T.StructField("pairs", T.MapType(T.IntegerType(), T.DecimalType(9, 7)))]
+    )
+    rows = [{"d": math.nan, "pairs": [(1, None)]}, {"d": -math.inf, "pairs": None}]
+    batch = pa.RecordBatch.from_pylist(
+        rows, pa.schema([("d", pa.float64()), ("pairs", pa.map_(pa.int32(), pa.decimal128(9, 7)))])
+    )
+    assert list(JsonRows(schema, "a sink").lines(batch)) == [
+        '{"d":"NaN","pairs":[{"key":1,"value":null}]}',
+        '{"d":"-Infinity","pairs":null}',
+    ]
+    late = pa.array([253402300800000000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    with pytest.raises(DataError, match="column 't' has a date or time outside"):
+        list(
+            JsonRows(T.StructType([T.StructField("t", T.TimestampType())]), "a sink").lines(
+                pa.RecordBatch.from_arrays([late], ["t"])
+            )
+        )
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_the_first_and_the_last_moment_are_times_in_any_session_zone(zone: str) -> None:
+    """Often used for `no beginning` and `no end`; in the session's zone they may lie in the year 0 or 10000."""
+    schema = columns("t timestamp, s struct<l: array<timestamp>>")
+    ends = pa.array([-62135596800000000, 253402300799999999], pa.int64()).cast(pa.timestamp("us", zone))
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), ends)
+    batch = pa.RecordBatch.from_arrays([ends, pa.StructArray.from_arrays([lists], ["l"])], ["t", "s"])
+    first, last = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
+    assert [json.loads(line) for line in JsonRows(schema, "a sink").lines(batch)] == [
+        {"t": first, "s": {"l": [first]}},
+        {"t": last, "s": {"l": [last]}},
+    ]

@@ -19,19 +19,15 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import types as spark
 
 from spark_ext.errors import DataError, refused
 from spark_ext.schemas.arrow import arrow_type
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-ToJson: TypeAlias = Callable[[Any], Any] | None
-"""Converts a value of Arrow's `to_pylist` to JSON; None if no conversion is needed."""
-
+ToJson: TypeAlias = Callable[[Any], Any] | None  # From a value of `to_pylist`; None: no conversion is needed
 _DO = "cast, rename or drop the column in the query"
 
 _AS_THEY_ARE = (
@@ -139,7 +135,7 @@ def _bytes(value: bytes) -> str:
 
 
 def _instant(value: datetime.datetime) -> str:
-    return _local(value.replace(tzinfo=None)) + "Z"
+    return _local(value.astimezone(datetime.timezone.utc).replace(tzinfo=None)) + "Z"
 
 
 def _local(value: datetime.datetime) -> str:
@@ -150,20 +146,21 @@ def _struct(kind: spark.StructType, path: str, who: str) -> ToJson:
     fields = list(zip(kind.names, _of_fields(kind, f"{path}.", who), strict=True))
     if all(convert is None for _, convert in fields):
         return None
-    return lambda value: {name: _of(convert, value[name]) for name, convert in fields}
+    return lambda value: {name: converted(convert, value[name]) for name, convert in fields}
 
 
 def _array(convert: ToJson) -> ToJson:
-    return None if convert is None else lambda value: [_of(convert, element) for element in value]
+    return None if convert is None else lambda value: [converted(convert, element) for element in value]
 
 
 def _map(kind: spark.MapType, path: str, who: str) -> ToJson:
     key = converter(kind.keyType, f"{path}.key", who)
     item = converter(kind.valueType, f"{path}.value", who)
     if isinstance(kind.keyType, (spark.StringType, spark.CharType, spark.VarcharType)):
-        return lambda value: {name: _of(item, one) for name, one in value}
-    return lambda value: [{"key": _of(key, name), "value": _of(item, one)} for name, one in value]
+        return lambda value: {name: converted(item, one) for name, one in value}
+    return lambda value: [{"key": converted(key, name), "value": converted(item, one)} for name, one in value]
 
 
-def _of(convert: ToJson, value: Any) -> Any:
+def converted(convert: ToJson, value: Any) -> Any:
+    """A value as JSON."""
     return value if convert is None or value is None else convert(value)
