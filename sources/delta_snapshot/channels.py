@@ -25,11 +25,6 @@ from spark_ext.sources.files.parquet import ParquetFormat
 _ID = re.compile(r"v(\d+)/")
 
 
-def id_of(version: int, path: str) -> str:
-    """The id of the channel of a data file: its version is part of it."""
-    return f"v{version}/{path}"
-
-
 def version_in(id: str) -> int | None:
     """The version in a channel's id; None: it is not of a data file."""
     found = _ID.match(id)
@@ -49,11 +44,7 @@ def path_in(id: str) -> str:
 
 
 def data_of(file: DataFile, names: Mapping[str, str], mapped: bool, widths: Mapping[str, int]) -> dict[str, Any]:
-    """What a channel remembers of its data file, without what a plain table does not need.
-
-    Args:
-        mapped: whether they differ.
-    """
+    """What a channel remembers of its data file, without what a plain table does not need."""
     data: dict[str, Any] = {"size": file.size}
     if file.rows_deleted:
         data["deleted"] = True
@@ -82,11 +73,8 @@ def in_table(declared: StructType, *tables: TableVersion) -> StructType:
 
 
 def format_for(declared: StructType, *tables: TableVersion) -> ParquetFormat:
-    """Reads the declared columns, under the names in data files; same types, so that a batch can be renamed.
-
-    Args:
-        tables: versions whose names they are, as in `in_table`; none: a table without column mapping.
-    """
+    """Reads the declared columns, under the names in data files; same types, so that a batch can be renamed."""
+    # Without versions, whose names they are as in `in_table`, a table has no column mapping.
     if not tables:
         return ParquetFormat(arrow_schema(declared), grown=True)
     wanted = StructType([physical for _, physical in _fields(declared, tables)])
@@ -107,12 +95,6 @@ def _fields(declared: StructType, tables: Sequence[TableVersion]) -> list[tuple[
     return found
 
 
-def has_all(declared: StructType, table: TableVersion) -> bool:
-    """Whether a table has the declared columns, in types that fit."""
-    held = {field.name: field for field in (*table.schema, *COLUMNS)}
-    return all(field.name in held and _holds(held[field.name], field) for field in declared)
-
-
 def _holds(held: StructField, declared: StructField) -> bool:
     return fits(arrow_type(held.dataType), arrow_type(declared.dataType), grown=True)
 
@@ -120,11 +102,8 @@ def _holds(held: StructField, declared: StructField) -> bool:
 def check_begun(
     begun: Mapping[str, Mapping[str, Any] | None], version: int, channels: Sequence[Channel], path: str, who: str
 ) -> None:
-    """Refuse another table under the same path: its version has other files than those that were read.
-
-    Args:
-        begun: the data of the channels that were begun, by their ids; None: it has finished.
-    """
+    """Refuse another table under the same path: its version has other files than those that were `begun`."""
+    # Those are data by channel id; None: it has finished.
     held = {channel.id: channel.data for channel in channels}
     for name, data in begun.items():
         if name not in held or (data is not None and data["size"] != held[name]["size"]):
@@ -153,8 +132,7 @@ def check_declared(declared: StructType | None, held: StructType, who: str) -> N
 class ColumnNames:
     """The versions whose column names hold, looked up when a range is read.
 
-    Args:
-        load: a version of the table; None: the newest one; `pinned`: it must be there.
+    `load` gives a version of the table, or the newest one (None); a pinned one must be there.
     """
 
     def __init__(
@@ -169,19 +147,17 @@ class ColumnNames:
         return self._load(None, False)
 
     def of(self, version: int | None) -> tuple[TableVersion, ...]:
-        """The versions whose column names hold for a range: that of its plan, then the newest one.
-
-        The plan may be older than the query's columns: a new start repeats it, and the query has what was added since.
-
-        Args:
-            version: that of the plan; None: an older release has planned the range, and has not noted it.
-        """
+        """The versions whose column names hold for a range: that of its plan, then the newest one."""
+        # The plan may be older than the query's columns: a new start repeats it, and the query has what was added
+        # since.
         if version is None:
             return (self.now,)
         if version not in self._planned:
             self._planned[version] = self._in_force(version)
         found = self._planned[version]
-        return (found,) if has_all(self._declared(), found) else (found, self.now)
+        held = {field.name: field for field in (*found.schema, *COLUMNS)}
+        has_all = all(field.name in held and _holds(held[field.name], field) for field in self._declared())
+        return (found,) if has_all else (found, self.now)
 
     def _in_force(self, version: int) -> TableVersion:
         try:

@@ -1,8 +1,4 @@
-"""The commits of a table's log, as one who follows the table sees them: which rows a commit adds or changes. Pure.
-
-What a commit says of rows depends on nothing but its file in the log, so that a range that is read again has the same
-rows, in the same order.
-"""
+"""The commits of a table's log: which rows each adds or changes, by its file in the log alone, always alike. Pure."""
 
 from __future__ import annotations
 
@@ -15,45 +11,29 @@ from urllib.parse import unquote
 
 from spark_ext.delta.entries import actions
 
-INSERT: Final = "insert"
-"""A row that was added; in a commit without files of changes also the new form of one that was updated."""
-
-DELETE: Final = "delete"
-"""A row that was deleted; in a commit without files of changes also the old form of one that was updated."""
-
-FEED: Final = "delta.enableChangeDataFeed"
-"""The table property under which writers record changes."""
-
-MAPPING: Final = "delta.columnMapping.mode"
-"""The table property that says how columns are named in data files."""
+INSERT: Final = "insert"  # also the new form of an updated row in a commit without files of changes
+DELETE: Final = "delete"  # likewise the old form
+FEED: Final = "delta.enableChangeDataFeed"  # the table property under which writers record changes
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedFile:
     """A file that a commit adds, removes, or has its changes in."""
 
-    path: str
-    """Relative to the table, or absolute, as in a shallow clone."""
-    size: int | None = None
-    """Bytes; None: the commit does not say."""
-    partition: Mapping[str, str | None] | None = field(default_factory=dict)
-    """Values as text, by the name of the column in data files; None: the commit does not say."""
-    rows: int | None = None
-    """With those that a deletion vector removes; None: the commit does not say."""
-    deleted: int | None = None
-    """Rows that its deletion vector removes; None: it has no vector."""
+    path: str  # relative to the table, or absolute, as in a shallow clone
+    size: int | None = None  # bytes; None: the commit does not say
+    partition: Mapping[str, str | None] | None = field(default_factory=dict)  # texts by physical name; None: not said
+    rows: int | None = None  # with those that a deletion vector removes; None: the commit does not say
+    deleted: int | None = None  # rows that its deletion vector removes; None: it has no vector
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """What a commit says of the table."""
 
-    id: str
-    """Of the table; another table at the same path has another one."""
+    id: str  # another table at the same path has another one
     fields: Mapping[str, Any]
-    """The schema as JSON."""
     settings: Mapping[str, str]
-    """Table properties."""
 
     @property
     def has_feed(self) -> bool:
@@ -63,7 +43,7 @@ class Metadata:
     @property
     def mapping(self) -> str:
         """`none`, `name` or `id`."""
-        return self.settings.get(MAPPING, "none")
+        return self.settings.get("delta.columnMapping.mode", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +51,16 @@ class Commit:
     """One commit. Files that it moves without changing rows, as a compaction does, are left out."""
 
     version: int
-    mark: str
-    """Hash of its file: another commit of the same number has another one."""
+    mark: str  # hash of its file: another commit of the same number has another one
     operation: str = "WRITE"
     adds: tuple[LoggedFile, ...] = ()
     removes: tuple[LoggedFile, ...] = ()
-    feed: tuple[LoggedFile, ...] = ()
-    """Files of the changed rows; if there are any, they have all that the commit changes."""
+    feed: tuple[LoggedFile, ...] = ()  # if there are any, they have all that the commit changes
     metadata: Metadata | None = None
-    reader_features: tuple[str, ...] = ()
-    """That the table needs from this commit on, if it says so."""
+    reader_features: tuple[str, ...] = ()  # that the table needs from this commit on, if it says so
     reader_version: int = 0
-    at: int | None = None
-    """In-commit timestamp, ms since 1970 UTC; None: the table has none."""
-    only_copies: bool = False
-    """Whether it is a MERGE that has rewritten files and changed no row."""
+    at: int | None = None  # in-commit timestamp, ms since 1970 UTC
+    only_copies: bool = False  # a MERGE that has rewritten files and changed no row
 
     @property
     def changes_rows(self) -> bool:
@@ -103,12 +78,9 @@ class ChangedFile:
     """Rows of one file that a commit adds or changes."""
 
     file: LoggedFile
-    change: str | None = None
-    """The kind of change; None: a column of the file says it, or it is not asked for."""
-    alive: int | None = None
-    """Version of the table in which the rows exist, by the file's deletion vector there; None: all rows."""
-    dead: int | None = None
-    """Version of the table in which the rows do not exist, by the file's deletion vector there; None: not asked."""
+    change: str | None = None  # the kind of change; None: a column of the file says it, or it is not asked for
+    alive: int | None = None  # version in which the rows exist, by the file's deletion vector; None: all rows
+    dead: int | None = None  # version in which the rows do not exist, likewise; None: not asked
 
     @property
     def rows(self) -> int | None:
@@ -180,13 +152,10 @@ def local(path: str) -> str:
     return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
 
 
-_CHANGED: Final = ("Inserted", "Updated", "Deleted")
-
-
 def _only_copies(info: Mapping[str, Any]) -> bool:
     """Whether a MERGE says of itself that it has changed nothing; Spark's change feed then leaves its files out."""
     numbers = info.get("operationMetrics") or {}
-    names = [f"numTargetRows{what}" for what in _CHANGED]
+    names = [f"numTargetRows{what}" for what in ("Inserted", "Updated", "Deleted")]
     if info.get("operation") != "MERGE" or not all(name in numbers for name in names):
         return False
     return all(str(numbers[name]) == "0" for name in names)

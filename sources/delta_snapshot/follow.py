@@ -20,34 +20,26 @@ from spark_ext.errors import NEW_QUERY, DataError, refused
 from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.delta_snapshot.commits import ChangedFile, Commit, appended, changed
-from spark_ext.sources.delta_snapshot.log import Follower, Log, not_the_commit
+from spark_ext.sources.delta_snapshot.log import Follower, Log
 from spark_ext.sources.files.parquet import ParquetFormat, read_footer
+from spark_ext.sources.files.row_groups import less
 from spark_ext.sources.positions import no_position, number_in
 
 if TYPE_CHECKING:
     from spark_ext.datafiles.input_file import InputFile
 
-MOST_AHEAD: Final = 100
-"""How many commits are read ahead at most, to know how many rows are still to be read."""
+MOST_AHEAD: Final = 100  # how many commits are read ahead at most, to know how many rows are still to be read
 
 
 @dataclass(frozen=True)
 class LogPosition:
     """A position."""
 
-    version: int
-    """Of the next row, or the next version if `file` and `row` are 0."""
+    version: int  # of the next row, or the next version if `file` and `row` are 0
     file: int = 0
     row: int = 0
-    mark: str = ""
-    """Hash of the last commit that has been read from; "": unknown."""
-    names: int | None = None
-    """Version by whose column names the rows before it are read; None: the newest one, as without column mapping."""
-
-    @classmethod
-    def of(cls, position: Json) -> LogPosition:
-        """From a position."""
-        return cls(*position)
+    mark: str = ""  # hash of the last commit that has been read from; "": unknown
+    names: int | None = None  # version whose column names hold for the rows before it; None: the newest one
 
     def to_json(self) -> list[Any]:
         """The position."""
@@ -61,11 +53,9 @@ class LogPosition:
 
 
 class ChangedFiles:
-    """The rows of commits.
+    """The rows of commits: of all changes, or only those that were added.
 
-    Args:
-        changes: whether changes of rows are asked for, and not only rows that were added.
-        format: how data files are read, by the column names of a version; None: the newest one.
+    `format` reads data files by the column names of a version; None: the newest one.
     """
 
     def __init__(
@@ -74,11 +64,10 @@ class ChangedFiles:
         changes: bool,
         file: Callable[[Commit, ChangedFile], InputFile],
         format: Callable[[int | None], ParquetFormat],
-        keep: Callable[[int, InputFile], pa.Array | None],
+        keep: Callable[[int, InputFile], pa.Array],
     ) -> None:
-        self.log = log
-        self._changes, self._file, self._keep = changes, file, keep
-        self._make = format
+        self.log, self.file = log, file
+        self._changes, self._keep, self._make = changes, keep, format
         self._formats: dict[int | None, ParquetFormat] = {}
 
     @property
@@ -95,26 +84,20 @@ class ChangedFiles:
         """What is read of a commit."""
         return changed(commit) if self._changes else appended(commit)
 
-    def file(self, commit: Commit, piece: ChangedFile) -> InputFile:
-        """A piece's data file."""
-        return self._file(commit, piece)
-
-    # -- reading ----------------------------------------------------------------------------------------------------
-
     def read(self, start: LogPosition, end: LogPosition) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
         last = end.version if end.within else end.version - 1
-        newest = self._commit(last) if last >= start.version else None
+        newest = self.log.commit(last) if last >= start.version else None
         if newest is None or (end.mark and newest.mark != end.mark):
             if last < start.version:
                 return
-            raise not_the_commit(self.log, last)
+            raise self.log.not_the_commit(last)
         for version in range(start.version, last + 1):
-            commit = newest if version == last else self._commit(version)
+            commit = newest if version == last else self.log.commit(version)
             if commit is None:
-                raise not_the_commit(self.log, version)
+                raise self.log.not_the_commit(version)
             if version == start.version and start.within and start.mark and commit.mark != start.mark:
-                raise not_the_commit(self.log, version)
+                raise self.log.not_the_commit(version)
             pieces = self.of(commit)
             until = end if version == end.version else LogPosition(version, len(pieces))
             since = start if version == start.version else LogPosition(version)
@@ -124,20 +107,17 @@ class ChangedFiles:
                 if high is None or low < high:
                     yield from self._rows(commit, pieces[index], low, high, self._named(end.names))
 
-    def _commit(self, version: int) -> Commit | None:
-        return self.log.commit(version)
-
     def _rows(
         self, commit: Commit, piece: ChangedFile, low: int, high: int | None, format: ParquetFormat
     ) -> Iterator[pa.RecordBatch]:
-        file = self._file(commit, piece)
+        file = self.file(commit, piece)
         for batch in format.read(file, low, high, self._mask(file, piece)):
             if batch.num_rows:
                 yield batch
 
     def split(self, start: Json, end: Json, parts: int) -> Sequence[tuple[Json, Json]]:
         """Cut a range between versions, and between the files of one."""
-        begin, last = LogPosition.of(start), LogPosition.of(end)
+        begin, last = LogPosition(*start), LogPosition(*end)
         cuts: list[LogPosition] = []
         for version in range(begin.version, last.version + (1 if last.within else 0)):
             commit = self.log.commit(version)
@@ -167,8 +147,6 @@ class ChangedFiles:
 
     def _exist(self, file: InputFile, version: int, rows: int) -> pa.Array:
         mask = self._keep(version, file)
-        if mask is None:
-            raise file.refusal(f"its deletion vector in version {version} no longer exists", file.if_gone)
         missing = rows - len(mask)
         return pa.concat_arrays([mask, pa.repeat(True, missing)]) if missing > 0 else mask.slice(0, rows)
 
@@ -176,9 +154,8 @@ class ChangedFiles:
 class Reading:
     """Plans how far the channel is read. In the planner.
 
-    Args:
-        check: raises if the rows of a commit, or what comes after it, must not be read.
-        names: the version by whose column names the rows of a version are read; None: they have always been the same.
+    `check` raises if the rows of a commit, or what comes after it, must not be read. `names` gives the version whose
+    column names hold for the rows of a version; None: they have always been the same.
     """
 
     def __init__(
@@ -193,8 +170,8 @@ class Reading:
     def advance(self, position: Json, limit: Limit) -> Advance:
         """The end of the next step; the rows before a commit that is refused are read first."""
         self._follower.again()
-        at = begin = LogPosition.of(position)
-        stop = None if limit.upto is None else LogPosition.of(limit.upto).version
+        at = begin = LogPosition(*position)
+        stop = None if limit.upto is None else LogPosition(*limit.upto).version
         rows = size = 0
         while stop is None or at.version < stop:
             commit = self._next(at)
@@ -209,7 +186,7 @@ class Reading:
                     break
             at, step = self._through(commit, at, limit)
             rows, size = rows + (step.rows or 0), size + (step.bytes or 0)
-            limit = _less(limit, step)
+            limit = less(limit, step)
             if at.within or 0 in (limit.rows, limit.bytes):
                 break
         self._follower.forget(min(begin.version, at.version) - 1)
@@ -220,7 +197,7 @@ class Reading:
             return self._follower.commit(at.version, at.mark)
         commit = self._follower.commit(at.version, "")
         if commit is None or (at.mark and commit.mark != at.mark):
-            raise not_the_commit(self._pieces.log, at.version)
+            raise self._pieces.log.not_the_commit(at.version)
         return commit
 
     def _through(self, commit: Commit, at: LogPosition, limit: Limit) -> tuple[LogPosition, Advance]:
@@ -231,7 +208,7 @@ class Reading:
         while index < len(pieces) and 0 not in (limit.rows, limit.bytes):
             step = self._pieces.format.advance(self._pieces.file(commit, pieces[index]), row, limit)
             rows, size = rows + (step.rows or 0), size + (step.bytes or 0)
-            limit = _less(limit, step)
+            limit = less(limit, step)
             index, row = (index + 1, 0) if step.finished else (index, step.end)
         whole = index == len(pieces)
         version = commit.version + 1 if whole else commit.version
@@ -241,7 +218,7 @@ class Reading:
     def lag(self, position: Json) -> int | None:
         """Rows of the commits that are there and not read, as the log has them; None: it does not say, or too many."""
         self._follower.again()
-        at = LogPosition.of(position)
+        at = LogPosition(*position)
         total = 0
         for _ in range(MOST_AHEAD):
             commit = self._next(at)
@@ -277,13 +254,6 @@ class Reading:
         row = self._pieces.format.seek(self._pieces.file(commit, pieces[index]), parts[2])
         within = (index, row) != (0, 0)
         return LogPosition(version, index, row, commit.mark if within else log.mark(version - 1)).to_json()
-
-
-def _less(limit: Limit, step: Advance) -> Limit:
-    return Limit(
-        None if limit.rows is None else max(0, limit.rows - (step.rows or 0)),
-        None if limit.bytes is None else max(0, limit.bytes - (step.bytes or 0)),
-    )
 
 
 def unknown_partition(file: InputFile, version: int) -> DataError:

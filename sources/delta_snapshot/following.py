@@ -23,23 +23,13 @@ from spark_ext.sources.delta_snapshot.time import commits_of
 from spark_ext.sources.delta_snapshot.version import READABLE, TableVersion, physical_names, struct_of
 
 if TYPE_CHECKING:
-    from spark_ext.errors import SparkExtError
     from spark_ext.sources.delta_snapshot.options import DeltaSnapshotOptions
 
-CHANNEL: Final = "versions"
-"""Id of the channel of what comes after the snapshot."""
-
-CHANGE: Final = "_change_type"
-"""With `changes`: `insert`, `delete`, `update_preimage` or `update_postimage`."""
-
-VERSION: Final = "_commit_version"
-"""With `changes`: the version of the table that the change made."""
-
-TIME: Final = "_commit_timestamp"
-"""With `changes`: when that was."""
-
+CHANNEL: Final = "versions"  # id of the channel of what comes after the snapshot
+CHANGE: Final = "_change_type"  # with `changes`: `insert`, `delete`, `update_preimage` or `update_postimage`
+VERSION: Final = "_commit_version"  # with `changes`: the version of the table that the change made
+TIME: Final = "_commit_timestamp"  # with `changes`: when that was
 COLUMNS: Final = StructType().add(CHANGE, "string").add(VERSION, "long").add(TIME, "timestamp")
-"""What the rows of a change data feed have beside the table's columns."""
 
 
 def instant_of(at: int | None) -> str | None:
@@ -64,10 +54,7 @@ def require_feed(table: TableVersion, operator: str) -> None:
 class Following:
     """Follows a table in the planner. Looks at the table once when it starts, and then at its commits only.
 
-    Args:
-        load: a version of the table; None: the current one.
-        clock: s; never goes back.
-        last: version that was the newest one when the run began, if it ends with that one; None: the current one.
+    `last` is the version that was the newest one when the run began, if it ends with that one; None: the current one.
     """
 
     def __init__(
@@ -82,7 +69,9 @@ class Following:
     ) -> None:
         self._options, self._log, self._load, self._operator = options, log, load, operator
         self._now = load(None)
-        self._last = self._now.version if last is None else min(last, self._now.version)
+        # The version that the table had when the planner started; or when the run began, if it ends with that one.
+        self.newest = self._now.version if last is None else min(last, self._now.version)
+        self.schema = self._now.schema
         self._channel: Channel | None = None
         self._declared: StructType | None = None
         follower = Follower(log, self._look, self._now.metadata.id, clock, options.poll_interval / 1000)
@@ -96,46 +85,24 @@ class Following:
         # The query has the columns of the version that the planner has started with; later ones are compared to them.
         return max(version, self._now.version) if self._now.mapped else None
 
-    @property
-    def schema(self) -> StructType:
-        """The table's columns when the planner started."""
-        return self._now.schema
-
-    @property
-    def newest(self) -> int:
-        """Version that the table had when the planner started; or when the run began, if it ends with that one."""
-        return self._last
-
     def latest(self) -> Position:
-        """The position behind that version."""
+        """The position behind the newest version."""
         newest = self.newest
         return LogPosition(newest + 1, mark=self._log.mark(newest), names=self._names(newest)).to_json()
-
-    # -- the beginning ----------------------------------------------------------------------------------------------
 
     def channel(
         self, known: Channel | None, after: int | None, declared: StructType, table: str, mark: str = ""
     ) -> Channel:
-        """The channel, as it was begun or as it begins now.
-
-        Args:
-            known: it, if it has begun.
-            after: the version of the snapshot, if one was read.
-            table: id of the table whose snapshot was read, or "".
-            mark: hash of the commit of the snapshot's version; "" if it is unknown.
-        """
+        """The channel, as it was begun or as it begins now, after a snapshot of a table by its commit's hash."""
         self._declared = declared
         if self._channel is None:
             former = table if known is None else known.data["table"]
             if former not in ("", self._now.metadata.id):
                 raise self._log.replaced()
-            self._channel = self._begin(after, mark) if known is None else self._begun(known)
+            if known is not None and known.data["mapping"] != self._now.metadata.mapping:
+                raise self._other_mapping(self._now.metadata)
+            self._channel = self._begin(after, mark) if known is None else known
         return self._channel
-
-    def _begun(self, known: Channel) -> Channel:
-        if known.data["mapping"] != self._now.metadata.mapping:
-            raise self._other_mapping(self._now.metadata)
-        return known
 
     def _begin(self, after: int | None, mark: str) -> Channel:
         version = self._start() if after is None else after + 1
@@ -190,8 +157,6 @@ class Following:
             )
         return later[0].version
 
-    # -- each commit ------------------------------------------------------------------------------------------------
-
     def _check(self, commit: Commit) -> None:
         """Refuse a commit whose rows cannot be read, or behind which the table is another one."""
         if commit.reader_version > 3 or (unknown := sorted(set(commit.reader_features) - READABLE)):
@@ -213,36 +178,28 @@ class Following:
 
     def _changes_rows(self, commit: Commit) -> StateError:
         if commit.is_restore:
-            return StateError(
+            return self._log.error(
                 f"version {commit.version} of the table (RESTORE) takes back rows that were read: those that are "
                 "written again would be read twice",
-                operator=self._operator,
-                kept=KEPT,
-                do=f"{ANEW}; with changes=true such a query is told of what is taken back",
+                f"{ANEW}; with changes=true such a query is told of what is taken back",
             )
-        what = "updates, replaces or deletes rows" if commit.adds else "deletes rows"
-        also = (
-            "on_change=skip, which also leaves out the rows that they add"
-            if commit.adds
-            else "on_change=ignore_deletes"
-        )
-        return StateError(
+        what, option = "deletes rows", "on_change=ignore_deletes"
+        if commit.adds:
+            what = "updates, replaces or deletes rows"
+            option = "on_change=skip, which also leaves out the rows that they add"
+        return self._log.error(
             f"version {commit.version} of the table ({commit.operation}) {what}, and this source follows rows that are "
             "added",
-            operator=self._operator,
-            kept=KEPT,
-            do=f"follow the table's changes, with changes=true, {NEW_QUERY}; or have such commits passed over with "
-            f"{also}",
+            f"follow the table's changes, with changes=true, {NEW_QUERY}; or have such commits passed over with "
+            f"{option}",
         )
 
     def _check_metadata(self, version: int, found: Metadata) -> None:
         if self._options.changes and not found.has_feed:
-            raise StateError(
+            raise self._log.error(
                 f"version {version} of the table turns its change data feed off: what is changed from there on is not "
                 "recorded",
-                operator=self._operator,
-                kept=KEPT,
-                do=f"set the table property {FEED} to true, and {ANEW}",
+                f"set the table property {FEED} to true, and {ANEW}",
             )
         if self._channel is not None and found.mapping != self._channel.data["mapping"]:
             raise self._other_mapping(found)
@@ -274,20 +231,14 @@ class Following:
             if path[0] in declared and known.get(path, name) != name:
                 raise self._other_columns(version, f"replaces the column '{path[0]}' by another one of its name")
 
-    def _other_columns(self, version: int, what: str) -> SparkExtError:
-        return StateError(
+    def _other_columns(self, version: int, what: str) -> StateError:
+        return self._log.error(
             f"version {version} of the table {what}, and the running query has the columns that the table had when it "
             "was started",
-            operator=self._operator,
-            kept=KEPT,
-            do="start the job again: it continues with this version, and the query has the table's columns as they are "
+            "start the job again: it continues with this version, and the query has the table's columns as they are "
             "then; or select columns with .schema(...)",
         )
 
     def _other_mapping(self, found: Metadata) -> StateError:
-        return StateError(
-            f"the table's column mapping is now '{found.mapping}', and was another one when following it began",
-            operator=self._operator,
-            kept=KEPT,
-            do=ANEW,
-        )
+        what = f"the table's column mapping is now '{found.mapping}', and was another one when following it began"
+        return self._log.error(what, ANEW)

@@ -14,15 +14,10 @@ from spark_ext.sources.delta_snapshot.commits import Commit, mark_of, parse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_ext.errors import SparkExtError
-
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 KEPT: Final = "all earlier epochs and positions; nothing of the versions that come next was read"
-"""What is kept when a version cannot be read."""
-
 ANEW: Final = f"read the table that is there now {NEW_QUERY}"
-"""What to do when the table cannot be followed any further."""
 
 
 class Log:
@@ -63,11 +58,7 @@ class Log:
         return "" if text is None else mark_of(text)
 
     def same(self, version: int, mark: str) -> str:
-        """The hash of the commit that made a version whose rows were read.
-
-        Returns:
-            That one; if it is unknown, the hash of the file that is there now.
-        """
+        """The hash of the commit that made a version whose rows were read; if unknown, that of its present file."""
         there = self.mark(version)
         # A file that has been cleaned up says nothing: the version itself may still be there.
         if mark and there and there != mark:
@@ -109,66 +100,57 @@ class Log:
             do="check that the storage is reachable; it will be retried",
         )
 
-    # -- what is wrong ----------------------------------------------------------------------------------------------
+    def error(self, what: str, do: str) -> StateError:
+        """What keeps the table from being followed any further."""
+        return StateError(what, operator=self._operator, kept=KEPT, do=do)
 
     def lost(self, version: int) -> StateError:
         """The error for a version whose file has been cleaned up."""
         first = self.earliest()
         there = "no later one exists" if first is None else f"the earliest one from which all are there is {first}"
-        return StateError(
+        return self.error(
             f"version {version} of '{shown(self._path)}' comes next, and its file is no longer in the table's log; "
             f"{there}: what was added between is unknown",
-            operator=self._operator,
-            kept=KEPT,
-            do=f"restore the log's files from a backup, or {ANEW}; set delta.logRetentionDuration longer than the job "
+            f"restore the log's files from a backup, or {ANEW}; set delta.logRetentionDuration longer than the job "
             "may stand still",
         )
 
     def replaced(self) -> StateError:
         """The error for another table at the same path."""
-        return StateError(
+        return self.error(
             f"'{shown(self._path)}' is not the table that this source has begun with, which is gone: another one was "
             "created there",
-            operator=self._operator,
-            kept=KEPT,
-            do=f"put the table back, or {ANEW}",
+            f"put the table back, or {ANEW}",
         )
 
     def put_back(self, version: int, newest: int | None = None) -> StateError:
-        """The error for a table whose history is not the one that was read.
-
-        Args:
-            newest: the newest one that is there; None: there are others in its place.
-        """
+        """The error for a table whose history is not the one that was read; `newest` None: others took its place."""
         now = "another commit has its number now" if newest is None else f"its newest version is {newest}"
-        return StateError(
+        return self.error(
             f"version {version} of '{shown(self._path)}' has been read, and {now}: the table was put back, for example "
             "from a backup",
-            operator=self._operator,
-            kept=KEPT,
-            do=f"restore the job from a savepoint that is not newer than the table, or {ANEW}",
+            f"restore the job from a savepoint that is not newer than the table, or {ANEW}",
         )
 
     def unknown(self, version: int) -> StateError:
         """The error for a log in which the last version that was read cannot be compared any more."""
-        return StateError(
+        return self.error(
             f"version {version} of '{shown(self._path)}' has been read, and its file is no longer in the table's log: "
             "whether the version that comes next follows it, or the table was put back in between, is unknown",
-            operator=self._operator,
-            kept=KEPT,
-            do=f"restore the log's file from a backup; or, if the table was not put back, send the channel 'versions' "
+            f"restore the log's file from a backup; or, if the table was not put back, send the channel 'versions' "
             f"to version {version + 1} (seek); or {ANEW}; set delta.logRetentionDuration longer than the job may stand "
             "still",
         )
+
+    def not_the_commit(self, version: int) -> StateError:
+        """The error for a range to be read whose last commit is not the one that was planned."""
+        return self.lost(version) if self.text(version) is None else self.put_back(version)
 
 
 class Follower:
     """Reads a log forwards, one commit after the other, and notices when it is no longer the same log.
 
-    Args:
-        table: looks at the table: the id and the newest version.
-        clock: s; never goes back.
-        poll_s: how often to look for a new commit when there was none, s.
+    `table` gives the table's id and newest version; `poll_s` is how often to look for a new commit, s.
     """
 
     def __init__(
@@ -177,13 +159,10 @@ class Follower:
         self._log, self._table, self._id = log, table, id
         self._clock, self._poll_s = clock, poll_s
         self._held: dict[int, Commit] = {}
-        self._fresh: set[int] = set()
-        """Versions that were read since the last call of `again`."""
-        self._absent: tuple[int, float] | None = None
-        """The version that was not there when it was last looked for, and when that was."""
+        self._fresh: set[int] = set()  # versions that were read since the last call of `again`
+        self._absent: tuple[int, float] | None = None  # the version that was not there, and when that was
         self._opened = float("-inf")
-        self._compared = (-1, "")
-        """The last version whose file had the hash that it should have, and this hash."""
+        self._compared = (-1, "")  # the last version whose file had the hash that it should have, and this hash
 
     def again(self) -> None:
         """Time has passed: what was read so far may have been replaced."""
@@ -246,8 +225,3 @@ class Follower:
         """Whether this process has read a version's file, or compared it, before it was cleaned up."""
         held = self._held.get(version)
         return self._compared == (version, mark) or (held is not None and held.mark == mark)
-
-
-def not_the_commit(log: Log, version: int) -> SparkExtError:
-    """The error for a range to be read whose last commit is not the one that was planned."""
-    return log.lost(version) if log.text(version) is None else log.put_back(version)

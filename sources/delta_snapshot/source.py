@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import InputFile, resolve
-from spark_ext.errors import NEW_QUERY, refused
+from spark_ext.errors import NEW_QUERY, ConfigurationError, refused
 from spark_ext.model.offsets import Json, Position, Range
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import conform
@@ -31,7 +31,6 @@ from spark_ext.sources.delta_snapshot.channels import (
     check_declared,
     data_of,
     format_for,
-    id_of,
     in_table,
     padded,
     path_in,
@@ -72,21 +71,15 @@ class DeltaSnapshot(StagedSource, ChannelSource):
         self._place = resolve(self.options.path, self._operator)
         self._pinned: int | None = None
         self._begun: dict[str, Any] = {}
-        self._rows: dict[str, int | None] = {}
-        """By channel, of those discovered."""
+        self._rows: dict[str, int | None] = {}  # by channel, of those discovered
         self._formats: dict[int | None, ParquetFormat] = {}
-        self._table = ""
-        """Id of the table, once its version is chosen."""
-        self._mark = ""
-        """Hash of the commit of that version, if what comes after it is read; "": unknown."""
-        self._stage: dict[str, Any] | None = None
-        """What is remembered of the stage, in the planner."""
+        self._table = ""  # id, once the version is chosen
+        self._mark = ""  # hash of the commit of that version, if what comes after it is read; "": unknown
+        self._stage: dict[str, Any] | None = None  # what is remembered of the stage, in the planner
         self._resumed = False
-        self._known: Channel | None = None
-        """The channel of later versions, if it has begun."""
+        self._known: Channel | None = None  # the channel of later versions, if it has begun
         self._following: Following | None = None
-        self._last: int | None = None
-        """The last version that a run reads which ends with what is there."""
+        self._last: int | None = None  # the last version that a run reads which ends with what is there
 
     def __getstate__(self) -> dict[str, Any]:
         """Sent to executors without what only planning needs."""
@@ -126,8 +119,6 @@ class DeltaSnapshot(StagedSource, ChannelSource):
 
     def _load(self, version: int | None, timestamp: str | None = None, pinned: bool = False) -> TableVersion:
         return TableVersion(self._uri, version, timestamp, self._operator, pinned=pinned, followed=self.options.follow)
-
-    # -- stages ---------------------------------------------------------------------------------------------
 
     @property
     def _is_following(self) -> bool:
@@ -173,17 +164,16 @@ class DeltaSnapshot(StagedSource, ChannelSource):
     def enter(self, stage: Json) -> None:
         """Continue with the snapshot, or with what comes after it."""
         if not self.options.follow or not self.options.begins_with_snapshot:
-            raise refused(
+            raise self._begun_otherwise(
                 f"this source has begun with version {stage['version']} of the table and follows it, which the options "
                 "no longer say",
-                self._operator,
                 f"set follow=true, without a start, as when it was begun; or read the table {NEW_QUERY}",
-                kept="everything read so far; nothing new was read",
             )
         self._stage, self._pinned, self._table = stage, stage["version"], stage["table"]
         self._mark = stage["mark"]
 
-    # -- planning -------------------------------------------------------------------------------------------
+    def _begun_otherwise(self, what: str, do: str) -> ConfigurationError:
+        return refused(what, self._operator, do, kept="everything read so far; nothing new was read")
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
         """Continue with the version that the first epoch chose, or with the versions after it."""
@@ -196,19 +186,15 @@ class DeltaSnapshot(StagedSource, ChannelSource):
             self._pinned = min(chosen, default=None)
         self._begun = {**dict.fromkeys(finished), **{one.id: one.data for one in known}}
         if self._pinned is not None and self.options.version not in (None, self._pinned):
-            raise refused(
+            raise self._begun_otherwise(
                 f"the option 'version' is {self.options.version}, but this source has begun with {self._pinned}",
-                self._operator,
                 f"set version to {self._pinned} or remove it; or read another version {NEW_QUERY}",
-                kept="everything read so far; nothing new was read",
             )
         other = self._known is not None and not self._is_following
         if other or (chosen and not self.options.begins_with_snapshot):
-            raise refused(
+            raise self._begun_otherwise(
                 "this source has begun with other options follow, snapshot or starting_version",
-                self._operator,
                 f"set the options as they were; or read the table in another way {NEW_QUERY}",
-                kept="everything read so far; nothing new was read",
             )
         if self.options.follow:
             # The table as it is when the run begins: an AvailableNow run ends with that version.
@@ -240,7 +226,7 @@ class DeltaSnapshot(StagedSource, ChannelSource):
         channels = []
         for file in table.files():
             data = data_of(file, names, table.mapped, table.widths) | ({"at": at} if self.options.changes else {})
-            channels.append(Channel(id_of(table.version, file.path), 0, data))
+            channels.append(Channel(f"v{table.version}/{file.path}", 0, data))
             self._rows[channels[-1].id] = file.rows
         check_begun(self._begun, table.version, channels, options.path, self._operator)
         for channel in channels[:1]:
@@ -251,12 +237,7 @@ class DeltaSnapshot(StagedSource, ChannelSource):
     def _followed(self) -> Following:
         if self._following is None:
             self._following = Following(
-                self.options,
-                self._log,
-                lambda version: self._load(version),
-                self._pieces,
-                self._operator,
-                last=self._last,
+                self.options, self._log, self._load, self._pieces, self._operator, last=self._last
             )
             self._check_columns(self._following.schema)
         return self._following
@@ -300,13 +281,11 @@ class DeltaSnapshot(StagedSource, ChannelSource):
             return self._pieces.split(start, end, parts) if self.options.split else [(start, end)]
         return self._format(channel).split(self._file(channel), start, end, parts)
 
-    # -- reading --------------------------------------------------------------------------------------------
-
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a range that exist in the version, or that later versions have added or changed."""
         if channel.id == CHANNEL:
-            batches = self._pieces.read(LogPosition.of(start), LogPosition.of(end))
-            tables = self._names.of(LogPosition.of(end).names) if channel.data["mapping"] == "name" else ()
+            batches = self._pieces.read(LogPosition(*start), LogPosition(*end))
+            tables = self._names.of(LogPosition(*end).names) if channel.data["mapping"] == "name" else ()
             widths: Mapping[str, int] = self._names.now.widths
         else:
             version, file = version_read(channel), self._file(channel)
@@ -361,8 +340,6 @@ class DeltaSnapshot(StagedSource, ChannelSource):
     @property
     def _declared(self) -> StructType:
         return self.declared if self.declared is not None else self.schema()
-
-    # -- what comes later -----------------------------------------------------------------------------------
 
     @cached_property
     def _log(self) -> Log:

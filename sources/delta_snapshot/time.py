@@ -24,8 +24,7 @@ class Commit:
     """A commit that is still in the log."""
 
     version: int
-    at: int
-    """Milliseconds since 1970 UTC."""
+    at: int  # milliseconds since 1970 UTC
 
 
 def in_order(commits: Iterable[Commit]) -> list[Commit]:
@@ -40,14 +39,9 @@ def current_at(commits: Iterable[Commit], at: int) -> Commit | None:
 
 
 def commits_of(table: DeltaTable, filesystem: fs.FileSystem, root: str, at: int) -> list[Commit]:
-    """The commits in which a time is looked up, in order; its version is the last of them that is not later.
-
-    In-commit timestamps are valid from the commit that enabled them. An earlier time is looked up in the commits
-    before, by the modification times of their files.
-
-    Args:
-        at: the time, in ms since 1970 UTC.
-    """
+    """The commits in which a time is looked up, in order; its version is the last of them that is not later."""
+    # In-commit timestamps are valid from the commit that enabled them. An earlier time (`at`, in ms since 1970 UTC) is
+    # looked up in the commits before, by the modification times of their files.
     settings = table.metadata().configuration
     if settings.get("delta.enableInCommitTimestamps", "false").lower() != "true":
         return in_order(_files(filesystem, root))
@@ -63,11 +57,9 @@ def commits_of(table: DeltaTable, filesystem: fs.FileSystem, root: str, at: int)
 
 
 def _history(table: DeltaTable) -> list[dict[str, Any]]:
-    """The entries of the log, newest first, with their versions.
-
-    delta-rs numbers them downwards from the version of the handle, and lists newer ones too: with one that was
-    committed since the handle was loaded, every number would be too low.
-    """
+    """The entries of the log, newest first, with their versions."""
+    # delta-rs numbers them downwards from the version of the handle, and lists newer ones too: with one that was
+    # committed since the handle was loaded, every number would be too low.
     while True:
         version, entries = table.version(), table.history()
         table.update_incremental()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-READABLE = frozenset(
+READABLE = frozenset(  # table features
     {
         "columnMapping",
         "deletionVectors",
@@ -47,33 +47,24 @@ READABLE = frozenset(
         "vacuumProtocolCheck",
     }
 )
-"""The table features that `delta_snapshot` supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A data file of a table's version."""
 
-    path: str
-    """Relative to the table, or absolute, as in a shallow clone."""
+    path: str  # relative to the table, or absolute, as in a shallow clone
     size: int
-    """Bytes."""
-    partition: dict[str, str | None]
-    """Values as text, by the logical name of the partition column."""
-    rows_deleted: bool
-    """Whether a deletion vector removes rows."""
-    rows: int | None = None
-    """With those that a deletion vector removes; None: the table's log does not say."""
+    partition: dict[str, str | None]  # values as text, by the logical name of the partition column
+    rows_deleted: bool  # by a deletion vector
+    rows: int | None = None  # with those that a deletion vector removes; None: the table's log does not say
 
 
 class TableVersion:
-    """A loaded version; errors of delta-rs are converted.
+    """A loaded version: a number, that of a timestamp, or the current one; errors of delta-rs are converted.
 
-    Args:
-        path: local path or URI.
-        version: its number; None: the current one, or that of `timestamp`.
-        pinned: whether the version was chosen by an earlier run, so that it cannot change now.
-        followed: whether rows of the table have been read before, so that a storage that fails is tried again.
+    A pinned version was chosen by an earlier run. A table that is followed has been read before, so that a storage that
+    fails is tried again.
     """
 
     def __init__(
@@ -86,11 +77,11 @@ class TableVersion:
         pinned: bool = False,
         followed: bool = False,
     ) -> None:
-        self._path, self._operator = path, operator
+        self.path, self._operator = path, operator
         try:
-            self._table = DeltaTable(path, version=version)
+            self.handle = DeltaTable(path, version=version)
             if version is None and timestamp is not None:
-                self._table.load_as_version(self._version_at(instant(timestamp)))
+                self.handle.load_as_version(self._version_at(instant(timestamp)))
         except TableNotFoundError as problem:
             if version is not None and DeltaTable.is_deltatable(path):
                 raise self._unreadable(version, pinned, problem) from None
@@ -113,10 +104,10 @@ class TableVersion:
         self._check_features()
 
     def _unreadable(self, version: int | None, pinned: bool, problem: Exception) -> SparkExtError:
-        text = without_secrets(str(problem), self._path)
+        text = without_secrets(str(problem), self.path)
         if pinned:
             return DataError(
-                f"version {version} of '{shown(self._path)}', which this source reads, can no longer be loaded: {text}",
+                f"version {version} of '{shown(self.path)}', which this source reads, can no longer be loaded: {text}",
                 operator=self._operator,
                 kept=KEPT,
                 do=f"restore the table's log, or read the current version {NEW_QUERY}; "
@@ -124,15 +115,15 @@ class TableVersion:
             )
         which = f"version {version} of " if version is not None else ""
         return refused(
-            f"{which}the Delta table '{shown(self._path)}' cannot be loaded: {text}",
+            f"{which}the Delta table '{shown(self.path)}' cannot be loaded: {text}",
             self._operator,
             "use a version that is still in the table's log, and check that the storage is reachable",
         )
 
     def _version_at(self, wanted: pd.Timestamp) -> int:
-        filesystem, root = resolve(self._path, self._operator)
+        filesystem, root = resolve(self.path, self._operator)
         at = int(wanted.as_unit("ms").asm8.view("i8"))
-        commits = commits_of(self._table, filesystem, root, at)
+        commits = commits_of(self.handle, filesystem, root, at)
         if found := current_at(commits, at):
             return found.version
         oldest = ""
@@ -146,57 +137,43 @@ class TableVersion:
         )
 
     def _check_features(self) -> None:
-        protocol = self._table.protocol()
+        protocol = self.handle.protocol()
         unknown = sorted(set(protocol.reader_features or ()) - READABLE)
-        if self._mapping == "id":
+        if self.metadata.mapping == "id":
             unknown.append("columnMapping by id")
         if unknown or protocol.min_reader_version > 3:
             raise UnsupportedTableError(
-                f"table '{shown(self._path)}' needs {', '.join(unknown) or 'a newer reader'}, which this source does "
+                f"table '{shown(self.path)}' needs {', '.join(unknown) or 'a newer reader'}, which this source does "
                 "not support",
                 operator=self._operator,
                 kept=NOTHING_DONE,
                 do="read it with Spark's own Delta source, or drop the feature from the table",
             )
 
-    @property
-    def path(self) -> str:
-        """Of the table."""
-        return self._path
-
-    @property
-    def handle(self) -> DeltaTable:
-        """As delta-rs has it."""
-        return self._table
-
     @cached_property
     def metadata(self) -> Metadata:
         """What its log says of the table."""
-        found = self._table.metadata()
+        found = self.handle.metadata()
         return Metadata(str(found.id), self._fields, dict(found.configuration))
 
     @property
     def version(self) -> int:
         """Its number."""
-        return int(self._table.version())
+        return int(self.handle.version())
 
     @property
     def partitioned(self) -> bool:
         """Whether its files have partition values."""
-        return bool(self._table.metadata().partition_columns)
+        return bool(self.handle.metadata().partition_columns)
 
     @property
     def mapped(self) -> bool:
         """Whether its files have other column names."""
-        return self._mapping == "name"
-
-    @property
-    def _mapping(self) -> str:
-        return self.metadata.mapping
+        return self.metadata.mapping == "name"
 
     @cached_property
     def _fields(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._table.schema().to_json())
+        found: dict[str, Any] = json.loads(self.handle.schema().to_json())
         return found
 
     @property
@@ -217,7 +194,7 @@ class TableVersion:
 
     def files(self) -> Iterator[DataFile]:
         """Its data files, oldest first."""
-        actions = pa.table(self._table.get_add_actions()).sort_by(
+        actions = pa.table(self.handle.get_add_actions()).sort_by(
             [("modification_time", "ascending"), ("path", "ascending")]
         )
         deleted = self._paths_with_deleted_rows()
@@ -233,7 +210,7 @@ class TableVersion:
                 path = local(unquote(encoded))
             except ValueError as problem:
                 raise DataError(
-                    f"the log of '{shown(self._path)}' is damaged at version {self.version}: {problem}",
+                    f"the log of '{shown(self.path)}' is damaged at version {self.version}: {problem}",
                     operator=self._operator,
                     kept=KEPT,
                     do="restore the table's log from a backup; find out who has written that commit",
@@ -247,12 +224,12 @@ class TableVersion:
             )
 
     def _paths_with_deleted_rows(self) -> frozenset[str]:
-        if "deletionVectors" not in (self._table.protocol().reader_features or ()):
+        if "deletionVectors" not in (self.handle.protocol().reader_features or ()):
             return frozenset()
-        with _vectors_of(self._path, self.version, self._operator):
+        with _vectors_of(self.path, self.version, self._operator):
             return frozenset(
                 unquote(path)
-                for batch in self._table.deletion_vectors()
+                for batch in self.handle.deletion_vectors()
                 for path in pa.record_batch(batch)["filepath"].to_pylist()
             )
 
@@ -306,10 +283,8 @@ def version_of(path: str, version: int) -> TableVersion:
 
 @lru_cache(maxsize=2)
 def keep_masks(path: str, version: int) -> dict[str, pa.Array]:
-    """For each row whether it exists, by the decoded URI of a data file with a deletion vector.
-
-    Cached per process, because delta-rs returns those of all files at once.
-    """
+    """For each row whether it exists, by the decoded URI of a data file with a deletion vector."""
+    # Cached per process, because delta-rs returns those of all files at once.
     masks = {}
     with _vectors_of(path, version, f"table '{shown(path)}'"):
         for given in DeltaTable(path, version=version).deletion_vectors():

@@ -19,23 +19,17 @@ from spark_ext.schemas.avro_decoder import decoder
 from spark_ext.schemas.columns import conform, match, misfit
 from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.files.avro_container import Header, begins_at, blocks, made_header, next_begin, read_header
-from spark_ext.sources.files.row_groups import even_cuts, no_columns, parts_between
+from spark_ext.sources.files.row_groups import OnBadRow, even_cuts, no_columns, parts_between, refuse_misfit
 from spark_ext.sources.positions import no_position, number_in
 
 if TYPE_CHECKING:
     from fastavro import block_reader
 
 
-BATCH_ROWS = 16_384
-"""Maximum number of rows of a batch; each is a Python object for a moment."""
-
-LEAST_PART = 1024 * 1024
-"""Minimum size of the parts of a split range, bytes."""
-
-_AHEAD = 4 * 1024
-"""Bytes that are read ahead."""
-
-_CODECS: dict[str, tuple[str, ...]] = {
+BATCH_ROWS = 16_384  # rows of a batch; each is a Python object for a moment
+LEAST_PART = 1024 * 1024  # minimum size of the parts of a split range, bytes
+_AHEAD = 4 * 1024  # bytes
+_CODECS: dict[str, tuple[str, ...]] = {  # codecs, with the modules that each needs one of
     "null": (),
     "deflate": (),
     "bzip2": (),
@@ -43,10 +37,6 @@ _CODECS: dict[str, tuple[str, ...]] = {
     "snappy": ("cramjam",),
     "zstandard": ("compression.zstd", "backports.zstd", "zstandard"),
 }
-"""Codecs, with the modules that each needs one of."""
-
-Key = tuple[str, int, int | None]
-"""Path, size and modification time of a file."""
 
 
 class AvroFormat:
@@ -58,7 +48,7 @@ class AvroFormat:
         load("fastavro", "avro", operator)
         self._wanted = wanted
         self._operator = operator
-        self._headers: dict[Key, Header] = {}
+        self._headers: dict[tuple[str, int, int | None], Header] = {}
 
     def _header(self, file: InputFile, raw: pa.NativeFile) -> Header:
         """The header of a file, whose columns fit and whose codec is there."""
@@ -78,11 +68,7 @@ class AvroFormat:
                     f"its column '{other}' is not supported: {found.others[other]}",
                     "declare the other columns alone, or write the file with another type",
                 )
-        problem = misfit(found.schema, self._wanted, file.constants)
-        if problem is not None:
-            raise file.refusal(
-                problem, "declare the columns that all files have, or read this file with a source of its own"
-            )
+        refuse_misfit(file, misfit(found.schema, self._wanted, file.constants))
 
     def _refuse_codec(self, file: InputFile, codec: str) -> None:
         if codec not in _CODECS:
@@ -98,8 +84,6 @@ class AvroFormat:
                 kept=NOTHING_DONE,
                 do="pip install 'spark-ext[avro]', for the Python of the driver and of the executors",
             )
-
-    # -- planning --------------------------------------------------------------------------------------------
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
         """The end of the next step: as many blocks as the limits allow, and at least one."""
@@ -123,14 +107,14 @@ class AvroFormat:
 
     def seek(self, file: InputFile, position: Json) -> int:
         """The byte at which a block begins, 0, or the end of the file."""
-        who = f"source '{file.uid}', file '{file.path}'"
         file.verify()
-        at = number_in(position, 0, file.size, "the byte at which a block begins", who)
+        at = number_in(position, 0, file.size, "the byte at which a block begins", file.operator)
         with file.faults(), file.open() as raw:
             header = self._header(file, raw)
             if at and not begins_at(raw, header, at, file.size):
                 near = next_begin(raw, header, at, file.size, file.size)
-                raise no_position(position, f"the byte at which a block begins; the next one begins at {near}", who)
+                what = f"the byte at which a block begins; the next one begins at {near}"
+                raise no_position(position, what, file.operator)
         return at
 
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
@@ -143,18 +127,8 @@ class AvroFormat:
             ideals = even_cuts(start, end, parts)
             return parts_between(start, end, _cuts(file, raw, header, ideals, start, end))
 
-    # -- reading ---------------------------------------------------------------------------------------------
-
-    def read(
-        self, file: InputFile, start: int, end: int | None, bad: Callable[[BadRow], object] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of the blocks in [start, end); `end` None: all.
-
-        Args:
-            start: the byte at which the first block begins.
-            end: the byte after the last one.
-            bad: takes the rows with a value that does not fit; None: they are refused.
-        """
+    def read(self, file: InputFile, start: int, end: int | None, bad: OnBadRow = None) -> Iterator[pa.RecordBatch]:
+        """The rows of the blocks in [start, end); `end` None: all."""
         with file.unchanged():
             if file.size:
                 with file.faults(), file.open() as raw:
@@ -165,13 +139,7 @@ class AvroFormat:
                         yield from self._rows(file, header, raw, first, last, bad)
 
     def _rows(
-        self,
-        file: InputFile,
-        header: Header,
-        raw: pa.NativeFile,
-        first: int,
-        last: int,
-        bad: Callable[[BadRow], object] | None,
+        self, file: InputFile, header: Header, raw: pa.NativeFile, first: int, last: int, bad: OnBadRow
     ) -> Iterator[pa.RecordBatch]:
         from fastavro import block_reader
 
@@ -194,13 +162,7 @@ class AvroFormat:
             raise ValueError(f"it ends before byte {last}, up to which it was planned")
 
     def _batch(
-        self,
-        file: InputFile,
-        held: pa.Schema,
-        rows: list[dict[str, Any]],
-        block: int,
-        number: int,
-        bad: Callable[[BadRow], object] | None,
+        self, file: InputFile, held: pa.Schema, rows: list[dict[str, Any]], block: int, number: int, bad: OnBadRow
     ) -> Iterator[pa.RecordBatch]:
         if not held:
             yield conform(no_columns(len(rows)), self._wanted, file.constants)
@@ -260,7 +222,7 @@ def _blocks(stream: _Joined, reader: type[block_reader]) -> Iterator[Any]:
             block = next(found, None)
             if block is None:
                 return
-            yield _Decoded(block, stream, decode)
+            yield _decoded(block, stream, decode)
     except Exception as why:
         # Whatever the decoder and its codecs raise, but what the storage has.
         if stream.failure is not None:
@@ -268,22 +230,17 @@ def _blocks(stream: _Joined, reader: type[block_reader]) -> Iterator[Any]:
         raise _damaged(stream, why) from None
 
 
-class _Decoded:
+def _decoded(block: Any, stream: _Joined, decode: Callable[[bytes, int], tuple[Any, int]]) -> Iterator[Any]:
     """The rows of a block."""
-
-    def __init__(self, block: Any, stream: _Joined, decode: Callable[[bytes, int], tuple[Any, int]]) -> None:
-        self._block, self._stream, self._decode = block, stream, decode
-
-    def __iter__(self) -> Iterator[Any]:
-        data, at = self._block.bytes_.getvalue(), 0
-        for _ in range(self._block.num_records):
-            try:
-                row, at = self._decode(data, at)
-            except (EOFError, ValueError, OverflowError, RecursionError) as why:
-                raise _damaged(self._stream, why) from None
-            yield row
-        if at != len(data):
-            raise _damaged(self._stream, ValueError(f"{len(data) - at} bytes are left behind its rows"))
+    data, at = block.bytes_.getvalue(), 0
+    for _ in range(block.num_records):
+        try:
+            row, at = decode(data, at)
+        except (EOFError, ValueError, OverflowError, RecursionError) as why:
+            raise _damaged(stream, why) from None
+        yield row
+    if at != len(data):
+        raise _damaged(stream, ValueError(f"{len(data) - at} bytes are left behind its rows"))
 
 
 def _damaged(stream: _Joined, why: Exception) -> ValueError:
@@ -303,14 +260,11 @@ class _Joined:
 
     def __init__(self, header: bytes, raw: pa.NativeFile, first: int, last: int) -> None:
         self._header, self._raw = header, raw
-        self._first = first
-        self._at = 0
+        self._first, self._at = first, 0
         self._ahead, self._ahead_at = b"", 0
         self.end = len(header) + last - first
-        self.begin = first
-        """The byte of the file at which the current block begins."""
-        self.failure: Exception | None = None
-        """What the storage has raised."""
+        self.begin = first  # first byte of the current block in the file
+        self.failure: Exception | None = None  # what the storage has raised
 
     def begin_block(self) -> None:
         """Note that the next block is about to be read."""
@@ -359,11 +313,8 @@ def schema_of(file: InputFile) -> pa.Schema:
     return found.schema
 
 
-# -- the types of Avro in Arrow ---------------------------------------------------------------------------------------
 # Logical types are taken out of the schema with which rows are decoded, but for decimals: numbers of days and of
 # milliseconds become Arrow's dates and timestamps without a Python object, which has no years beyond 9999.
-
-
 _ARROW: Final = Target[pa.DataType](
     {
         "null": pa.null(),
@@ -397,9 +348,7 @@ class Columns(NamedTuple):
     """The columns of a file."""
 
     schema: pa.Schema
-    """Of those that can be read."""
-    others: dict[str, str]
-    """Why the others cannot be."""
+    others: dict[str, str]  # why the other columns cannot be read
 
 
 def columns_of(schema: Any) -> Columns:

@@ -1,8 +1,4 @@
-"""The container of Avro: a header, and blocks of rows with the file's marker behind each.
-
-A block begins with the number of its rows and of its bytes, so that a planner passes from block to block without
-reading rows.
-"""
+"""The container of Avro: a header, then blocks: the numbers of rows and bytes, the rows, and the file's marker."""
 
 from __future__ import annotations
 
@@ -16,15 +12,10 @@ import pyarrow as pa
 
 MAGIC = b"Obj\x01"
 
-_FIRST = 64 * 1024
-"""Bytes that are read for the header first."""
-
-_WINDOW = 1024 * 1024
-"""Bytes in which a marker is searched at a time."""
-
+_FIRST = 64 * 1024  # bytes that are read for the header first
+_WINDOW = 1024 * 1024  # bytes in which a marker is searched at a time
 _MARKER = 16
-_NUMBERS = 20
-"""Most bytes of the two numbers with which a block begins."""
+_NUMBERS = 20  # most bytes of the two numbers with which a block begins
 
 
 @dataclass(frozen=True)
@@ -32,12 +23,9 @@ class Header:
     """The beginning of a file."""
 
     schema: Any
-    """As JSON."""
     codec: str
     marker: bytes
-    """Is behind each block."""
-    end: int
-    """The byte after the header, at which the first block begins."""
+    end: int  # the byte after the header, at which the first block begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +33,8 @@ class Block:
     """A block."""
 
     begin: int
-    """Its first byte."""
     rows: int
-    end: int
-    """The byte after its marker."""
+    end: int  # the byte after its marker
 
 
 def read_header(raw: pa.NativeFile, size: int) -> Header:

@@ -11,28 +11,23 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-_BY_LINE = frozenset(
+_BY_LINE = frozenset(  # names of Python's codecs in which no character but CR and LF has a byte 0D or 0A
     {"utf-8", "ascii", "iso8859-1", "mac-roman", "koi8-r", "koi8-u"}
     | {f"iso8859-{part}" for part in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)}
     | {f"cp{page}" for page in (437, 720, 737, 775, 850, 852, 855, 857, 858, 860, 861, 862, 863, 865, 866, 869, 874)}
     | {f"cp{page}" for page in range(1250, 1259)}
     | {"shift_jis", "cp932", "euc_jp", "euc_kr", "cp949", "gb2312", "gbk", "gb18030", "big5", "big5hkscs", "cp950"}
 )
-"""Names of Python's codecs in which no character but CR and LF has a byte 0D or 0A."""
-
 _AT_ONCE = frozenset({"utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"})
 
-_MARKS = {
+_MARKS = {  # byte order marks; those of UTF-32 begin as those of UTF-16 do
     "utf-8": codecs.BOM_UTF8,
     "utf-32-le": codecs.BOM_UTF32_LE,
     "utf-32-be": codecs.BOM_UTF32_BE,
     "utf-16-le": codecs.BOM_UTF16_LE,
     "utf-16-be": codecs.BOM_UTF16_BE,
 }
-"""Byte order marks; those of UTF-32 begin as those of UTF-16 do."""
-
 MARK = 4
-"""Most bytes of a byte order mark."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,6 @@ class Encoding:
     """An encoding."""
 
     name: str
-    """Of Python's codec."""
 
     @classmethod
     def of(cls, text: str) -> Encoding:
@@ -106,6 +100,3 @@ def _surrogates(problem: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("spark_ext.surrogates", _surrogates)
-
-
-UTF_8 = Encoding("utf-8")

@@ -23,12 +23,8 @@ _VERSION, _ZONE = b"org.apache.spark.version", b"org.apache.spark.timeZone"
 _ROWS = b"org.apache.spark.sql.parquet.row.metadata"
 _UTC = frozenset({"UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "Zulu", "Etc/Zulu", "UCT", "Etc/UCT", "Universal"})
 
-FIRST_DAY = -141_427
-"""1582-10-15, the first day on which both calendars agree, in days since 1970."""
-
-LAST_SWITCH = -2_208_988_800
-"""1900-01-01, seconds since 1970: since then Java's old and new classes agree in every time zone."""
-
+FIRST_DAY = -141_427  # 1582-10-15, the first day on which both calendars agree, in days since 1970
+LAST_SWITCH = -2_208_988_800  # 1900-01-01 in s: since then Java's old and new classes agree in every time zone
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY = 86_400
 
@@ -42,19 +38,15 @@ class Calendar:
     """Which values of a file are in the old calendar."""
 
     dates: bool = False
-    instants: bool = False
-    """Timestamps in UTC, but for those of type INT96."""
+    instants: bool = False  # timestamps in UTC, but for those of type INT96
     int96: bool = False
-    zone: str | None = None
-    """The time zone of the writer."""
+    zone: str | None = None  # of the writer
 
     @classmethod
     def of(cls, footer: Mapping[bytes, bytes] | None) -> Calendar:
-        """The calendar that a file's footer names; Gregorian if it does not name one.
-
-        Spark 3.0 and later write their version, and a key if the values are in the old calendar. Earlier versions of
-        Spark always used it (INT96: those before 3.1). Hive says it of dates; its timestamps are of an unknown zone.
-        """
+        """The calendar that a file's footer names; Gregorian if it does not name one."""
+        # Spark 3.0 and later write their version, and a key if the values are in the old calendar. Earlier versions of
+        # Spark always used it (INT96: those before 3.1). Hive says it of dates; its timestamps are of an unknown zone.
         footer = footer or {}
         if footer.get(b"writer.date.proleptic") == b"false":
             return cls(True, True, True)
@@ -74,11 +66,7 @@ class Calendar:
         return self.dates or self.instants or self.int96
 
     def rebased(self, batch: pa.RecordBatch, int96: Mapping[str, Sequence[bool]]) -> pa.RecordBatch:
-        """A batch with the same dates and times of day in the Gregorian calendar.
-
-        Args:
-            int96: by column, for each of its leaves in order, whether it is of the type INT96.
-        """
+        """A batch with the same dates and times of day in the Gregorian calendar; `int96` as in `Columns`."""
         columns = []
         for field, column in zip(batch.schema, batch.columns, strict=True):
             try:
@@ -138,11 +126,9 @@ def _moved(array: pa.Array, day: int) -> pa.Array:
 
 
 def gregorian(days: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Days since 1970 with the same year, month and day in the Gregorian calendar as in the Julian one.
-
-    The 29th of February of a year that is no leap year in the Gregorian calendar becomes the first of March, as in
-    Spark.
-    """
+    """Days since 1970 with the same year, month and day in the Gregorian calendar as in the Julian one."""
+    # The 29th of February of a year that is no leap year in the Gregorian calendar becomes the first of March, as in
+    # Spark.
     since = days + 2_440_588 + 32_082
     four = (4 * since + 3) // 1461
     rest = since - 1461 * four // 4

@@ -1,7 +1,4 @@
-"""Where lines end: at LF, at CR LF, and at a CR alone, as for Spark's own readers of text.
-
-A piece of a file is never cut between CR and LF, so that no line is counted twice.
-"""
+"""Where lines end: at LF, at CR LF, and at a CR alone, as for Spark's own readers of text."""
 
 from __future__ import annotations
 
@@ -14,14 +11,10 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SCAN = 1024 * 1024
-"""Bytes scanned at a time to count lines or to find the end of a line."""
-
+SCAN = 1024 * 1024  # bytes scanned at a time to count lines or to find the end of a line
 BOM = b"\xef\xbb\xbf"
 
-LONGEST_HEADER = 16 * 1024
-"""Bytes after which a first line with an open quote is taken for one that is never closed."""
-
+LONGEST_HEADER = 16 * 1024  # bytes after which a first line with an open quote is taken for one that is never closed
 _LF, _CR = 10, 13
 
 
@@ -94,12 +87,8 @@ def filled_lines(block: pa.Buffer, blank: bytes) -> int:
 def first_line(
     raw: pa.NativeFile, complete: Callable[[bytes], bool], skipped: Callable[[bytes], bool] = lambda _: False
 ) -> tuple[bytes, int]:
-    """The first line that is not empty, without its end, and the byte after it.
-
-    Args:
-        complete: whether a line is one; a line that is not continues with the next one.
-        skipped: whether a line is passed over, such as a comment.
-    """
+    """The first line that is not empty and not `skipped`, without its end, and the byte after it."""
+    # A line that is not `complete` continues with the next one.
     data, more, base = b"", True, 0
     while True:
         begin = base or (len(BOM) if data.startswith(BOM) else 0)

@@ -1,8 +1,4 @@
-"""CSV and JSON files by byte: ranges that begin and end at lines, read in blocks of bounded size.
-
-A file that cannot be divided at lines (`multiline`, or compressed) is read in one step; its positions are 0 and its
-size.
-"""
+"""CSV and JSON files by byte: ranges of whole lines, in blocks of bounded size; or, if not divisible, in one step."""
 
 from __future__ import annotations
 
@@ -10,57 +6,54 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from spark_ext.bad_rows.row import passed_over
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, constant
 from spark_ext.sources.contract import Advance, BadRow, Limit
-from spark_ext.sources.files.encodings import MARK, UTF_8, Encoding
+from spark_ext.sources.files.encodings import MARK, Encoding
 from spark_ext.sources.files.line_ends import BOM, after_lines, count_lines, ends_of, last_end, line_end
-from spark_ext.sources.files.row_groups import even_cuts, parts_between
+from spark_ext.sources.files.options import FilesOptions
+from spark_ext.sources.files.row_groups import OnBadRow, even_cuts, parts_between
+from spark_ext.sources.files.text_types import as_declared, refuse_lost_zones
 from spark_ext.sources.positions import no_position, number_in
 
-BLOCK = 8 * 1024 * 1024
-"""Bytes parsed at a time; a longer line makes a longer block."""
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-LARGEST = 2**31 - 16
-"""Most bytes that Arrow parses at a time."""
-
-SIFTED = 256 * 1024
-"""Bytes of the pieces in which bad lines are looked for."""
-
-LEAST_PART = 1024 * 1024
-"""Minimum size of the parts of a split range, bytes."""
-
+BLOCK = 8 * 1024 * 1024  # bytes parsed at a time; a longer line makes a longer block
+LARGEST = 2**31 - 16  # bytes that Arrow parses at a time
+SIFTED = 256 * 1024  # bytes of the pieces in which bad lines are looked for
+LEAST_PART = 1024 * 1024  # minimum size of the parts of a split range, bytes
 BATCH_ROWS = 65_536
-"""Maximum number of rows of a batch."""
 
 
 class LinesFormat(ABC):
-    """Plans and reads files of lines. Positions are the bytes at which lines begin.
+    """Plans and reads files of lines. Positions are the bytes at which lines begin."""
 
-    Args:
-        whole: whether rows may span lines, so that a file is one step.
-    """
-
-    begin = 0
     by_row = False
-    skipping: Callable[[BadRow], object] | None = None
-    """While planning: takes the lines that do not fit; None: they are refused."""
-
     blank: ClassVar[bytes] = b"\r\n"
-    """The characters of a block without rows."""
 
-    def __init__(self, wanted: pa.Schema, *, whole: bool, encoding: Encoding = UTF_8) -> None:
+    def __init__(self, wanted: pa.Schema, options: FilesOptions) -> None:
         self._wanted = wanted
-        self._whole = whole
-        self._encoding = encoding
+        self._options = options
+        self._whole = options.multiline  # rows may span lines, so that a file is one step
+        self._encoding = Encoding.of(options.encoding)
+        # Planning leaves bad lines out as well, or refuses them.
+        self._skipping: OnBadRow = passed_over if options.on_bad_row == "quarantine" else None
+        refuse_lost_zones(wanted, options.timestamp_format, options.uid)
 
-    # -- per format ------------------------------------------------------------------------------------------
+    def _held(self, file: InputFile) -> pa.Schema:
+        """The declared columns that are in the file."""
+        return pa.schema([field for field in self._wanted if field.name not in file.constants])
+
+    def _shaped(self, file: InputFile, table: pa.Table) -> pa.Table:
+        return as_declared(table, self._held(file), self._options.timestamp_format)
 
     def head(self, file: InputFile) -> int:
         """The byte after what is at the beginning of the file and not a row: a header."""
@@ -80,8 +73,6 @@ class LinesFormat(ABC):
     @abstractmethod
     def stream(self, file: InputFile, raw: pa.NativeFile, block: int) -> Iterator[pa.RecordBatch]:
         """A whole file, from its beginning, whose rows may span lines, by blocks of this size."""
-
-    # -- planning --------------------------------------------------------------------------------------------
 
     def whole(self, file: InputFile) -> bool:
         """Whether this file is one step."""
@@ -110,9 +101,9 @@ class LinesFormat(ABC):
                     "put the options 'encoding' and 'multiline' back as they were when it was begun",
                 )
             # Under a limit of rows it is read twice: rows that nobody has counted would not count.
-            rows = (
-                None if limit.rows is None else sum(batch.num_rows for batch in self._whole_rows(file, self.skipping))
-            )
+            rows = None
+            if limit.rows is not None:
+                rows = sum(batch.num_rows for batch in self._whole_rows(file, self._skipping))
             return Advance(file.size, True, rows=rows, bytes=file.size - start, whole=True)
         if limit.rows is None and limit.bytes is None:
             return Advance(file.size, True, bytes=file.size - start)
@@ -130,18 +121,15 @@ class LinesFormat(ABC):
         file.verify()
         if self.whole(file):
             if position not in (0, file.size) or isinstance(position, bool):
-                raise no_position(position, f"0 or {file.size}, as the file is read in one step", _who(file))
+                raise no_position(position, f"0 or {file.size}, as the file is read in one step", file.operator)
             return int(position)
-        at = number_in(position, 0, file.size, "the byte at which a line begins", _who(file))
+        at = number_in(position, 0, file.size, "the byte at which a line begins", file.operator)
         if 0 < at < file.size:
             with file.faults(), file.open() as raw:
                 begins, after = line_end(raw, at - 1, file.size), line_end(raw, at, file.size)
             if begins != at:
-                raise no_position(
-                    position,
-                    f"the byte at which a line begins; the next one begins at {min(begins, after)}",
-                    _who(file),
-                )
+                what = f"the byte at which a line begins; the next one begins at {min(begins, after)}"
+                raise no_position(position, what, file.operator)
         return at
 
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
@@ -153,24 +141,14 @@ class LinesFormat(ABC):
             ideals = even_cuts(start, end, parts)
             return parts_between(start, end, (line_end(raw, ideal, end) for ideal in ideals))
 
-    # -- reading ---------------------------------------------------------------------------------------------
-
-    def read(
-        self, file: InputFile, start: int, end: int | None, bad: Callable[[BadRow], object] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of the lines in [start, end); `end` None: all.
-
-        Args:
-            start: the byte at which the first line begins.
-            end: the byte after the last one.
-            bad: takes the lines that do not fit, unless rows may span lines; None: they are refused.
-        """
+    def read(self, file: InputFile, start: int, end: int | None, bad: OnBadRow = None) -> Iterator[pa.RecordBatch]:
+        """The rows of the lines in [start, end); `end` None: all. Rows over several lines are refused, not bad."""
         with file.unchanged():
             end = file.size if end is None else min(end, file.size)
             if start < end:
                 yield from self._whole_rows(file, bad) if self.whole(file) else self._rows(file, start, end, bad)
 
-    def _whole_rows(self, file: InputFile, bad: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
+    def _whole_rows(self, file: InputFile, bad: OnBadRow) -> Iterator[pa.RecordBatch]:
         if not self._whole:
             yield from self._unpacked_rows(file, bad)
             return
@@ -196,7 +174,7 @@ class LinesFormat(ABC):
                     raise
                 block = min(8 * block, LARGEST)
 
-    def _unpacked_rows(self, file: InputFile, bad: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
+    def _unpacked_rows(self, file: InputFile, bad: OnBadRow) -> Iterator[pa.RecordBatch]:
         """The rows of a file that is one step, in blocks of lines. Bytes are those of the text in it, in UTF-8."""
         head, at, rest, more = self.head(file), 0, b"", True
         with file.faults(), self.text(file) as raw:
@@ -220,9 +198,7 @@ class LinesFormat(ABC):
                         yield from self._sifted(file, block, at, bad)
                     at, rest = at + cut, rest[cut:]
 
-    def _rows(
-        self, file: InputFile, start: int, end: int, bad: Callable[[BadRow], object] | None
-    ) -> Iterator[pa.RecordBatch]:
+    def _rows(self, file: InputFile, start: int, end: int, bad: OnBadRow) -> Iterator[pa.RecordBatch]:
         with file.open() as raw:
             for at, block in self._blocks(file, raw, start, end):
                 try:
@@ -244,8 +220,7 @@ class LinesFormat(ABC):
         self, file: InputFile, block: pa.Buffer, at: int, bad: Callable[[BadRow], object]
     ) -> list[pa.RecordBatch]:
         """The rows of the lines that fit; the others are found by pieces, and in these by what Arrow says of them."""
-        ends = ends_of(block)
-        ends = ends if len(ends) and ends[-1] == block.size else np.append(ends, block.size)
+        ends = _all_ends(block)
         starts = np.concatenate([[0], ends[:-1]])
         good: list[pa.RecordBatch] = []
         # In pieces first: by halves alone the good lines would be parsed as often as there are levels.
@@ -304,8 +279,7 @@ class LinesFormat(ABC):
 
     def _at_line(self, file: InputFile, block: pa.Buffer, at: int, problem: Exception) -> Exception:
         """Find the first line that does not fit, by binary search."""
-        ends = ends_of(block)
-        ends = ends if len(ends) and ends[-1] == block.size else np.append(ends, block.size)
+        ends = _all_ends(block)
         low, high = 0, len(ends) - 1
         while low < high:
             middle = (low + high) // 2
@@ -325,11 +299,15 @@ class LinesFormat(ABC):
         )
 
 
-def _parts(low: int, high: int, problem: Exception) -> list[tuple[int, int]]:
-    """Where to look for the bad lines of [low, high), last part first: around the row that Arrow names, or by halves.
+def _all_ends(block: pa.Buffer) -> NDArray[np.int64]:
+    """Where lines end, the last one included, which may have no line end."""
+    ends = ends_of(block)
+    return ends if len(ends) and ends[-1] == block.size else np.append(ends, block.size)
 
-    Arrow does not count blank lines, so the one that it names may be before the bad one.
-    """
+
+def _parts(low: int, high: int, problem: Exception) -> list[tuple[int, int]]:
+    """Where to look for the bad lines of [low, high), last part first: around the row Arrow names, or by halves."""
+    # Arrow does not count blank lines, so the one that it names may be before the bad one.
     named = re.search(r"Row #(\d+): | in row (\d+)$", str(problem))
     at = low + int(named[1] or named[2]) - 1 if named else -1
     if not low <= at < high:
@@ -343,7 +321,3 @@ def _reason(problem: Exception) -> str:
     """Why a line is bad. Arrow shows a line that it cannot parse, which is kept as such, and names a row of its own."""
     text = re.sub(r"^(CSV|JSON) parse error: ", r"\1: ", str(problem))
     return re.sub(r"Row #\d+: | in row \d+$", "", text)
-
-
-def _who(file: InputFile) -> str:
-    return f"source '{file.uid}', file '{file.path}'"

@@ -15,9 +15,9 @@ from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import refused
 from spark_ext.schemas.columns import spark_schema
 from spark_ext.sources.contract import BadRow
+from spark_ext.sources.files.row_groups import OnBadRow
 
 NAME: Final = "_metadata"
-
 _FIELDS: dict[str, pa.DataType] = {
     "file_path": pa.string(),
     "file_name": pa.string(),
@@ -26,8 +26,7 @@ _FIELDS: dict[str, pa.DataType] = {
     "row_index": pa.int64(),
 }
 
-ROW_INDEX: Final = "row_index"
-"""The number of the row in its file, which formats have whose positions are rows."""
+ROW_INDEX: Final = "row_index"  # only of formats whose positions are rows
 
 
 def spark_type(*, by_row: bool) -> StructType:
@@ -38,43 +37,33 @@ def spark_type(*, by_row: bool) -> StructType:
 
 def check(declared: pa.Schema, operator: str) -> None:
     """Refuse a declared schema whose column `_metadata` has other fields, or that does not have the column."""
+    wanted = spark_type(by_row=True).simpleString()
     if NAME not in declared.names:
         raise refused(
             f"metadata=true adds the column '{NAME}', which the declared schema does not have",
             operator,
-            f"declare it in .schema(...), as {NAME} {spark_type(by_row=True).simpleString()} or with fewer fields",
+            f"declare it in .schema(...), as {NAME} {wanted} or with fewer fields",
         )
     kind = declared.field(NAME).type
     fields = list(kind) if types.is_struct(kind) else []
     for field in fields:
         if _FIELDS.get(field.name) != field.type:
-            raise refused(
-                f"the column '{NAME}' is declared with the field '{field.name}' of the type {field.type}",
-                operator,
-                f"declare fields of {spark_type(by_row=True).simpleString()}",
-            )
+            what = f"the column '{NAME}' is declared with the field '{field.name}' of the type {field.type}"
+            raise refused(what, operator, f"declare fields of {wanted}")
     if not fields:
-        raise refused(
-            f"the column '{NAME}' is declared as {kind}",
-            operator,
-            f"declare it as {spark_type(by_row=True).simpleString()}, or with some of these fields",
-        )
+        do = f"declare it as {wanted}, or with some of these fields"
+        raise refused(f"the column '{NAME}' is declared as {kind}", operator, do)
 
 
 def with_metadata(
-    read: Callable[[Callable[[BadRow], object] | None], Iterator[pa.RecordBatch]],
+    read: Callable[[OnBadRow], Iterator[pa.RecordBatch]],
     declared: pa.Schema,
     file: InputFile,
     place: str,
     start: int,
-    bad: Callable[[BadRow], object] | None,
+    bad: OnBadRow,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file with the column.
-
-    Args:
-        read: reads the rows without it; takes what takes bad rows.
-        start: the position of the first row; its number if positions are rows.
-    """
+    """The rows of a file with the column; `read` reads them without it, and `start` is the first one's position."""
     kind = declared.field(NAME).type
     passed = 0
 

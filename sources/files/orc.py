@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 import pyarrow as pa
@@ -10,21 +10,17 @@ from pyarrow import orc, types
 
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.schemas.casts import replaced
 from spark_ext.schemas.columns import match, misfit
 from spark_ext.schemas.values import undecodable
-from spark_ext.sources.contract import BadRow
 from spark_ext.sources.files.legacy_calendar import Calendar
 from spark_ext.sources.files.orc_footer import Tail, read_tail, time_zones
-from spark_ext.sources.files.row_groups import EMPTY, Footer, RowGroupsFormat, no_columns
+from spark_ext.sources.files.row_groups import EMPTY, Footer, OnBadRow, RowGroupsFormat, no_columns, refuse_misfit
 
 BATCH_ROWS = 65_536
-"""Maximum number of rows of a batch."""
-
 _UTC = frozenset({"", "UTC", "GMT", "Z", "Etc/UTC", "Etc/GMT", "Zulu", "UCT", "Universal"})
 
-_JULIAN = Calendar(dates=True, instants=True, int96=True, zone="UTC")
-"""ORC's times of day need no zone: they are counted in the calendar of their own."""
-
+_JULIAN = Calendar(dates=True, instants=True, int96=True, zone="UTC")  # ORC's times of day need no zone
 _SPARKS_TYPE = b"spark.sql.catalyst.type"
 
 _LEAVES = (True,) * 10_000
@@ -88,23 +84,23 @@ class OrcFormat(RowGroupsFormat):
             )
 
     def _rows(
-        self,
-        file: InputFile,
-        start: int,
-        end: int | None,
-        keep: pa.Array | None,
-        bad: Callable[[BadRow], object] | None,
+        self, file: InputFile, start: int, end: int | None, keep: pa.Array | None, bad: OnBadRow
     ) -> Iterator[pa.RecordBatch]:
         assert keep is None, "no table format has ORC files with deleted rows here"
         with file.faults(), file.open() as raw:
             tail = read_tail(raw, file.size)
             found = orc.ORCFile(raw)
             schema = columns_in(found)
-            self._refuse(file, misfit(schema, self._wanted, file.constants))
+            refuse_misfit(file, misfit(schema, self._wanted, file.constants))
             if self._takes_for_instants(schema):
                 self._refuse_zones(file, time_zones(raw, tail))
-            if any(_has_times(field.type) for field in found.schema):
-                _refuse_wrapping_times(f"source '{file.uid}'")
+            if any(_has_times(field.type) for field in found.schema) and _wraps_times():
+                raise EnvironmentProblem(
+                    f"pyarrow {pa.__version__} reads timestamps of ORC files before 1677 and after 2262 as other ones",
+                    operator=f"source '{file.uid}'",
+                    kept="nothing of this epoch was read",
+                    do="pip install --upgrade pyarrow",
+                )
             names = [match(name, schema.names) for name in self._wanted.names if name not in file.constants]
             first = 0
             for index, stripe in enumerate(tail.stripes):
@@ -132,7 +128,7 @@ class OrcFormat(RowGroupsFormat):
                 "replace it with an undamaged copy, and start again with changed_files=accept",
             )
         for column in batch.columns:  # of a damaged file a list may end before it begins; text is checked row by row
-            column.view(_with_bytes(column.type)).validate(full=True)
+            column.view(replaced(column.type, _without_text)).validate(full=True)
         if not tail.gregorian:
             batch = _JULIAN.rebased(batch, dict.fromkeys(batch.schema.names, _LEAVES))
         fields = [schema.field(name) for name in batch.schema.names]
@@ -143,14 +139,7 @@ class OrcFormat(RowGroupsFormat):
         return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _with_bytes(kind: pa.DataType) -> pa.DataType:
-    """A type with bytes in place of text, at any depth."""
-    if types.is_struct(kind):
-        return pa.struct([child.with_type(_with_bytes(child.type)) for child in kind])
-    if types.is_map(kind):
-        return pa.map_(_with_bytes(kind.key_type), _with_bytes(kind.item_type))
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_with_bytes(kind.value_type)))
+def _without_text(kind: pa.DataType) -> pa.DataType:
     return pa.binary() if types.is_string(kind) else kind
 
 
@@ -183,13 +172,3 @@ def _wraps_times() -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _refuse_wrapping_times(who: str) -> None:
-    if _wraps_times():
-        raise EnvironmentProblem(
-            f"pyarrow {pa.__version__} reads timestamps of ORC files before 1677 and after 2262 as other ones",
-            operator=who,
-            kept="nothing of this epoch was read",
-            do="pip install --upgrade pyarrow",
-        )

@@ -1,7 +1,6 @@
 """What pyarrow does not say of an ORC file: the rows of each stripe, its calendar, and the time zone of its writer.
 
-They are in the file's tail and in the footers of its stripes: messages of Protocol Buffers, compressed in chunks as the
-ORC specification (version 1) describes.
+They are in messages of Protocol Buffers in the file's tail and in its stripes' footers, compressed in chunks (ORC v1).
 """
 
 from __future__ import annotations
@@ -16,26 +15,16 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessages
 
-_TAIL = 16 * 1024
-"""Bytes of the end of a file that are read first; the tail is rarely longer."""
-
-_UNKNOWN, _PROLEPTIC = 0, 2
-"""Calendars: not named, and Gregorian throughout. The third is Julian before 1582."""
-
-_JAVA = 0
-"""The writer that uses the Julian calendar if it does not name one, as Hive and Spark do; others never use it."""
-
-_LARGEST = 256 * 1024 * 1024
-"""Maximum size of a footer, bytes: a larger one is a damaged length."""
-
-_FIELDS: Final[Mapping[str, Mapping[str, int]]] = {
+_TAIL = 16 * 1024  # bytes of the end of a file that are read first; the tail is rarely longer
+_UNKNOWN, _PROLEPTIC = 0, 2  # calendars: not named, and Gregorian throughout. The third is Julian before 1582
+_JAVA = 0  # the writer that uses the Julian calendar if it does not name one, as Hive and Spark do; others never use it
+_LARGEST = 256 * 1024 * 1024  # maximum size of a footer, bytes: a larger one is a damaged length
+_FIELDS: Final[Mapping[str, Mapping[str, int]]] = {  # field numbers in ORC's messages
     "PostScript": {"footer_length": 1, "compression": 2, "block": 3, "magic": 8000},
     "Stripe": {"offset": 1, "index_length": 2, "data_length": 3, "footer_length": 4, "rows": 5},
     "Footer": {"stripes": 3, "rows": 6, "writer": 9, "calendar": 11},
     "StripeFooter": {"zone": 3},
 }
-"""The numbers of the fields that are needed of ORC's messages. Most are numbers, enumerations among them."""
-
 _BYTES: Final = {"magic", "zone"}
 
 
@@ -67,10 +56,8 @@ class Stripe:
     """A stripe, as the tail describes it."""
 
     rows: int
-    size: int
-    """Bytes of its indexes and data."""
-    footer: tuple[int, int]
-    """Where its own footer is: the first byte, and the number of bytes."""
+    size: int  # of its indexes and data, bytes
+    footer: tuple[int, int]  # first byte, and number of bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +67,8 @@ class Tail:
     stripes: tuple[Stripe, ...]
     rows: int
     compression: int
-    block: int
-    """Maximum size of a chunk before its compression, bytes."""
-    gregorian: bool
-    """Whether dates and times count in the Gregorian calendar throughout."""
+    block: int  # of a chunk before its compression, bytes
+    gregorian: bool  # throughout, not Julian before 1582
 
 
 def read_tail(raw: pa.NativeFile, size: int) -> Tail:
@@ -125,9 +110,6 @@ def _at(raw: pa.NativeFile, begin: int, length: int) -> bytes:
     if len(data) != length:
         raise ValueError(f"it ends within the {length} bytes from byte {begin}")
     return bytes(data)
-
-
-# -- compression --------------------------------------------------------------------------------------------------
 
 
 def _plain(data: bytes, compression: int, block: int) -> bytes:

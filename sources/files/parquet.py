@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import length_hint
 from typing import Any, NamedTuple
 
@@ -14,15 +14,11 @@ from pyarrow import types
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.schemas.casts import leaves
 from spark_ext.schemas.columns import match, misfit
-from spark_ext.sources.contract import BadRow
 from spark_ext.sources.files.legacy_calendar import Calendar, UnknownZoneError
-from spark_ext.sources.files.row_groups import EMPTY, Footer, RowGroupsFormat
+from spark_ext.sources.files.row_groups import EMPTY, Footer, OnBadRow, RowGroupsFormat, refuse_misfit
 
 BATCH_ROWS = 65_536
-"""Maximum number of rows of a batch."""
-
-BATCH_BYTES = 16 * 1024 * 1024
-"""Target size of a batch, by the footer's uncompressed sizes; rows are never divided."""
+BATCH_BYTES = 16 * 1024 * 1024  # target size of a batch, by the footer's uncompressed sizes; rows are never divided
 
 
 def read_footer(file: InputFile) -> Footer:
@@ -52,19 +48,14 @@ class ParquetFormat(RowGroupsFormat):
     read_footer = staticmethod(read_footer)
 
     def _rows(
-        self,
-        file: InputFile,
-        start: int,
-        end: int | None,
-        keep: pa.Array | None,
-        bad: Callable[[BadRow], object] | None,
+        self, file: InputFile, start: int, end: int | None, keep: pa.Array | None, bad: OnBadRow
     ) -> Iterator[pa.RecordBatch]:
         with file.faults(), file.open() as raw, _parquet(file, raw) as parquet:
             found, int96 = columns_in(parquet)
             calendar = Calendar.of(parquet.metadata.metadata)
             absent = [name for name in self._wanted.names if self._grown and match(name, found.names) is None]
             constants = {**dict.fromkeys(absent), **file.constants}
-            self._refuse(file, misfit(found, self._wanted, constants, self._grown))
+            refuse_misfit(file, misfit(found, self._wanted, constants, self._grown))
             names = [match(name, found.names) or "" for name in self._wanted.names if name not in constants]
             # Microseconds overflow without an error, seconds do not: times that differ in them are out of range.
             odd = [name for name in names if any(int96[name])]
@@ -75,7 +66,7 @@ class ParquetFormat(RowGroupsFormat):
                 group = parquet.metadata.row_group(index)
                 if start < first + group.num_rows and (end is None or end > first):
                     row = first
-                    size = _batch_rows(group.num_rows, group.total_byte_size)
+                    size = max(1, min(BATCH_ROWS, BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
                     batches = parquet.iter_batches(size, [index], names, use_threads=False)
                     for batch in _beside(batches, seconds and seconds.read_row_group(index, odd, use_threads=False)):
                         low = max(start - row, 0)
@@ -109,8 +100,7 @@ class ParquetFormat(RowGroupsFormat):
         return super()._shown(row.select([name for name in row.schema.names if not _is_seconds(name)]))
 
 
-_SECONDS = "\0seconds of "
-"""Before the names of columns of type INT96, in columns of their seconds."""
+_SECONDS = "\0seconds of "  # before the names of columns of type INT96, in columns of their seconds
 
 
 def _is_seconds(name: str) -> bool:
@@ -127,10 +117,6 @@ def _beside(batches: Iterator[pa.RecordBatch], seconds: pa.Table | None) -> Iter
                 batch = batch.append_column(_SECONDS + name, column)
         row += batch.num_rows
         yield batch
-
-
-def _batch_rows(rows: int, size: int) -> int:
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(1, size)))
 
 
 def _in_new_calendar(
@@ -152,15 +138,11 @@ def _kept(batch: pa.RecordBatch, keep: pa.Array, row: int) -> pa.RecordBatch:
     return batch.filter(pa.concat_arrays([mask, pa.repeat(True, missing)]) if missing else mask)
 
 
-INSTANT = pa.timestamp("us", "UTC")
-
-
 class Columns(NamedTuple):
     """The columns of a file."""
 
     schema: pa.Schema
-    int96: dict[str, list[bool]]
-    """For each column, for each of its leaves in order, whether it is of the type INT96."""
+    int96: dict[str, list[bool]]  # for each column, for each of its leaves in order, whether it is of the type INT96
 
 
 def columns_in(parquet: pq.ParquetFile) -> Columns:
@@ -197,7 +179,7 @@ def _typed(kind: pa.DataType, leaves: Iterator[Any]) -> pa.DataType:
     if leaf is None:
         raise ValueError("its footer has fewer columns than types were found for")
     if leaf.physical_type == "INT96":
-        return INSTANT
+        return pa.timestamp("us", "UTC")
     if leaf.logical_type.type == "ENUM":
         return pa.string()
     return kind

@@ -1,7 +1,4 @@
-"""Files of groups of rows, such as the row groups of Parquet and the stripes of ORC, by row number.
-
-Their footers say how many rows each group has: planning reads footers, tasks read the groups in which their rows are.
-"""
+"""Files of groups of rows (row groups of Parquet, stripes of ORC) by row number: planning reads their footers only."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -21,15 +19,16 @@ from spark_ext.schemas.columns import conform, misfit
 from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.positions import number_in
 
+DECLARE_OTHERS = "declare the columns that all files have, or read this file with a source of its own"
+OnBadRow: TypeAlias = Callable[[BadRow], object] | None  # takes a row that does not fit; None: it is refused
+
 
 @dataclass(frozen=True, slots=True)
 class Footer:
     """The parts of a file's footer that planning needs."""
 
-    ends: tuple[int, ...]
-    """Row number after the last row of each group."""
-    sizes: tuple[int, ...]
-    """Bytes of each group: its part of the file, by the uncompressed sizes."""
+    ends: tuple[int, ...]  # row number after each group
+    sizes: tuple[int, ...]  # of each group, its part of the file's bytes by the uncompressed sizes
     schema: pa.Schema
 
     @classmethod
@@ -64,8 +63,7 @@ class Footer:
         return first + int(share * (self.ends[group] - first))
 
 
-EMPTY = Footer((), (), pa.schema([]))
-"""The footer of an empty file, which Spark skips as well."""
+EMPTY = Footer((), (), pa.schema([]))  # the footer of an empty file, which Spark skips as well
 
 
 class Footers:
@@ -107,22 +105,16 @@ class Footers:
 class RowGroupsFormat(ABC):
     """Plans and reads files of groups of rows. Positions are row numbers.
 
-    Args:
-        grown: whether a column that is missing in a file is null there, as in a Delta table to which columns were
-            added; otherwise such a file is refused.
+    With `grown` a missing column is null, as in a Delta table to which columns were added; else the file is refused.
     """
 
-    begin = 0
-    by_row = True
-    """Whether positions are row numbers, not bytes."""
+    by_row = True  # whether positions are row numbers, not bytes
 
     def __init__(self, wanted: pa.Schema, *, grown: bool = False) -> None:
         self.footers = Footers(type(self).read_footer)
         self._wanted = wanted
         self._grown = grown
         self._checked: pa.Schema | None = None
-
-    # -- per format ------------------------------------------------------------------------------------------
 
     @staticmethod
     @abstractmethod
@@ -131,16 +123,9 @@ class RowGroupsFormat(ABC):
 
     @abstractmethod
     def _rows(
-        self,
-        file: InputFile,
-        start: int,
-        end: int | None,
-        keep: pa.Array | None,
-        bad: Callable[[BadRow], object] | None,
+        self, file: InputFile, start: int, end: int | None, keep: pa.Array | None, bad: OnBadRow
     ) -> Iterator[pa.RecordBatch]:
         """The rows [start, end) of a file that is not empty."""
-
-    # -- planning --------------------------------------------------------------------------------------------
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
         """The end of the next step; the row limit is exact, the byte limit uses the sizes of the groups."""
@@ -162,7 +147,7 @@ class RowGroupsFormat(ABC):
 
     def seek(self, file: InputFile, position: Json) -> int:
         """The number of a row."""
-        return number_in(position, 0, self.footers.get(file).rows, "the number of a row of the file", _who(file))
+        return number_in(position, 0, self.footers.get(file).rows, "the number of a row of the file", file.operator)
 
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
         """Split at groups, into parts with about equal numbers of rows."""
@@ -174,36 +159,17 @@ class RowGroupsFormat(ABC):
 
         return parts_between(start, end, map(near, even_cuts(start, end, parts)))
 
-    # -- reading ---------------------------------------------------------------------------------------------
-
     def read(
-        self,
-        file: InputFile,
-        start: int,
-        end: int | None,
-        keep: pa.Array | None = None,
-        bad: Callable[[BadRow], object] | None = None,
+        self, file: InputFile, start: int, end: int | None, keep: pa.Array | None = None, bad: OnBadRow = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows [start, end), one group in memory at a time, in batches of bounded size.
-
-        Args:
-            file: the file; must be as it was discovered.
-            end: the row after the last one; None: all.
-            keep: by row number, whether the row exists; rows after its end do. None: all do.
-            bad: takes the rows with a value that the declared type does not have; None: they are refused. Not together
-                with `keep`.
-        """
+        """The rows [start, end), one group in memory at a time, in batches of bounded size; `end` None: all."""
+        # `keep` says by number whether a row exists, as those after its end do; None: all do. Not together with `bad`.
         with file.unchanged():
             if file.size:
                 yield from self._rows(file, start, end, keep, bad)
 
     def _converted(
-        self,
-        file: InputFile,
-        piece: pa.RecordBatch,
-        constants: Mapping[str, str | None],
-        first: int,
-        bad: Callable[[BadRow], object] | None,
+        self, file: InputFile, piece: pa.RecordBatch, constants: Mapping[str, str | None], first: int, bad: OnBadRow
     ) -> Iterator[pa.RecordBatch]:
         """Rows in the declared types, without those that do not fit; `first` is the number of the first one."""
 
@@ -236,20 +202,23 @@ class RowGroupsFormat(ABC):
         if footer is EMPTY or self._grown:
             return
         if self._checked is None or not footer.schema.equals(self._checked):
-            self._refuse(file, misfit(footer.schema, self._wanted, file.constants))
+            refuse_misfit(file, misfit(footer.schema, self._wanted, file.constants))
             if not file.constants:
                 self._checked = footer.schema
 
-    @staticmethod
-    def _refuse(file: InputFile, problem: str | None) -> None:
-        if problem is not None:
-            raise file.refusal(
-                problem, "declare the columns that all files have, or read this file with a source of its own"
-            )
+
+def refuse_misfit(file: InputFile, problem: str | None) -> None:
+    """Refuse a file whose columns do not fit the declared ones."""
+    if problem is not None:
+        raise file.refusal(problem, DECLARE_OTHERS)
 
 
-def _who(file: InputFile) -> str:
-    return f"source '{file.uid}', file '{file.path}'"
+def less(limit: Limit, step: Advance) -> Limit:
+    """What is left of a limit; a step with an unknown number of rows uses all of it."""
+    return Limit(
+        None if limit.rows is None else max(0, limit.rows - (limit.rows if step.rows is None else step.rows)),
+        None if limit.bytes is None else max(0, limit.bytes - (step.bytes or 0)),
+    )
 
 
 def no_columns(rows: int) -> pa.RecordBatch:
@@ -263,12 +232,7 @@ def even_cuts(start: int, end: int, parts: int) -> list[int]:
 
 
 def parts_between(start: int, end: int, cuts: Iterable[int]) -> list[tuple[int, int]]:
-    """The parts of a range.
-
-    Args:
-        cuts: positions near those of `even_cuts` at which it may be cut. One that does not come after the one before,
-            or is not within the range, is passed over.
-    """
+    """The parts of a range; a cut that is outside of it, or not after the one before, is passed over."""
     edges = [start]
     for cut in cuts:
         if edges[-1] < cut < end:

@@ -9,7 +9,7 @@ become new channels as they appear. A file that has been read is never opened ag
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -17,24 +17,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from spark_ext.bad_rows.row import passed_over
 from spark_ext.clients.library import load
-from spark_ext.datafiles.entry import Entry
 from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
 from spark_ext.datafiles.listing import Listing
+from spark_ext.datafiles.local_tree import Entry
 from spark_ext.datafiles.uri import shown
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.model.offsets import Json, Position
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import folder_values, spark_schema
-from spark_ext.sources.contract import Advance, BadRow, Channel, ChannelSource, Limit
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
 from spark_ext.sources.files import metadata
-from spark_ext.sources.files.encodings import Encoding
 from spark_ext.sources.files.lines import LinesFormat
 from spark_ext.sources.files.options import BINARY, BY_ROW, FORMATS, FilesOptions
 from spark_ext.sources.files.parquet import ParquetFormat
-from spark_ext.sources.files.row_groups import RowGroupsFormat
-from spark_ext.sources.files.text import CsvFormat, Dialect, JsonFormat
+from spark_ext.sources.files.row_groups import RowGroupsFormat, less
+from spark_ext.sources.files.text import CsvFormat, JsonFormat
 from spark_ext.sources.positions import no_position, number_in
 
 if TYPE_CHECKING:
@@ -55,6 +53,7 @@ class Files(ChannelSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._past: set[str] = set()
+        self._formats: dict[str, RowGroupsFormat | AvroFormat | LinesFormat] = {}
         # Resolved in the user's process: an executor may have another working directory.
         self._place = resolve(self.options.path, self._operator)
 
@@ -70,8 +69,7 @@ class Files(ChannelSource):
     @cached_property
     def _listing(self) -> Listing:
         options = self.options
-        filesystem, path = self._place
-        return Listing(filesystem, path, self._operator, options.recursive, options.pattern, options.order)
+        return Listing(*self._place, self._operator, options.recursive, options.pattern, options.order)
 
     def schema(self) -> StructType:
         """The schema of the first file, with the keys of `key=value` folders as strings; not of CSV and JSON."""
@@ -122,7 +120,9 @@ class Files(ChannelSource):
     def _refusal(self, what: str, do: str) -> ConfigurationError:
         return refused(what, self._operator, do)
 
-    # -- planning -------------------------------------------------------------------------------------------
+    @property
+    def _rows_schema(self) -> StructType:
+        return self.declared if self.declared is not None else self.schema()
 
     @property
     def bounded(self) -> bool:
@@ -161,7 +161,8 @@ class Files(ChannelSource):
             return
         left = [entry for entry in entries if entry.name not in self._past and entry.size]
         for kind in {self._format_name(entry.name) for entry in left} & {"parquet", "orc"}:
-            made = self._orc if kind == "orc" else self._parquet
+            made = self._of_kind(kind)
+            assert isinstance(made, RowGroupsFormat)
             made.footers.announce(
                 self._file(entry.name, entry.size, entry.modified)
                 for entry in left
@@ -204,7 +205,7 @@ class Files(ChannelSource):
             size += step.bytes or 0
             whole |= step.whole
             index, at = (index + 1, 0) if step.finished else (index, step.end)
-            limit = _less(limit, step)
+            limit = less(limit, step)
             if not step.finished or 0 in (limit.rows, limit.bytes):
                 break
         return Advance([index, at], index == len(files), rows=rows, bytes=size, whole=whole)
@@ -244,8 +245,6 @@ class Files(ChannelSource):
         files = channel.data[position[0] :]
         return not files or bool(files[0][2] / 1e9 < at)
 
-    # -- reading --------------------------------------------------------------------------------------------
-
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
         if self.options.group == "file":
@@ -262,14 +261,10 @@ class Files(ChannelSource):
         made = self._format(file.name)
         if not self.options.metadata:
             return made.read(file, start, end, bad=bad)
-        declared = arrow_schema(self.declared if self.declared is not None else self.schema())
-
-        def read(collect: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
-            return made.read(file, start, end, bad=collect)
-
-        return metadata.with_metadata(read, declared, file, self.options.path, start, bad)
-
-    # -- files and formats ----------------------------------------------------------------------------------
+        declared = arrow_schema(self._rows_schema)
+        return metadata.with_metadata(
+            lambda collect: made.read(file, start, end, bad=collect), declared, file, self.options.path, start, bad
+        )
 
     def _group_files(self, channel: Channel) -> Iterator[InputFile]:
         folder = "" if channel.id == "." else channel.id + "/"
@@ -288,7 +283,7 @@ class Files(ChannelSource):
     @cached_property
     def _wanted(self) -> pa.Schema:
         """The declared columns that are read from files."""
-        wanted = arrow_schema(self.declared if self.declared is not None else self.schema())
+        wanted = arrow_schema(self._rows_schema)
         if not self.options.metadata:
             return wanted
         metadata.check(wanted, self._operator)
@@ -300,59 +295,28 @@ class Files(ChannelSource):
         kind = declared[metadata.NAME].dataType if declared is not None and metadata.NAME in declared.names else None
         return metadata.ROW_INDEX in getattr(kind, "names", ())
 
-    @cached_property
-    def _parquet(self) -> ParquetFormat:
-        return ParquetFormat(self._wanted)
-
-    @cached_property
-    def _orc(self) -> RowGroupsFormat:
-        from spark_ext.sources.files.orc import OrcFormat
-
-        return OrcFormat(self._wanted)
-
-    @cached_property
-    def _avro(self) -> AvroFormat:
-        from spark_ext.sources.files.avro import AvroFormat
-
-        return AvroFormat(self._wanted, self._operator)
-
-    @cached_property
-    def _csv(self) -> CsvFormat:
-        given = self.options
-        dialect = Dialect(
-            given.header, given.sep, given.quote, given.escape, given.null_value, given.timestamp_format, given.comment
-        )
-        made = CsvFormat(
-            self._wanted,
-            dialect,
-            multiline=given.multiline,
-            operator=self._operator,
-            encoding=Encoding.of(given.encoding),
-        )
-        made.skipping = passed_over if given.on_bad_row == "quarantine" else None
-        return made
-
-    @cached_property
-    def _json(self) -> JsonFormat:
-        given = self.options
-        made = JsonFormat(
-            self._wanted,
-            given.timestamp_format,
-            multiline=given.multiline,
-            operator=self._operator,
-            encoding=Encoding.of(given.encoding),
-        )
-        made.skipping = passed_over if given.on_bad_row == "quarantine" else None
-        return made
-
     def _format(self, name: str) -> RowGroupsFormat | AvroFormat | LinesFormat:
         kind = self._format_name(name)
         self._refuse_options(name, kind)
+        return self._of_kind(kind)
+
+    def _of_kind(self, kind: str) -> RowGroupsFormat | AvroFormat | LinesFormat:
+        if kind not in self._formats:
+            self._formats[kind] = self._made(kind)
+        return self._formats[kind]
+
+    def _made(self, kind: str) -> RowGroupsFormat | AvroFormat | LinesFormat:
+        if kind == "parquet":
+            return ParquetFormat(self._wanted)
         if kind == "orc":
-            return self._orc
+            from spark_ext.sources.files.orc import OrcFormat
+
+            return OrcFormat(self._wanted)
         if kind == "avro":
-            return self._avro
-        return self._parquet if kind == "parquet" else self._csv if kind == "csv" else self._json
+            from spark_ext.sources.files.avro import AvroFormat
+
+            return AvroFormat(self._wanted, self._operator)
+        return (CsvFormat if kind == "csv" else JsonFormat)(self._wanted, self.options)
 
     def _refuse_options(self, name: str, kind: str) -> None:
         """Refuse options that this format does not have, where it is known by the file alone."""
@@ -380,11 +344,3 @@ class Files(ChannelSource):
                 "set the option 'format', or select files by their names with the option 'pattern'",
             )
         return FORMATS[endings[-1]]
-
-
-def _less(limit: Limit, step: Advance) -> Limit:
-    """What is left of a limit; a step of unknown size uses all of it."""
-    return Limit(
-        None if limit.rows is None else max(0, limit.rows - (limit.rows if step.rows is None else step.rows)),
-        None if limit.bytes is None else max(0, limit.bytes - (step.bytes or 0)),
-    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,41 +13,22 @@ from pyarrow import csv, json, types
 
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.schemas.columns import match
-from spark_ext.sources.files.encodings import UTF_8, Encoding
 from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line, without_lines
 from spark_ext.sources.files.lines import LARGEST, LinesFormat
-from spark_ext.sources.files.text_types import (
-    as_declared,
-    parsed_in_csv,
-    parsed_in_json,
-    refuse_lost_zones,
-    refuse_types,
-)
+from spark_ext.sources.files.options import FilesOptions
+from spark_ext.sources.files.row_groups import DECLARE_OTHERS
+from spark_ext.sources.files.text_types import parsed_in_csv, parsed_in_json, refuse_types
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """The dialect of a CSV file."""
-
-    header: bool = False
-    sep: str = ","
-    quote: str | None = '"'
-    escape: str | None = None
-    null_value: str = ""
-    timestamp_format: str | None = None
-    comment: str | None = None
-
-
-_ODD_INTEGERS = (b"+", b"0x", b"0X")
-"""What is in integers that Arrow does not parse, or parses wrongly."""
-
+_ODD_INTEGERS = (b"+", b"0x", b"0X")  # what is in integers that Arrow does not parse, or parses wrongly
+_ODD_NUMBER = re.compile(rb"[:,\[]\s*(-NaN|-?Inf)\s*[,}\]]")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _OPEN, _CLOSE = b"{}"
 
 _FIRST = b"{}\n"
-"""An object to begin with."""
 
 
 class Header(NamedTuple):
@@ -54,25 +36,15 @@ class Header(NamedTuple):
 
     names: list[str]
     end: int
-    """The byte after it."""
-
-
-InputKey = tuple[str, int, int | None]
-"""Path, size and modification time of a file."""
 
 
 class CsvFormat(LinesFormat):
     """CSV: columns by name if there is a header, else by position."""
 
-    def __init__(
-        self, wanted: pa.Schema, dialect: Dialect, *, multiline: bool, operator: str, encoding: Encoding = UTF_8
-    ) -> None:
-        super().__init__(wanted, whole=multiline, encoding=encoding)
-        self._dialect = dialect
-        self._multiline = multiline
-        self._headers: dict[InputKey, Header] = {}
-        refuse_lost_zones(wanted, dialect.timestamp_format, operator)
-        refuse_types(wanted, operator, "csv", lambda kind: types.is_nested(kind) or types.is_duration(kind))
+    def __init__(self, wanted: pa.Schema, options: FilesOptions) -> None:
+        super().__init__(wanted, options)
+        self._headers: dict[tuple[str, int, int | None], Header] = {}
+        refuse_types(wanted, options.uid, "csv", (types.is_nested, types.is_duration))
 
     def head(self, file: InputFile) -> int:
         """The byte after the header; 0 without one."""
@@ -84,7 +56,7 @@ class CsvFormat(LinesFormat):
 
     def only_rows(self, block: pa.Buffer) -> pa.Buffer:
         """Whole lines without comments."""
-        return block if self._dialect.comment is None else without_lines(block, ord(self._dialect.comment))
+        return block if self._options.comment is None else without_lines(block, ord(self._options.comment))
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """Parse lines into columns."""
@@ -99,11 +71,9 @@ class CsvFormat(LinesFormat):
         return self._shaped(file, table)
 
     def _refuse_open_lines(self, block: pa.Buffer, rows: int) -> None:
-        """Refuse values over several lines everywhere, because a range may begin or end inside of one.
-
-        They are in quotes, or have a line end behind an escape. Arrow itself silently closes a quote at the end of its
-        input.
-        """
+        """Refuse values over several lines everywhere, because a range may begin or end inside of one."""
+        # They are in quotes, or have a line end behind an escape. Arrow itself silently closes a quote at the end of
+        # its input.
         if not self._may_be_open(bytes(block)):
             return
         text = bytes(block).rstrip(b"\r\n")
@@ -113,7 +83,7 @@ class CsvFormat(LinesFormat):
 
     def _may_be_open(self, text: bytes) -> bool:
         """Whether a text has a quote or an escape, without which each line is a row."""
-        return any(one and one.encode() in text for one in (self._dialect.quote, self._dialect.escape))
+        return any(one and one.encode() in text for one in (self._options.quote, self._options.escape))
 
     def _closed(self, line: bytes) -> bool:
         """Whether no quote is open at the end of a line: twice the line is then two rows."""
@@ -135,7 +105,7 @@ class CsvFormat(LinesFormat):
         """Parse a file in which quoted values may contain line breaks."""
         names, end = self._header(file)
         raw.read(end)
-        ended = Ended(raw, self._dialect.sep.encode() * len(names))
+        ended = Ended(raw, self._options.sep.encode() * len(names))
         options = self._parse_options()
         options.invalid_row_handler = ended.odd_row
         try:
@@ -154,20 +124,17 @@ class CsvFormat(LinesFormat):
         if not ended.found:
             raise pa.ArrowInvalid("a quoted value is not closed before its end")
 
-    def _held(self, file: InputFile) -> pa.Schema:
-        return pa.schema([field for field in self._wanted if field.name not in file.constants])
-
     def _header(self, file: InputFile) -> Header:
         """The names of the file's columns, with the declared spelling of declared columns, and where they end."""
         wanted = self._held(file).names
-        if not self._dialect.header:
+        if not self._options.header:
             return Header(list(wanted), 0)
         key = (file.path, file.size, file.modified)
         if key not in self._headers:
             whole = self.whole(file)
             with file.faults(), self.text(file) if whole else file.open() as raw:
                 # A line of another encoding is decoded when it is known.
-                line, end = first_line(raw, self._closed if self._multiline else lambda _: True, self._is_comment)
+                line, end = first_line(raw, self._closed if self._whole else lambda _: True, self._is_comment)
                 line = line if whole else bytes(self._encoding.to_utf8(line))
             if not self._closed(line):
                 raise file.refusal(
@@ -179,7 +146,7 @@ class CsvFormat(LinesFormat):
         return self._headers[key]
 
     def _is_comment(self, line: bytes) -> bool:
-        return self._dialect.comment is not None and line.startswith(self._dialect.comment.encode())
+        return self._options.comment is not None and line.startswith(self._options.comment.encode())
 
     def _split(self, file: InputFile, line: bytes) -> list[str]:
         with file.faults():
@@ -197,21 +164,18 @@ class CsvFormat(LinesFormat):
             theirs = match(name, found)
             if theirs is None or found.count(theirs) > 1:
                 how = f"has the column '{name}' twice" if theirs else f"does not have the column '{name}'"
-                raise file.refusal(
-                    f"its header {how}; it has: {', '.join(found)}",
-                    "declare the columns that all files have, or read this file with a source of its own",
-                )
+                raise file.refusal(f"its header {how}; it has: {', '.join(found)}", DECLARE_OTHERS)
             found[found.index(theirs)] = name
         return found
 
     def _parse_options(self) -> csv.ParseOptions:
-        dialect = self._dialect
+        given = self._options
         return csv.ParseOptions(
-            delimiter=dialect.sep,
-            quote_char=dialect.quote or False,
-            double_quote=dialect.escape is None,
-            escape_char=dialect.escape or False,
-            newlines_in_values=self._multiline,
+            delimiter=given.sep,
+            quote_char=given.quote or False,
+            double_quote=given.escape is None,
+            escape_char=given.escape or False,
+            newlines_in_values=given.multiline,
         )
 
     def _convert_options(self, file: InputFile, names: list[str], odd_integers: bool = True) -> csv.ConvertOptions:
@@ -219,13 +183,10 @@ class CsvFormat(LinesFormat):
         return csv.ConvertOptions(
             column_types={field.name: parsed_in_csv(field.type, odd_integers) for field in held},
             include_columns=held.names if len(names) > len(held) else None,
-            null_values=sorted({"", self._dialect.null_value}),
+            null_values=sorted({"", self._options.null_value}),
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
-
-    def _shaped(self, file: InputFile, table: pa.Table) -> pa.Table:
-        return as_declared(table, self._held(file), self._dialect.timestamp_format)
 
 
 class JsonFormat(LinesFormat):
@@ -233,31 +194,13 @@ class JsonFormat(LinesFormat):
 
     blank = b" \t\r\n"
 
-    def __init__(
-        self,
-        wanted: pa.Schema,
-        timestamp_format: str | None,
-        *,
-        multiline: bool,
-        operator: str,
-        encoding: Encoding = UTF_8,
-    ) -> None:
-        super().__init__(wanted, whole=multiline, encoding=encoding)
-        self._multiline = multiline
-        self._timestamp_format = timestamp_format
-        refuse_lost_zones(wanted, timestamp_format, operator)
-        refuse_types(
-            wanted,
-            operator,
-            "json",
-            lambda kind: types.is_map(kind) or types.is_duration(kind) or types.is_binary(kind),
-        )
+    def __init__(self, wanted: pa.Schema, options: FilesOptions) -> None:
+        super().__init__(wanted, options)
+        refuse_types(wanted, options.uid, "json", (types.is_map, types.is_duration, types.is_binary))
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
-        """Parse lines into columns; a missing key is null, an undeclared key is ignored.
-
-        A line `null` is a row of nulls.
-        """
+        """Parse lines into columns; a missing key is null, an undeclared key is ignored."""
+        # A line `null` is a row of nulls.
         table = self._objects(file, block)
         ends = ends_of(block)
         rows_fit = table.num_rows == filled_lines(block, self.blank)
@@ -267,15 +210,14 @@ class JsonFormat(LinesFormat):
                 "a line is not one object: it has several, or an object continues after its end; set the option "
                 "'multiline'"
             )
-        return as_declared(table, self._held(file), self._timestamp_format)
+        return self._shaped(file, table)
 
     def _objects(self, file: InputFile, block: pa.Buffer) -> pa.Table:
-        """All objects of a block.
-
-        Arrow takes bytes of strings as they are, and ends the process if the first value of a block is null.
-        """
+        """All objects of a block."""
+        # Arrow takes bytes of strings as they are, and ends the process if the first value of a block is null.
         _check_utf8(block)
         data = _FIRST + bytes(block)
+        _check_numbers(data)
         table = json.read_json(
             pa.BufferReader(data),
             read_options=json.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -285,12 +227,13 @@ class JsonFormat(LinesFormat):
 
     def stream(self, file: InputFile, raw: pa.NativeFile, block: int) -> Iterator[pa.RecordBatch]:
         """Parse a file in which an object may span lines."""
-        if self._may_have_null(file):
+        if self._may_be_odd(file):
             data = raw.read().removeprefix(BOM)
             if len(data) >= LARGEST:
-                raise pa.ArrowInvalid("it has a null between its objects, and 2 GiB or more: remove the null")
-            table = as_declared(self._objects(file, pa.py_buffer(data)), self._held(file), self._timestamp_format)
-            yield from table.combine_chunks().to_batches()
+                raise pa.ArrowInvalid(
+                    "it has a null between its objects or an odd number, and 2 GiB or more: remove them"
+                )
+            yield from self._shaped(file, self._objects(file, pa.py_buffer(data))).combine_chunks().to_batches()
             return
         try:
             reader = json.open_json(
@@ -304,29 +247,25 @@ class JsonFormat(LinesFormat):
             raise
         for batch in reader:
             batch.validate(full=True)  # UTF-8
-            table = as_declared(pa.Table.from_batches([batch]), self._held(file), self._timestamp_format)
-            yield from table.combine_chunks().to_batches()
+            yield from self._shaped(file, pa.Table.from_batches([batch])).combine_chunks().to_batches()
 
-    def _may_have_null(self, file: InputFile) -> bool:
-        """Whether a file may have a null between its objects: `null` at its beginning or after a brace."""
+    def _may_be_odd(self, file: InputFile) -> bool:
+        """Whether a file may have a null between its objects (after a brace, or at its beginning) or an odd number."""
         with self.text(file) as raw:
             before = b"}"
             while data := raw.read(SCAN):
                 text = before + data.translate(None, self.blank).removeprefix(BOM)
-                if b"}null" in text:
+                if b"}null" in text or _ODD_NUMBER.search(text):
                     return True
-                before = text[-4:]
+                before = text[-5:]
         return False
-
-    def _held(self, file: InputFile) -> pa.Schema:
-        return pa.schema([field for field in self._wanted if field.name not in file.constants])
 
     def _parse_options(self, file: InputFile) -> json.ParseOptions:
         explicit = [field.with_type(parsed_in_json(field.type)) for field in self._held(file)]
         return json.ParseOptions(
             explicit_schema=pa.schema([field.with_nullable(True) for field in explicit]),
             unexpected_field_behavior="ignore",
-            newlines_in_values=self._multiline,
+            newlines_in_values=self._whole,
         )
 
 
@@ -347,6 +286,14 @@ def _lines_are_whole(block: pa.Buffer, ends: NDArray[np.int64], blank: bytes) ->
     return True
 
 
+def _check_numbers(text: bytes) -> None:
+    """Refuse -NaN and Inf: Arrow takes them for NaN and Infinity, and Spark does not."""
+    if (b"-NaN" in text or b"Inf" in text) and _ODD_NUMBER.search(text):
+        found = _ODD_NUMBER.search(_STRING.sub(b'""', text))
+        if found:
+            raise pa.ArrowInvalid(f"{found[1].decode()} is not a number; NaN, Infinity and -Infinity are")
+
+
 def _check_utf8(block: pa.Buffer) -> None:
     try:
         pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, block.size], np.int32)), block).validate(full=True)
@@ -354,10 +301,7 @@ def _check_utf8(block: pa.Buffer) -> None:
         raise pa.ArrowInvalid("it is not valid UTF-8") from None
 
 
-_WORD = "\0end of the file\0"
-
-
-class Ended:
+class Ended(io.RawIOBase):
     """A stream with a line of its own behind the end of a text, by which an open quote at the end is found.
 
     Arrow silently closes such a quote. It also passes over an LF at the beginning of a piece behind a CR, even in
@@ -367,25 +311,18 @@ class Ended:
     Arrow does not ask, if a quote is open.
     """
 
-    closed = False
-
     def __init__(self, raw: pa.NativeFile, separators: bytes) -> None:
         self._raw = raw
-        self._line = _WORD.encode() + separators
+        self._line = b"\0end of the file\0" + separators
         self._held = b""
         self._rest: bytes | None = None
         self.found = False
-        """Whether the line was a line."""
 
     def readable(self) -> bool:
         """It is."""
         return True
 
-    def seekable(self) -> bool:
-        """It is not."""
-        return False
-
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes."""
         if self._rest is None:
             data = self._held + (more := bytes(self._raw.read(size - len(self._held))))
@@ -395,9 +332,6 @@ class Ended:
             self._rest = b"\n" + self._line + b"\n"
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
-
-    def close(self) -> None:
-        """Nothing: the text is closed where it was opened."""
 
     def odd_row(self, row: csv.InvalidRow) -> str:
         """What is done about a row with another number of columns."""

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
 from spark_ext.errors import refused
-from spark_ext.schemas.casts import cast, widened
+from spark_ext.schemas.casts import cast, replaced, widened
 from spark_ext.schemas.columns import instants
 from spark_ext.schemas.strptime import has_zone
 
 
 def parsed_in_csv(kind: pa.DataType, odd_integers: bool) -> pa.DataType:
-    """The type that Arrow parses in CSV; timestamps and decimals are converted from text by more exact rules.
-
-    Args:
-        odd_integers: whether there may be integers with a plus or in hexadecimal.
-    """
+    """The type that Arrow parses in CSV; timestamps, decimals and odd integers are converted from text more exactly."""
     exact = types.is_timestamp(kind) or types.is_decimal(kind) or (odd_integers and types.is_integer(kind))
     return pa.string() if exact else kind
 
 
 def parsed_in_json(kind: pa.DataType) -> pa.DataType:
     """The type that Arrow parses in JSON: text for dates and times, room for all digits of decimals, at any depth."""
-    if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
-        return pa.string()
-    if types.is_struct(kind):
-        return pa.struct([child.with_type(parsed_in_json(child.type)) for child in kind])
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(parsed_in_json(kind.value_type)))
-    return widened(kind)
+    return replaced(widened(kind), lambda one: pa.string() if types.is_temporal(one) else one)
 
 
 def as_declared(table: pa.Table, held: pa.Schema, pattern: str | None) -> pa.Table:
@@ -66,7 +56,7 @@ def _converted(values: pa.Array, kind: pa.DataType, pattern: str | None) -> pa.A
     return cast(values, kind)
 
 
-def refuse_lost_zones(wanted: pa.Schema, pattern: str | None, operator: str) -> None:
+def refuse_lost_zones(wanted: pa.Schema, pattern: str | None, uid: str) -> None:
     """Refuse a pattern with a zone for a time of day without one, as such a text is refused without a pattern."""
     if pattern is not None and has_zone(pattern):
         for field in wanted:
@@ -74,18 +64,18 @@ def refuse_lost_zones(wanted: pa.Schema, pattern: str | None, operator: str) -> 
                 raise refused(
                     f"column '{field.name}' has times without a zone (timestamp_ntz), and the option "
                     f"'timestamp_format' is {pattern!r}, with a zone",
-                    operator,
+                    f"source '{uid}'",
                     "declare it as timestamp, or as string and convert it in the query",
                 )
 
 
-def refuse_types(wanted: pa.Schema, operator: str, name: str, unsupported: Callable[[pa.DataType], bool]) -> None:
+def refuse_types(wanted: pa.Schema, uid: str, name: str, unsupported: Sequence[Callable[[pa.DataType], bool]]) -> None:
     """Refuse columns of types that a format does not have, at any depth."""
     for field in wanted:
-        if any(unsupported(kind) for kind in _kinds(field.type)):
+        if any(one(kind) for kind in _kinds(field.type) for one in unsupported):
             raise refused(
                 f"column '{field.name}': {name} files do not support the type {field.type}",
-                operator,
+                f"source '{uid}'",
                 "declare the column as string and convert it in the query",
             )
 

@@ -1,8 +1,7 @@
 """Where a bounded source ends: the greatest offset of each partition, or the greatest time, among its rows.
 
-It is computed as the epochs are planned, from the columns in question of exactly what an epoch will read, and stored in
-the offset. So no gap can appear between what was read and where the next stage begins, whatever happens to the history
-afterwards, and it never has to be computed again.
+It is computed as epochs are planned, of exactly the rows that they will read, and stored in the offset: no gap can
+appear before the next stage, whatever happens to the history afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, refused
 from spark_ext.sources.staged import Cutover
 
 _NUMBERS = (ByteType, ShortType, IntegerType, LongType)
@@ -43,19 +42,14 @@ def check_columns(schema: StructType, columns: Sequence[str], who: str) -> Struc
     *partition, last = (schema[name] for name in columns)
     for field in partition:
         if not isinstance(field.dataType, (*_NUMBERS, StringType)):
-            raise _refused(f"column '{field.name}' cannot name a partition: it is {_kind(field.dataType)}", who)
+            raise _refused(f"column '{field.name}' cannot name a partition: it is {field.dataType.simpleString()}", who)
     if not isinstance(last.dataType, _NUMBERS if partition else (*_NUMBERS, *_TIMES)):
-        raise _refused(f"column '{last.name}' cannot be an offset: it is {_kind(last.dataType)}", who)
+        raise _refused(f"column '{last.name}' cannot be an offset: it is {last.dataType.simpleString()}", who)
     return StructType([schema[name] for name in columns])
 
 
 def extended(seen: Cutover, batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Cutover:
-    """A cutover that covers further rows.
-
-    Args:
-        batches: rows with at least the columns of the cutover.
-        columns: those that name a partition, then the offset; or a time alone.
-    """
+    """A cutover that covers further rows: columns that name a partition, then the offset; or a time alone."""
     offsets = dict(seen.offsets)
     for batch in batches:
         table = pa.Table.from_batches([batch]).select(list(columns))
@@ -92,14 +86,6 @@ def is_time(kind: DataType) -> bool:
     return isinstance(kind, _TIMES)
 
 
-def _kind(kind: DataType) -> str:
-    return kind.simpleString()
-
-
 def _refused(what: str, who: str) -> ConfigurationError:
-    return ConfigurationError(
-        what,
-        operator=who,
-        kept="nothing was read",
-        do="name columns as 'partition:offset', 'topic:partition:offset', or one increasing column",
-    )
+    do = "name columns as 'partition:offset', 'topic:partition:offset', or one increasing column"
+    return refused(what, who, do, kept="nothing was read")

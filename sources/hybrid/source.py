@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.row import BadRow
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Json, Position, Range
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
@@ -44,20 +44,16 @@ class Hybrid(StagedSource, ChannelSource):
         self._stages = tuple(Stage(self.options, name) for name in self.options.stages)
         for stage in self._stages:
             if isinstance(stage.source, StagedSource) and not stage.source.last_stage:
-                raise ConfigurationError(
+                raise self._refusal(
                     f"stage '{stage.name}' has stages of its own: a version of a table, and what comes after it",
-                    operator=f"source '{self.options.uid}'",
-                    kept="nothing was read",
-                    do="make two stages of it: the version, and the versions that follow, with starting_version; or "
+                    "make two stages of it: the version, and the versions that follow, with starting_version; or "
                     "use the source without hybrid",
                 )
         for stage in self._stages[:-1]:
             if not stage.source.bounded:
-                raise ConfigurationError(
+                raise self._refusal(
                     f"stage '{stage.name}' has no end, so no stage can come after it",
-                    operator=f"source '{self.options.uid}'",
-                    kept="nothing was read",
-                    do=f"give '{stage.name}' an end, or put it last in 'stages'",
+                    f"give '{stage.name}' an end, or put it last in 'stages'",
                 )
         for before, after in pairwise(self._stages):
             if before.cutover and not isinstance(after.source, FollowingSource):
@@ -66,16 +62,17 @@ class Hybrid(StagedSource, ChannelSource):
                 after.source.check_cutover(len(before.cutover) - 1, time=None)
         self._at = 0
         self._opened = False
-        self._continued = False
-        """Whether the stage had been begun before this planner was started."""
+        self._continued = False  # whether the stage had been begun before this planner was started
         self._acknowledged = 0
 
+    def _refusal(self, what: str, do: str, kept: str = "nothing was read", at: str = "") -> ConfigurationError:
+        return refused(what, f"source '{self.options.uid}'{at}", do, kept)
+
     def _cannot_follow(self, stage: Stage) -> ConfigurationError:
-        return ConfigurationError(
+        return self._refusal(
             f"the source {stage.source.name()} cannot begin where another one ended",
-            operator=f"source '{self.options.uid}', stage '{stage.name}'",
-            kept="nothing was read",
-            do=f"give '{stage.name}' a start of its own, and remove the option 'seam' of the stage before it",
+            f"give '{stage.name}' a start of its own, and remove the option 'seam' of the stage before it",
+            at=f", stage '{stage.name}'",
         )
 
     @classmethod
@@ -94,18 +91,13 @@ class Hybrid(StagedSource, ChannelSource):
             stage.check(wanted, first.name)
         return wanted
 
-    def _prepared(self, stage: Stage) -> ChannelSource:
-        return stage.prepared(self.declared)
-
     @property
     def _stage(self) -> Stage:
         return self._stages[self._at]
 
     @property
     def _current(self) -> ChannelSource:
-        return self._prepared(self._stage)
-
-    # -- planning -------------------------------------------------------------------------------------------
+        return self._stage.prepared(self.declared)
 
     @property
     def bounded(self) -> bool:
@@ -133,17 +125,15 @@ class Hybrid(StagedSource, ChannelSource):
         return self._stages[-1].source.bounded
 
     def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
-        """Where this stage would end now: the cutover so far, and what this epoch adds to it.
-
-        Offsets are those of one topic. So its id is kept with them, as it was when the stage before it began.
-        """
+        """Where this stage would end now: the cutover so far, and what this epoch adds to it."""
+        # Offsets are those of one topic. So its id is kept with them, as it was when the stage before it began.
         here = self._stage
         self._check_seam(stage)
         if not here.cutover:
             return stage
         kept = stage or {"number": self._at, "name": here.name, "begin": None}
         before = Cutover(**kept["seen"]) if "seen" in kept else Cutover()
-        self._prepared(here)
+        here.prepared(self.declared)
         bad: list[BadRow] = []
         if self.options.on_bad_row == "quarantine":
             here.cutover_reader._collect = bad.append
@@ -152,7 +142,7 @@ class Hybrid(StagedSource, ChannelSource):
             channel = Channel(_inner(piece.channel), None, piece.data)
             seen = extended(seen, here.cutover_reader.read(channel, piece.start, piece.end), here.cutover)
         seen = replace(seen, uncounted=seen.uncounted or bool(bad))
-        following = self._prepared(self._stages[self._at + 1])
+        following = self._stages[self._at + 1].prepared(self.declared)
         if isinstance(following, IdentifiedSource) and ("ids" not in kept or seen.offsets.keys() - before.offsets):
             # Of what has come since, such as a topic that a pattern matches; the ids of others stay as they were.
             kept = {**kept, "ids": {**following.ids(), **kept.get("ids", {})}}
@@ -164,13 +154,12 @@ class Hybrid(StagedSource, ChannelSource):
         fresh = "seam" not in begun and not self._continued
         if not fresh and begun.get("seam", []) != list(here.cutover):
             then = "with the seam '" + ":".join(begun["seam"]) + "'" if "seam" in begun else "without a seam"
-            raise ConfigurationError(
+            raise self._refusal(
                 f"stage '{here.name}' began {then}, and now has "
                 + (f"'{':'.join(here.cutover)}'" if here.cutover else "none")
                 + ": the next stage could not begin where it ends",
-                operator=f"source '{self.options.uid}'",
+                f"restore the option '{here.name}.seam'",
                 kept="everything committed so far; nothing was read",
-                do=f"restore the option '{here.name}.seam'",
             )
 
     def next_stage(self, stage: Json) -> Json:
@@ -189,11 +178,10 @@ class Hybrid(StagedSource, ChannelSource):
         """Begin, or continue with, a stage."""
         number = stage["number"]
         if number >= len(self._stages) or self._stages[number].name != stage["name"]:
-            raise ConfigurationError(
+            raise self._refusal(
                 f"this source is in stage '{stage['name']}', its stage {number + 1}, which is not what 'stages' says",
-                operator=f"source '{self.options.uid}'",
+                f"restore the names in 'stages' as they were when '{stage['name']}' began",
                 kept="everything committed so far; nothing was read",
-                do=f"restore the names in 'stages' as they were when '{stage['name']}' began",
             )
         self._at = number
         self._continued = False
@@ -215,12 +203,11 @@ class Hybrid(StagedSource, ChannelSource):
         begun = {stage.name for stage in self._stages[: self._at + 1]}
         for id in (*(one.id for one in known), *finished):
             if _stage_name(id) not in begun:
-                raise ConfigurationError(
+                raise self._refusal(
                     f"this source has read channels of stage '{_stage_name(id)}', which does not come before "
                     f"'{name}' in 'stages'",
-                    operator=f"source '{self.options.uid}'",
+                    "restore the order of the names in 'stages' with which the source was first started",
                     kept="everything committed so far; nothing was read",
-                    do="restore the order of the names in 'stages' with which the source was first started",
                 )
         mine = [Channel(_inner(one.id), one.begin, one.data) for one in known if _stage_name(one.id) == name]
         done = frozenset(_inner(id) for id in finished if _stage_name(id) == name)
@@ -241,12 +228,12 @@ class Hybrid(StagedSource, ChannelSource):
         """As the stage's source."""
         source, inner = self._of(channel)
         if self._by_name[_stage_name(channel.id)].cutover:
-            raise ConfigurationError(
+            raise self._refusal(
                 "the next stage begins right after the rows that were read of this one (option 'seam'), so a channel "
                 "of it cannot be sent to another position",
-                operator=f"source '{self.options.uid}', channel '{channel.id}'",
+                "wait for the next stage",
                 kept="the channel continues where it is",
-                do="wait for the next stage",
+                at=f", channel '{channel.id}'",
             )
         return source.seek(inner, at, position)
 
@@ -282,8 +269,6 @@ class Hybrid(StagedSource, ChannelSource):
         """As the stage that is being read."""
         return self._current.least_tasks
 
-    # -- reading --------------------------------------------------------------------------------------------
-
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """As the stage's source, with the names that `select` gives."""
         source, inner = self._of(channel)
@@ -295,19 +280,16 @@ class Hybrid(StagedSource, ChannelSource):
     def _of(self, channel: Channel) -> tuple[ChannelSource, Channel]:
         stage = self._by_name.get(_stage_name(channel.id))
         if stage is None:
-            raise ConfigurationError(
+            raise self._refusal(
                 f"channel '{channel.id}' belongs to a stage that is no longer in 'stages'",
-                operator=f"source '{self.options.uid}'",
+                "add the stage to the option 'stages' again",
                 kept="everything committed so far; nothing of this epoch was read",
-                do="add the stage to the option 'stages' again",
             )
-        return self._prepared(stage), Channel(_inner(channel.id), channel.begin, channel.data)
+        return stage.prepared(self.declared), Channel(_inner(channel.id), channel.begin, channel.data)
 
     @cached_property
     def _by_name(self) -> dict[str, Stage]:
         return {stage.name: stage for stage in self._stages}
-
-    # -- what is safe ---------------------------------------------------------------------------------------
 
     def on_epoch_committed(self, epoch: Committed) -> None:
         """Notify each stage of its own channels; one that has been left, that this was its last epoch."""
@@ -321,23 +303,23 @@ class Hybrid(StagedSource, ChannelSource):
                 continue
             positions = {_inner(id): at for id, at in epoch.positions.items() if _stage_name(id) == stage.name}
             finished = tuple(_inner(id) for id in epoch.finished if _stage_name(id) == stage.name)
-            self._prepared(stage).on_epoch_committed(Committed(positions, finished, final))
+            stage.prepared(self.declared).on_epoch_committed(Committed(positions, finished, final))
         self._acknowledged = max(self._acknowledged, reached)
 
     def open(self) -> None:
         """All stages, so that what can be refused is refused before the first one begins."""
         for stage in self._stages:
-            self._prepared(stage).open()
+            stage.prepared(self.declared).open()
 
     def end_of_input(self) -> None:
         """All stages."""
         for stage in self._stages:
-            self._prepared(stage).end_of_input()
+            stage.prepared(self.declared).end_of_input()
 
     def close(self) -> None:
         """All stages."""
         for stage in self._stages:
-            self._prepared(stage).close()
+            stage.prepared(self.declared).close()
 
 
 def _stage_name(channel: str) -> str:

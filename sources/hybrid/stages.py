@@ -7,26 +7,24 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import pyarrow as pa
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 from pyspark.sql.types import StructField, StructType
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, refused
+from spark_ext.schemas.ddl import columns
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import ChannelSource, SourceOptions
 from spark_ext.sources.hybrid.cutover import check_columns, is_time
 from spark_ext.sources.staged import StagedSource
 from spark_ext.spark.session import formats
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _SELECTED = re.compile(r"(?P<column>\S+)(?:\s+as\s+(?P<name>\S+))?", re.IGNORECASE)
 
-OWN = ("format", "select", "seam")
-"""Options of a stage that are not its source's."""
+OWN = ("format", "select", "seam")  # not its source's
 
 
 def _names(value: object) -> object:
@@ -115,8 +113,8 @@ class Stage:
         self._who = f"source '{options.uid}', stage '{name}'"
         self._format = given.pop("format")
         self.select = _selected(given.pop("select", None), self._who)
+        # Columns that name a partition, then the offset; or one time; or nothing.
         self.cutover = tuple(part.strip() for part in given.pop("seam", "").split(":") if part.strip())
-        """Columns that name a partition, then the offset; or one time; or none."""
         self._kind = source_type(self._format, self._who)
         if self._kind.requires_finalization:
             raise _refused(
@@ -144,8 +142,6 @@ class Stage:
         found = self.source.schema()
         if isinstance(found, StructType):
             return found
-        from spark_ext.schemas.ddl import columns
-
         return columns(found)
 
     def schema(self) -> StructType:
@@ -263,8 +259,6 @@ def rename(batch: pa.RecordBatch, select: Mapping[str, str] | None) -> pa.Record
     """Choose columns and give them their new names."""
     if select is None:
         return batch
-    import pyarrow as pa
-
     wanted = {name: column for name, column in select.items() if column in batch.schema.names}
     return pa.RecordBatch.from_arrays([batch.column(column) for column in wanted.values()], list(wanted))
 
@@ -283,4 +277,4 @@ def _selected(text: str | None, who: str) -> dict[str, str] | None:
 
 
 def _refused(what: str, who: str, do: str) -> ConfigurationError:
-    return ConfigurationError(what, operator=who, kept="nothing was read", do=do)
+    return refused(what, who, do, kept="nothing was read")

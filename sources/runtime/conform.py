@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pyarrow import types
+
 from spark_ext.bad_rows.sift import sift, text_of
 from spark_ext.errors import DataError
 from spark_ext.sources.contract import BadRow
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_ext.model.offsets import Range
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, piece: Range, uid: str) -> pa.RecordBatch:
-    """A batch in the declared schema.
-
-    Spark checks only the first batch of a task; a later one that differs crashes the JVM's reader.
-    """
-    import pyarrow as pa
-
+    """A batch in the declared schema."""
+    # Spark checks only the first batch of a task; a later one that differs crashes the JVM's reader.
     try:
         return _cast(batch, schema)
     except (KeyError, pa.ArrowException) as problem:
@@ -32,7 +29,6 @@ def sifted(
     batch: pa.RecordBatch, schema: pa.Schema, piece: Range, uid: str, first: int, bad: Callable[[BadRow], object]
 ) -> pa.RecordBatch:
     """Like `conform`, without the rows that do not fit."""
-    import pyarrow as pa
 
     def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
         position = {"from": piece.start, "row": first + row}
@@ -44,18 +40,12 @@ def sifted(
         raise _refusal(problem, schema, piece, uid) from problem
     except pa.ArrowException:
         good = list(sift(batch, lambda rows: _cast(rows, schema), pa.ArrowException, collect))
-    return pa.Table.from_batches(good, schema=schema).combine_chunks().to_batches()[0] if good else _none(schema)
-
-
-def _none(schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    if not good:
+        return pa.RecordBatch.from_pylist([], schema)
+    return pa.Table.from_batches(good, schema=schema).combine_chunks().to_batches()[0]
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
     from spark_ext.schemas.casts import cast
     from spark_ext.schemas.values import null_in, undecodable
 
@@ -74,8 +64,6 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _absent(found: pa.DataType, wanted: pa.DataType) -> str | None:
     """The name of a field that values of a type do not have; Arrow would make null of it."""
-    from pyarrow import types
-
     parts: dict[str, tuple[pa.DataType, pa.DataType]] = {}
     if types.is_struct(found) and types.is_struct(wanted):
         for child in wanted:
@@ -97,10 +85,6 @@ def _refusal(problem: Exception, schema: pa.Schema, piece: Range, uid: str) -> D
         f"rows do not have the declared schema: {problem}",
         operator=f"source '{uid}', channel '{piece.channel}', from {piece.start!r}",
         kept="everything up to the previous epoch; no row of this one was committed",
-        do=f"declare the schema that the data has, or repair the data; declared: {schema_text(schema)}",
+        do="declare the schema that the data has, or repair the data; declared: "
+        + ", ".join(f"{field.name} {field.type}" for field in schema),
     )
-
-
-def schema_text(schema: pa.Schema) -> str:
-    """An Arrow schema on one line."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

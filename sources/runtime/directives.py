@@ -8,10 +8,10 @@ event had expired, where an aligned one takes effect) is decided from Spark's lo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.control import holds, stamps
 from spark_ext.errors import SparkExtError, TransientError
@@ -28,32 +28,16 @@ from spark_ext.spark.logs.spark_log import SparkLog
 if TYPE_CHECKING:
     from spark_ext.model.offsets import Json, Position
     from spark_ext.sources.contract import ChannelSource
+    from spark_ext.sources.runtime.view import LedgerView
     from spark_ext.spark.session.registry import Registration
 
 
-MOST_BROADCASTS: Final = 1_000
-"""Events of the user's in one stamp; what comes after them waits for the next epoch."""
-
+MOST_BROADCASTS: Final = 1_000  # events of the user's in one stamp; what comes after them waits for the next epoch
 MOST_BYTES: Final = 2_097_152
-"""Bytes of their values."""
-
 NONE: Final = Configuration()
 
 WAIT: Final = "wait"
 STAND: Final = "stand"
-
-
-class EventView(Protocol):
-    """What is read of the events."""
-
-    def events(self, after: int) -> Sequence[Event]:
-        """The accepted events above a sequence, in their order."""
-
-    def refresh_events(self) -> None:
-        """Let the next question for events be answered from the ledger as it is then."""
-
-    def finished_channels(self, upto: int) -> Iterable[str]:
-        """Ids of the source's channels whose finish has a sequence of at most `upto`."""
 
 
 @dataclass(frozen=True)
@@ -61,30 +45,21 @@ class Directives:
     """What a source does in its next epoch."""
 
     configuration: Configuration
-    """What is in force in it."""
-    stamp: Stamp | None = None
-    """What records it; None: there is nothing new."""
+    stamp: Stamp | None = None  # what records it; None: there is nothing new
     drain: bool = False
-    final: int = 0
-    """How many final epochs were requested."""
-    jumps: Mapping[str, Position] = field(default_factory=dict)
-    """Where channels continue that were sent to another position."""
-    hold: bool = False
-    """Whether the source plans nothing: its query is about to be restarted."""
+    final: int = 0  # how many final epochs were requested
+    jumps: Mapping[str, Position] = field(default_factory=dict)  # where channels continue that were sent elsewhere
+    hold: bool = False  # its query is about to be restarted
 
 
 class DirectiveBook:
-    """The events of one source, as its planner obeys them.
-
-    Args:
-        registration: what its job has registered; None outside a job, where no events are followed.
-    """
+    """The events of one source, as its planner obeys them; none outside a job, without a registration."""
 
     def __init__(
         self,
         source: ChannelSource,
         registration: Registration | None,
-        view: EventView,
+        view: LedgerView,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._source = source
@@ -95,12 +70,9 @@ class DirectiveBook:
         self._final = 0
         self._looked: tuple[SourceOffset, int, Directives] | None = None
         self._finished: tuple[int, frozenset[str]] = (0, frozenset())
-        self._in_vain: tuple[int, int] | None = None
-        """The last event obeyed, and the last later event, if none of those concerns this source."""
-        self._released: set[int] = set()
-        """Events at which the source was let go."""
-        self._freed = False
-        """Whether it has just been let go."""
+        self._in_vain: tuple[int, int] | None = None  # the last event obeyed, and the last one looked at in vain
+        self._released: set[int] = set()  # events at which the source was let go
+        self._freed = False  # whether it has just been let go
 
     def configuration(self, start: SourceOffset) -> Configuration:
         """What was in force in the epoch that ended at an offset."""
@@ -151,21 +123,20 @@ class DirectiveBook:
 
     def write(self, stamp: Stamp) -> str:
         """Write a stamp down before the offset that names it is returned."""
-        assert self._registration is not None
-        return stamps.write(self._registration.checkpoint, stamp.text())
+        return stamps.write(self._known.checkpoint, stamp.text())
 
-    # -- which events -------------------------------------------------------------------------------------------------
+    @property
+    def _known(self) -> Registration:
+        """Of a source in a job, which alone has events."""
+        assert self._registration is not None
+        return self._registration
 
     def _obeyed(
         self, start: SourceOffset, events: Sequence[Event]
     ) -> tuple[list[tuple[Event, bool]], Event | str | None]:
-        """The events that the next epoch obeys, up to the last one that concerns this source.
-
-        Returns:
-            Each with whether it had expired; and the one before which the source stands still for a restart, if there
-            is one. STAND: it stands still behind a barrier, until it is known what comes of that.
-        """
-        assert self._registration is not None
+        """The events that the next epoch obeys, up to the last one for this source, and whether each had expired."""
+        # Also the one before which the source stands still for a restart, or STAND: it stands still behind a barrier
+        # until its outcome is known.
         out: list[tuple[Event, bool]] = []
         upto = count = size = 0
         for event in events:
@@ -178,7 +149,7 @@ class DirectiveBook:
             if self._holds(start, event, events):
                 return out[:upto], event
             out.append((event, self._expired(event)))
-            if not concerns(event, self._registration.query, start.uid) or self._over(event):
+            if not self._mine(start, event) or self._over(event):
                 continue
             if event.kind == "broadcast":
                 count += 1
@@ -191,8 +162,7 @@ class DirectiveBook:
 
     def _holds(self, start: SourceOffset, event: Event, events: Sequence[Event]) -> bool:
         """Whether the query may need a restart at an event, and the driver has not said that it needs none."""
-        mine = self._registration
-        assert mine is not None
+        mine = self._known
 
         def aligned(sequence: int) -> Json:
             known = self.configuration(start).aligned.get(str(sequence))
@@ -211,32 +181,25 @@ class DirectiveBook:
 
     def _over(self, event: Event) -> bool:
         """Whether an event that is obeyed once was meant for an earlier history, or came before this query."""
-        assert self._registration is not None
         kind = kinds().get(event.kind)
         if kind is not None and kind.standing:
             return False
-        return event.lineage < self._registration.lineage or event.incarnation < self._registration.begun
+        return event.lineage < self._known.lineage or event.incarnation < self._known.begun
 
     def _expired(self, event: Event) -> bool:
-        assert self._registration is not None
         if event.expires_ms is None:
             return False
         late = self._wall_clock() * 1000 >= event.expires_ms
         # All sources of the query have to see the same, whenever they look.
-        question = f"expiry-{self._registration.lineage}-{event.sequence}"
-        return stamps.decide(self._registration.checkpoint, question, "late" if late else "in time") == "late"
+        question = f"expiry-{self._known.lineage}-{event.sequence}"
+        return stamps.decide(self._known.checkpoint, question, "late" if late else "in time") == "late"
 
     def _aligning(self, start: SourceOffset, event: Event, events: Sequence[Event]) -> str:
-        """Where a source is beside a barrier behind which an aligned event is to take effect in all queries.
-
-        The driver adds a release once the barrier has passed all of them, or has been given up. Until then no query
-        plans anything behind it, so that all obey the event behind this one barrier, or none does.
-
-        Returns:
-            WAIT: the barrier is ahead, and with it all later events; STAND: the query has passed it; "": it is over.
-        """
-        mine = self._registration
-        assert mine is not None
+        """Where a source is beside a barrier behind which an aligned event is to take effect in all queries."""
+        # The driver adds a release once the barrier has passed all of them, or has been given up. Until then no query
+        # plans anything behind it, so that all obey the event behind this one barrier, or none does. WAIT: the barrier
+        # is ahead, and with it all later events; STAND: the query has passed it; "": it is over.
+        mine = self._known
         barrier = int(event.value["checkpoint"])
         over = any(one.kind == "release" and one.value["checkpoint"] == barrier for one in events)
         if over or event.incarnation < mine.incarnation:
@@ -246,11 +209,7 @@ class DirectiveBook:
         others = planned_sources(mine.checkpoint).values()
         return STAND if all(other.ended or other.barrier >= barrier for other in others) else WAIT
 
-    # -- what follows from them ---------------------------------------------------------------------------------------
-
     def _made(self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]]) -> Directives:
-        mine = self._registration
-        assert mine is not None
         obeyed: list[Event] = []
         outcomes: dict[str, dict[str, Json]] = {}
         jumps: dict[str, Position] = {}
@@ -267,20 +226,14 @@ class DirectiveBook:
                 broadcasts.append(_broadcast(event))
         # Those that are left out were obeyed, too: as if they did not exist.
         after = replace(before.after(obeyed), sequence=found[-1][0].sequence)
-        stamp = Stamp(after, start.control, tuple(broadcasts), outcomes, mine.query)
+        stamp = Stamp(after, start.control, tuple(broadcasts), outcomes, self._known.query)
         return Directives(after, stamp, self._drain, self._final, jumps)
 
     def _mine(self, start: SourceOffset, event: Event) -> bool:
-        assert self._registration is not None
-        return concerns(event, self._registration.query, start.uid)
+        return concerns(event, self._known.query, start.uid)
 
     def _outcome(self, start: SourceOffset, event: Event, late: bool, jumps: dict[str, Position]) -> dict[str, Json]:
-        """Obey an event; what there is to say about it, empty if nothing.
-
-        Args:
-            event: of anybody; nothing is said of those that do not concern this source.
-            late: whether it had expired.
-        """
+        """Obey an event of anybody; what there is to say about it, empty if nothing or if it is not for this source."""
         if not self._mine(start, event):
             return {}
         if late:
@@ -386,11 +339,7 @@ def interval_ms(configuration: Configuration, of_query: str, given: int) -> int:
 
 
 def planned_sources(checkpoint: str) -> dict[str, SourceOffset]:
-    """The newest planned offsets of a query's channel sources, by uid; empty before the first epoch.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-    """
+    """The newest planned offsets of a query's channel sources, by uid; empty before the first epoch."""
     log = SparkLog(checkpoint)
     newest = log.newest_offsets()
     logged = None if newest is None else log.offsets(newest)

@@ -1,9 +1,8 @@
 """The lag of a source while an epoch runs, or none does: asked by a thread of its planner.
 
-A planner is idle from one plan to the next. If that takes long, the figure that it gave with the epoch is wrong by all
-that has arrived since. The thread asks the source when its last answer is older than an interval, and notes what it
-says where the driver finds it (`spark.lag_notes`). Short epochs never make it ask. It has the planner only between two
-calls of Spark's, and for a small share of the time, however slow a source is with its answer.
+The thread asks the source when its last answer, which comes with each epoch, is older than an interval, and notes what
+it says where the driver finds it (`spark.lag_notes`). It has the planner only between two calls of Spark's, and for a
+small share of the time, however slow a source is with its answer.
 """
 
 from __future__ import annotations
@@ -18,18 +17,13 @@ from typing import Final
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.spark.session import lag_notes
 
-SHARE: Final = 0.05
-"""Of the time, the source is asked for at most this share: Spark's next call waits for an answer that is under way."""
+SHARE: Final = 0.05  # of the time, at most, for answers: Spark's next call waits for one
 
 
 class LiveLag:
-    """Keeps the lag of one source up to date.
+    """Keeps the lag of one source up to date: an answer becomes `every` seconds old at most.
 
-    Args:
-        every: how old an answer may become, s; more than 0.
-        ask: the lag of the source behind an offset; None: it does not know. Called while `turn` is held.
-        clock: s; never goes back.
-        now: s since 1970 UTC.
+    `ask` is called while `turn` is held.
     """
 
     def __init__(
@@ -41,8 +35,7 @@ class LiveLag:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.turn: Final = threading.Lock()
-        """Held while the source is used."""
+        self.turn: Final = threading.Lock()  # held while the source is used
         self._uid, self._place, self._every, self._ask = uid, place, every, ask
         self._clock, self._now = clock, now
         self._at: SourceOffset | None = None

@@ -1,7 +1,6 @@
-"""Planning of a source's epochs: which channels go how far. Runs in the source's planner process on the driver.
+"""Planning of a source's epochs, in its planner process on the driver: which channels go how far.
 
-The cost of an epoch depends on the channels that are running, not on how many there are: those that wait or have
-finished are looked at once, when the planner starts.
+An epoch's cost depends on the channels that are running: others are looked at once, when the planner starts.
 """
 
 from __future__ import annotations
@@ -30,25 +29,19 @@ from spark_ext.sources.runtime.directives import (
     planned_sources,
 )
 from spark_ext.sources.runtime.rates import Budget, Pace, Rates
-from spark_ext.sources.runtime.stages import OneStage, Targets, stages_of
+from spark_ext.sources.runtime.stages import Stages, Targets
 from spark_ext.sources.runtime.view import LedgerView as LedgerView
 from spark_ext.sources.runtime.view import NoLedger as NoLedger
 from spark_ext.spark.session.registry import PARALLELISM, Registration
 
-HOLD_S: Final = 0.05
-"""How often an AvailableNow run that stands still for a restart looks whether it may go on, s."""
-
-MOST_ASKED: Final = 1_000
-"""Most channels whose lag is asked for, so that an epoch's cost does not grow with the number of channels."""
+HOLD_S: Final = 0.05  # between two looks whether an AvailableNow run that holds for a restart may go on, s
+MOST_ASKED: Final = 1_000  # channels whose lag is asked for: a bound of an epoch's cost
 
 
 class Planner:
-    """Turns the start of an epoch into its end.
+    """Turns the start of an epoch into its end; outside a job without a registration.
 
-    Args:
-        registration: what the job has registered for it; None outside a job.
-        clock: s; never goes back, and is the same in all processes of this machine.
-        stages: of the source; None: found by its class.
+    The clock is in s, never goes back, and is the same in all processes of this machine.
     """
 
     def __init__(
@@ -57,11 +50,10 @@ class Planner:
         registration: Registration | None,
         view: LedgerView,
         clock: Callable[[], float] = time.monotonic,
-        stages: OneStage | None = None,
     ) -> None:
         self._source = source
-        self._stages = stages or stages_of(source)
-        self._registration = registration
+        self._stages = Stages(source)
+        self.registration = registration
         self._view = view
         self._clock = clock
         self._pending: deque[Channel] = deque()
@@ -79,16 +71,10 @@ class Planner:
         self._pace = Pace(registration.target_ms if registration else 0, clock)
         self._rates = Rates(source, clock)
         self._holds = False
-        self._rests = False
-        """Whether a pause keeps it from reading, or an exchange that holds as much as it may."""
+        self._rests = False  # because of a pause or a full exchange
         self._planned_from: SourceOffset | None = None
         # A run until now leaves what is paused to a later one; the job says then that it has not read everything.
         self._waits_for_pauses = registration is None or not registration.until_now
-
-    @property
-    def registration(self) -> Registration | None:
-        """What the job has registered for the source; None outside a job."""
-        return self._registration
 
     @property
     def readers(self) -> int:
@@ -138,14 +124,14 @@ class Planner:
         """The end of the epoch that begins at `start`; `start` itself when there is nothing to do."""
         self.enter(start)
         self._open(start)
-        if self._registration is not None and self._registration.hold:
+        if self.registration is not None and self.registration.hold:
             return start
         self._pace.asked()
         known, own = self._view.barriers()
         directives = self._directives.next(start)
-        if self._registration is not None:
+        if self.registration is not None:
             current.planned(
-                self._registration.job, self._registration.query, lambda: directives.configuration, directives.stamp
+                self.registration.job, self.registration.query, lambda: directives.configuration, directives.stamp
             )
             levels.follow()
         self._holds, self._rests = directives.hold, False
@@ -185,8 +171,8 @@ class Planner:
 
     def enter(self, offset: SourceOffset) -> None:
         """Let the source see, in the calls that follow, what was in force in the epoch that ends at an offset."""
-        if self._registration is not None:
-            job, query = self._registration.job, self._registration.query
+        if self.registration is not None:
+            job, query = self.registration.job, self.registration.query
             current.planned(job, query, lambda: self._directives.configuration(offset))
 
     def configuration(self, offset: SourceOffset) -> Configuration:
@@ -216,24 +202,22 @@ class Planner:
         return end
 
     def _paused(self, start: SourceOffset, directives: Directives) -> bool:
-        return is_paused(directives.configuration, self._registration.query if self._registration else "", start.uid)
+        return is_paused(directives.configuration, self.registration.query if self.registration else "", start.uid)
 
     def _waits(self, start: SourceOffset, known: Checkpoints) -> bool:
-        """Whether a source has received a barrier that others of its query have not, and has to stay where it is.
-
-        They are looked up in Spark's log, so the epoch in which all carry it is in the log before any reads on.
-        """
-        if not isinstance(self._source, AlignedSource) or self._registration is None:
+        """Whether a source has received a barrier that others of its query have not, and has to stay where it is."""
+        # They are looked up in Spark's log, so the epoch in which all carry it is in the log before any reads on.
+        if not isinstance(self._source, AlignedSource) or self.registration is None:
             return False
         if not known.any_pending(NO_BARRIER, start.barrier):
             return False
         return any(
             not other.ended and known.any_pending(other.barrier, start.barrier)
-            for other in planned_sources(self._registration.checkpoint).values()
+            for other in planned_sources(self.registration.checkpoint).values()
         )
 
     def _stamped(self, start: SourceOffset, end: SourceOffset, directives: Directives) -> SourceOffset:
-        lineage = self._registration.lineage if self._registration else 0
+        lineage = self.registration.lineage if self.registration else 0
         if directives.stamp is not None:
             # Written before the offset that names it is returned.
             name = self._directives.write(directives.stamp)
@@ -250,7 +234,7 @@ class Planner:
         return int(self._clock() * 1000) // interval > int(self._epoch_at * 1000) // interval
 
     def _interval_ms(self, configuration: Configuration) -> int:
-        given = self._registration
+        given = self.registration
         return 0 if given is None else interval_ms(configuration, given.query, given.interval_ms)
 
     def _open(self, start: SourceOffset) -> None:
@@ -421,10 +405,8 @@ class Planner:
         )
 
     def _turn(self, names: list[str]) -> deque[str | None]:
-        """The order of service: it begins after the channel that was served last, so that a small budget reaches all.
-
-        None stands for a channel that waits to be started.
-        """
+        """The order of service, behind the channel that was served last, so that a small budget reaches all."""
+        # None stands for a channel that waits to be started.
         cut = names.index(self._served) + 1 if self._served in names else 0
         return deque([*names[cut:], None, *names[:cut]])
 

@@ -23,14 +23,9 @@ if TYPE_CHECKING:
     from spark_ext.sources.contract import Advance, Channel, ChannelSource
 
 
-BURST_S: Final = 1.0
-"""What a bucket keeps at most when there was less to read than it allowed, s of its rate."""
-
-LEAST_S: Final = 0.1
-"""What a bucket has to hold before an epoch is planned, s of its rate: an epoch per row would be too expensive."""
-
-MOST_S: Final = 10.0
-"""What a bucket holds at most, s of its rate, unless epochs start at longer intervals."""
+BURST_S: Final = 1.0  # what a bucket keeps at most when there was less to read than it allowed, s of its rate
+LEAST_S: Final = 0.1  # what it holds before an epoch is planned, s of its rate: one per row is too expensive
+MOST_S: Final = 10.0  # what a bucket holds at most, s of its rate, unless epochs start at longer intervals
 
 
 def bucket(rate: float, now: float) -> TokenBucket:
@@ -61,12 +56,11 @@ class Remaining:
 
 
 class Limited:
-    """A limit that is in force, and what is left of it in the epoch that is being planned."""
+    """A limit that is in force, perhaps for old rows only, and what is left of it for the epoch being planned."""
 
     def __init__(self, value: Mapping[str, Json], now: float) -> None:
         self.value = value
         self.older_s: float | None = None if value.get("older_than") is None else value["older_than"] / 1000
-        """Rows have to be older than this for it to hold, s; None: it always holds."""
         rows, size = value.get("rows_per_second"), value.get("bytes_per_second")
         self._rows = None if rows is None else bucket(rows, now)
         self._bytes = None if size is None else bucket(size, now)
@@ -101,12 +95,7 @@ class Limited:
         return self._left.share(among)
 
     def spend(self, rows: int, size: int, *, cut: bool) -> None:
-        """A channel is read in this epoch.
-
-        Args:
-            size: bytes of it.
-            cut: whether a limit has kept it from reading more.
-        """
+        """A channel is read in this epoch; `cut` if a limit has kept it from reading more."""
         self._left.spend(rows, size)
         self._cut |= cut
         self._used = (self._used[0] + rows, self._used[1] + size)
@@ -144,8 +133,7 @@ class Rates:
         self._clock = clock
         self._wall_clock = wall_clock
         self._followed: object = None
-        self._limits: dict[str, Limited] = {}
-        """By channel; "" for the whole source."""
+        self._limits: dict[str, Limited] = {}  # by channel; "" for the whole source
 
     def follow(self, configuration: Configuration) -> None:
         """Take what is in force: a limit that has changed begins again without tokens or debts."""
@@ -221,8 +209,7 @@ class Allowance:
     """How much of a channel an epoch may read."""
 
     limit: Limit
-    limits: tuple[Limited, ...]
-    """What it is taken from, besides the limits of the options."""
+    limits: tuple[Limited, ...]  # what it is taken from, besides the limits of the options
 
 
 class Budget:
@@ -231,8 +218,7 @@ class Budget:
     def __init__(self, rows: int | None, size: int | None, rates: Rates) -> None:
         self._left = Remaining(rows, size)
         self._rates = rates
-        self.planned = 0
-        """Rows of the epoch so far."""
+        self.planned = 0  # rows of the epoch so far
 
     @property
     def spent(self) -> bool:
@@ -263,23 +249,13 @@ class Budget:
             limited.spend(rows, size, cut=full)
 
 
-FIRST: Final = 1_000
-"""Rows of the first epoch: nothing is known yet."""
-
-GROWTH: Final = 4.0
-"""By how much the limit grows at most from one epoch to the next."""
-
-CLOSE: Final = 0.05
-"""A deviation that changes nothing, as a fraction."""
+FIRST: Final = 1_000  # rows of the first epoch: nothing is known yet
+GROWTH: Final = 4.0  # by how much the limit grows at most from one epoch to the next
+CLOSE: Final = 0.05  # a deviation that changes nothing, as a fraction
 
 
 class Pace:
-    """The read limit of one source; without a target it sets no limit.
-
-    Args:
-        target_ms: wanted duration of an epoch, ms; 0: any.
-        clock: s; never goes back.
-    """
+    """The read limit of one source by a wanted duration of an epoch, ms; for 0 it sets no limit."""
 
     def __init__(self, target_ms: int, clock: Callable[[], float]) -> None:
         self._target = target_ms / 1000

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-RATIONED_S: Final = 0.1
-"""How long an AvailableNow run waits for a rate limit until it looks for control events again, s."""
+RATIONED_S: Final = 0.1  # between two looks at control events while a rate limit keeps an AvailableNow run waiting, s
 
 
 @dataclass
@@ -52,10 +51,8 @@ class ReadTask(InputPartition):
     """What one task of an epoch reads, in this order."""
 
     ranges: tuple[Range, ...]
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """Which share of the rows is read, by channel; others are read whole."""
-    bad_rows: Destination | None = None
-    """Where its bad rows are left; None: one of them fails the query."""
+    shares: Mapping[str, float] = field(default_factory=dict)  # by channel; others are read whole
+    bad_rows: Destination | None = None  # None: a bad row fails the query
 
 
 def report_of(uid: str, planner: Planner, at: SourceOffset) -> dict[str, Any]:
@@ -76,14 +73,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._planner: Planner | None = None
         self._idle = Idle()
-        self._asked: tuple[dict[str, Any], SourceOffset] | None = None
-        """Where the last epoch was asked to begin: an idle query asks again and again."""
-        self._planned: dict[str, Any] | None = None
-        """The end of the epoch that this process has planned last."""
-        self._latest: dict[str, Any] | None = None
-        """What is reported of the source; it changes with each epoch."""
-        self._live: LiveLag | None = None
-        """Asks for the lag between epochs, of a source that knows it."""
+        self._asked: tuple[dict[str, Any], SourceOffset] | None = None  # an idle query asks again and again
+        self._planned: dict[str, Any] | None = None  # the end of the epoch that this process has planned last
+        self._latest: dict[str, Any] | None = None  # changes with each epoch
+        self._live: LiveLag | None = None  # asks for the lag between epochs, of a source that knows it
         tune()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -285,12 +278,8 @@ def assign(
     shares: Mapping[str, float] | None = None,
     bad_rows: Destination | None = None,
 ) -> list[InputPartition]:
-    """Spread the ranges of an epoch over at most `readers` tasks, largest first; order within a channel is kept.
-
-    Args:
-        readers: maximum number of tasks, unless the source wants more.
-        shares: by channel, for ranges with a sample of rows, which are not split.
-    """
+    """Spread the ranges of an epoch over at most `readers` tasks, largest first; order within a channel is kept."""
+    # A source may want more tasks. Ranges of channels with a sample of rows (`shares`) are not split.
     shares = shares or {}
     if not pieces:
         return []
@@ -343,11 +332,8 @@ def _view(registration: registry.Registration | None) -> LedgerView:
     return PlannerView(registration)
 
 
-PATIENCE: Final = 50
-"""Questions without an epoch after which a query is idle: half a second or more."""
-
-PERIOD: Final = 0.03
-"""Between two looks at an idle source, s. Of several sources of a query only the first one waits."""
+PATIENCE: Final = 50  # questions without an epoch after which a query is idle: half a second or more
+PERIOD: Final = 0.03  # between two looks at an idle source, s. Of several sources of a query only the first one waits
 
 
 class Idle:
@@ -355,10 +341,6 @@ class Idle:
 
     A source without new rows may be one of several: a pause would then delay the epochs of the others. But Spark tells
     each source of a query of each epoch that was committed.
-
-    Args:
-        sleep: waits for a number of seconds.
-        clock: s; never goes back.
     """
 
     def __init__(
@@ -383,7 +365,6 @@ class Idle:
         self._looked_at = self._clock()
 
 
-# -- the data source of Spark -----------------------------------------------------------------------------------------
 # What Spark pickles: at registration the adapter's class, which reaches the process that creates the source; from then
 # on instances, which travel to planners and to every task. An adapter class is made at run time, so no module has it,
 # and cloudpickle sends it by value: a name, a base, and the source's class. That class is sent as any other: by
@@ -395,7 +376,6 @@ class SourceAdapter(DataSource):
     """Holds one source; subclasses name its class."""
 
     contract: ClassVar[type[ChannelSource]]
-    """The class that was registered."""
 
     source: ChannelSource
 

@@ -1,7 +1,6 @@
 """A share of a source's rows, as the control event `sample` asks for it, chosen alike whenever an epoch is read.
 
-Whether a row is chosen depends on its channel, on where its range begins, and on its number within the range. A range
-that is sampled is therefore not split.
+That depends on a row's channel, the begin of its range and its number there. So a range that is sampled is not split.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from spark_ext.model.control import channel, source
 from spark_ext.model.offsets import Json
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_ext.model.configuration import Configuration
     from spark_ext.model.offsets import Range
 
@@ -42,9 +40,6 @@ def sampled(batches: Iterable[pa.RecordBatch], piece: Range, shares: Mapping[str
     if share is None:
         yield from batches
         return
-    import numpy as np
-    import pyarrow as pa
-
     seed = np.array([_seed([piece.channel, piece.start])], np.uint64)
     first = 0
     for batch in batches:
@@ -62,8 +57,6 @@ def keeps_bad_row(piece: Range, shares: Mapping[str, float]) -> Callable[[int], 
         return None
 
     def keeps(number: int) -> bool:
-        import numpy as np
-
         seed = np.array([_seed(["bad", piece.channel, piece.start])], np.uint64)
         return bool(uniform(seed, np.array([number], np.uint64))[0] < share)
 
@@ -75,13 +68,10 @@ def _seed(of: Json) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-# -- SplitMix64 (Steele, Lea, Flood 2014) as a hash of a counter ------------------------------------------------------
-
-
+# SplitMix64 (Steele, Lea, Flood 2014) as a hash of a counter.
 UInt64s = npt.NDArray[np.uint64]
 
-STEP = np.uint64(0x9E3779B97F4A7C15)
-"""What is added per number: 2**64 divided by the golden ratio."""
+STEP = np.uint64(0x9E3779B97F4A7C15)  # what is added per number: 2**64 divided by the golden ratio
 
 
 def mix(values: UInt64s) -> UInt64s:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from spark_ext.model.offsets import Json, Position, SourceOffset, ranges
 from spark_ext.sources.contract import ChannelSource
@@ -15,81 +14,46 @@ from spark_ext.sources.staged import StagedSource
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.registry import Registration, targets_note
 
-_ALL: Final = "all"
-"""Under this name is kept what concerns all stages of a source."""
 
+class Stages:
+    """The stages of a `StagedSource`; any other source has a single one, about which there is nothing to remember."""
 
-class OneStage:
-    """The stages of an ordinary source."""
-
-    @property
-    def last(self) -> bool:
-        """No other stage comes."""
-        return True
-
-    def end_with_now(self, kept: Targets) -> None:
-        """A run that ends with what is there begins, or continues in this planner."""
-
-    def restore(self, stage: Json) -> None:
-        """A planner starts from an offset with this stage."""
-
-    def entered(self, stage: Json) -> bool:
-        """Whether the last epoch was the switch to this stage, which is entered now."""
-        return False
-
-    def after(self, stage: Json) -> Json:
-        """The stage to switch to once this one's channels have finished; None after the last."""
-        return None
-
-    def remembered(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
-        """The end of an epoch, with what the source has to remember about its stage."""
-        return end
-
-
-class Stages(OneStage):
-    """The stages of a `StagedSource`."""
-
-    def __init__(self, source: StagedSource) -> None:
-        self._source = source
+    def __init__(self, source: ChannelSource) -> None:
+        self._source = source if isinstance(source, StagedSource) else None
         self._number = 0
 
     @property
     def last(self) -> bool:
         """Whether no other stage comes."""
-        return self._source.last_stage
+        return self._source is None or self._source.last_stage
 
     def end_with_now(self, kept: Targets) -> None:
         """A run that ends with what is there begins, or continues in this planner: also for stages that come later."""
-        self._source.end_with(kept.of(_ALL, self._source.here))
+        if self._source is not None:
+            self._source.end_with(kept.of("all", self._source.here))
 
     def restore(self, stage: Json) -> None:
         """A planner starts from an offset with this stage; None: the first, about which there is nothing to know."""
         self._number = _number(stage)
-        if stage is not None:
+        if self._source is not None and stage is not None:
             self._source.enter(stage)
 
     def entered(self, stage: Json) -> bool:
         """Whether the last epoch was the switch to this stage, which is entered now."""
-        if _number(stage) == self._number:
+        if self._source is None or _number(stage) == self._number:
             return False
-        self._number = _number(stage)
-        self._source.enter(stage)
+        self.restore(stage)
         return True
 
     def after(self, stage: Json) -> Json:
         """The stage to switch to once this one's channels have finished; None after the last."""
-        return None if self._source.last_stage else self._source.next_stage(stage)
+        return None if self._source is None or self._source.last_stage else self._source.next_stage(stage)
 
     def remembered(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
         """The end of an epoch, with what the source has to remember about its stage."""
-        if self._source.last_stage:
+        if self._source is None or self._source.last_stage:
             return end
         return replace(end, stage=self._source.planned(start.stage, ranges(start, end)))
-
-
-def stages_of(source: ChannelSource) -> OneStage:
-    """The stages of any source."""
-    return Stages(source) if isinstance(source, StagedSource) else OneStage()
 
 
 def _number(stage: Json) -> int:
@@ -97,27 +61,17 @@ def _number(stage: Json) -> int:
 
 
 class Targets:
-    """The targets of one source in one run.
-
-    Args:
-        registration: of the source; None: outside a job, where nothing is kept.
-        place: the registry's folder; None outside a job.
-    """
+    """The targets of one source in one run. Outside a job, without a registration or a folder, nothing is kept."""
 
     def __init__(self, registration: Registration | None, place: Path | None = None) -> None:
-        self._kept = registration is not None and registration.until_now
         self._registration = registration
         self._place = place or registry.folder()
 
     def of(self, stage: Json, now: Callable[[], Mapping[str, Position]]) -> dict[str, Position]:
-        """By channel, the position up to which it is read; channels that are not named wait for the next run.
-
-        Args:
-            stage: of the source, if it is made of stages.
-            now: finds them; not called if they are known.
-        """
+        """By channel, the position up to which it is read; `now` is asked if they are not known for a stage."""
+        # Channels that are not named wait for the next run.
         place, registration = self._place, self._registration
-        if not self._kept or place is None or registration is None:
+        if place is None or registration is None or not registration.until_now:
             return dict(now())
         known = self._read(place, registration)
         name = json.dumps(stage, sort_keys=True)

@@ -1,7 +1,6 @@
 """One input file: its location, its state when it was discovered, and its errors.
 
-The file of a channel must stay as it was discovered, or a replayed epoch would read other rows. Its size and
-modification time are therefore stored with the channel and compared before each read.
+It must stay as it was, or a replayed epoch would read other rows: size and modification time are compared.
 """
 
 from __future__ import annotations
@@ -24,16 +23,10 @@ if TYPE_CHECKING:
     from spark_ext.errors import SparkExtError
 
 KEPT = "no row of this epoch was committed; all earlier epochs and positions are unchanged"
-"""What is kept after an error while planning or reading an epoch."""
-
-COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-"""Suffixes of compressed text files, with their codecs."""
-
-_PIECE = 1 << 20
-"""Bytes that are read of a padded gzip file at once, and unpacked of it at once."""
-
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}  # by suffix
+_PIECE = 1 << 20  # bytes that are read of a padded gzip file at once, and unpacked of it at once
+# Of a damaged footer pyarrow raises whatever follows from its names and numbers.
 _FAULTS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
-"""What Arrow and the storage raise; of a damaged footer also what pyarrow makes of its names and numbers."""
 
 
 def resolve(path: str, operator: str) -> tuple[fs.FileSystem, str]:
@@ -59,27 +52,24 @@ class InputFile:
     """A file as it was discovered."""
 
     filesystem: fs.FileSystem
-    path: str
-    """Absolute, in `filesystem`."""
-    name: str
-    """Relative to the source's root; for messages."""
+    path: str  # absolute, in `filesystem`
+    name: str  # relative to the source's root; for messages
     size: int
-    """Bytes."""
-    modified: int | None
-    """Nanoseconds since 1970 UTC; None: not compared."""
+    modified: int | None  # ns since 1970 UTC; None: not compared
     uid: str
-    """Of the source."""
-    constants: Mapping[str, str | None] = field(default_factory=dict)
-    """Columns that are not in the file: one value, as text, for all its rows."""
+    constants: Mapping[str, str | None] = field(default_factory=dict)  # columns of one value, as text
     if_gone: str = "restore the file, or restore the job from a checkpoint before the file was discovered"
-    """What to do if it no longer exists."""
-    accepted: bool = False
-    """Whether it is read as it was when this object was made, not as it was discovered."""
+    accepted: bool = False  # read as it was when this object was made, not as discovered
 
     @property
     def local(self) -> bool:
         """Whether it is on a local file system."""
         return bool(self.filesystem.type_name == "local")
+
+    @property
+    def operator(self) -> str:
+        """The source and the file, for errors."""
+        return f"source '{self.uid}', file '{self.path}'"
 
     @property
     def compression(self) -> str | None:
@@ -107,9 +97,7 @@ class InputFile:
 
     def refusal(self, what: str, do: str) -> DataError:
         """An error that names this file."""
-        return DataError(
-            f"file '{self.name}': {what}", operator=f"source '{self.uid}', file '{self.path}'", kept=KEPT, do=do
-        )
+        return DataError(f"file '{self.name}': {what}", operator=self.operator, kept=KEPT, do=do)
 
     def verify(self) -> None:
         """Check that the file is as it was discovered."""
@@ -128,14 +116,15 @@ class InputFile:
         return self.refusal("it no longer exists", self.if_gone)
 
     def _changed(self, how: str) -> DataError:
-        writer = (
-            "A writer should fill a file under a name that begins with '_' or '.', and rename it when it is complete"
+        do = (
+            "start again when the file is complete"
+            if self.accepted
+            else "restore the file with its modification time, or load with changed_files=accept"
         )
         return self.refusal(
             f"{how}; its rows may differ from those that were planned",
-            f"start again when the file is complete. {writer}"
-            if self.accepted
-            else f"restore the file with its modification time, or load with changed_files=accept. {writer}",
+            f"{do}. A writer should fill a file under a name that begins with '_' or '.', and rename it when it is "
+            "complete",
         )
 
     def open(self) -> pa.NativeFile:
@@ -144,10 +133,8 @@ class InputFile:
             return self.filesystem.open_input_file(self.path)
 
     def unpacked(self) -> pa.NativeFile:
-        """Open a text file for reading from its beginning, without its compression.
-
-        A gzip file may be padded with zeros, as tapes and some uploads do it; Arrow takes them for damage.
-        """
+        """Open a text file for reading from its beginning, without its compression."""
+        # A gzip file may be padded with zeros, as tapes and some uploads do it; Arrow takes them for damage.
         raw = self.open()
         if self.compression == "gzip":
             raw = raw.get_stream(0, _end_of_gzip(raw, self.size))
@@ -170,7 +157,7 @@ class InputFile:
         if isinstance(problem, OSError) and (problem.errno or not self.local):
             return StorageError(
                 f"file '{self.name}' could not be read: {problem}",
-                operator=f"source '{self.uid}', file '{self.path}'",
+                operator=self.operator,
                 kept=KEPT,
                 do="check that the storage is reachable and the file is readable for this user; it will be retried",
             )

@@ -12,9 +12,8 @@ from typing import Literal
 import pyarrow as pa
 from pyarrow import fs
 
-from spark_ext.datafiles.entry import Entry, hidden
 from spark_ext.datafiles.input_file import KEPT
-from spark_ext.datafiles.local_tree import TwiceError, once, walk
+from spark_ext.datafiles.local_tree import Entry, TwiceError, hidden, once, walk
 from spark_ext.errors import ConfigurationError, StorageError, refused
 
 _MAGIC = re.compile(r"[*?\[{]")
@@ -22,13 +21,10 @@ _MAGIC = re.compile(r"[*?\[{]")
 
 @dataclass(frozen=True)
 class Listing:
-    """What to list.
+    """What to list: a folder, a file or a glob pattern. A path that exists is never taken as a pattern.
 
-    Args:
-        path: a folder, a file or a glob pattern, absolute. A path that exists is never taken as a pattern.
-        recursive: whether subfolders are listed.
-        pattern: glob pattern of file names, without folders.
-        order: by name (part by part, so that the files of a folder stay together), or by modification time.
+    `pattern` is one of file names, without folders. By name is part by part, so that the files of a folder stay
+    together.
     """
 
     filesystem: fs.FileSystem
@@ -67,20 +63,19 @@ class Listing:
         )
 
     def entries(self) -> list[Entry]:
-        """All current files, in order. Names that begin with `_` or `.` are skipped.
-
-        A local file that is reached by its own path and by a symbolic link is listed once, by its own path.
-        """
+        """All current files, in order. Names that begin with `_` or `.` are skipped."""
+        # A local file that is reached by its own path and by a symbolic link is listed once, by its own path.
         self.check()
         if self._kind == fs.FileType.File:
             info = self._info(self.path)
             if info.type == fs.FileType.File:
-                return [Entry(info.base_name, info.size, _modified(info))]
+                return [Entry(info.base_name, info.size, info.mtime_ns or 0)]
             raise self._absent()
-        key = _by_name if self.order == "name" else _by_time
-        if self.filesystem.type_name == "local":
-            return sorted(self._local(), key=key)
-        return sorted((entry for entry in self._listed() if self._matches(entry.name)), key=key)
+        local = self.filesystem.type_name == "local"
+        found = self._local() if local else [entry for entry in self._listed() if self._matches(entry.name)]
+        if self.order == "name":
+            return sorted(found, key=lambda entry: entry.name.split("/"))
+        return sorted(found, key=lambda entry: (entry.modified, entry.name))
 
     def check(self) -> None:
         """Check the path, without a listing."""
@@ -122,7 +117,7 @@ class Listing:
         skip = len(self.root.rstrip("/")) + 1
         for info in found:
             if info.type == fs.FileType.File:
-                yield Entry(info.path[skip:], info.size, _modified(info))
+                yield Entry(info.path[skip:], info.size, info.mtime_ns or 0)
 
     @property
     def _glob(self) -> str:
@@ -142,18 +137,6 @@ class Listing:
         tail = "(/.*)?" if self.recursive else "(/[^/]*)?"
         paths = None if self._kind == fs.FileType.Directory else re.compile(glob_regex(self._glob) + tail)
         return names, paths
-
-
-def _modified(info: fs.FileInfo) -> int:
-    return info.mtime_ns or 0
-
-
-def _by_name(entry: Entry) -> tuple[str, ...]:
-    return tuple(entry.name.split("/"))
-
-
-def _by_time(entry: Entry) -> tuple[int, str]:
-    return entry.modified, entry.name
 
 
 def glob_regex(pattern: str) -> str:

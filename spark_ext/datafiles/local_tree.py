@@ -1,7 +1,6 @@
 """The files below a local folder, and which of their names are those of one file, because of symbolic links.
 
-Links are followed: a folder of links to files elsewhere is common. A folder is walked once, by its own path if that is
-below the root, else by the first link to it; so a walk ends, and a link to a folder above does not repeat the tree.
+Links are followed, and a folder is walked once, by its own path if that is below the root, else by the first link.
 """
 
 from __future__ import annotations
@@ -12,17 +11,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_ext.datafiles.entry import Entry, hidden
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file that a listing found."""
+
+    name: str  # relative to the listing's root
+    size: int
+    modified: int  # ns since 1970 UTC; 0: unknown
+
+    @property
+    def folder(self) -> str:
+        """The file's folder, relative to the root; `.` for the root itself."""
+        return self.name.rpartition("/")[0] or "."
+
+
+def hidden(name: str) -> bool:
+    """Whether Spark ignores a file: a part of its path begins with `.` or `_`, unless it is `_key=value`."""
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
 
 
 class Found(NamedTuple):
     """A file by one of its names."""
 
     entry: Entry
-    real: str
-    """The file's path without symbolic links."""
-    linked: bool
-    """Whether the name goes through a link below the root."""
+    real: str  # path without symbolic links
+    linked: bool  # through a link below the root
 
 
 class TwiceError(Exception):
@@ -45,13 +59,9 @@ class _Walk:
     root: str
     deep: bool
     real: str
-    """The root without symbolic links."""
-    known: dict[tuple[int, int], str] = field(default_factory=dict)
-    """The folders that were walked: their device and number, and their name."""
-    again: list[tuple[str, str]] = field(default_factory=list)
-    """Links to folders that were walked by another name, and that name."""
-    links: deque[str] = field(default_factory=deque)
-    """Links to folders. They are followed last, so that folders below the root are walked by their own paths."""
+    known: dict[tuple[int, int], str] = field(default_factory=dict)  # walked folders by device and number
+    again: list[tuple[str, str]] = field(default_factory=list)  # links to walked folders, their names
+    links: deque[str] = field(default_factory=deque)  # followed last: a folder is walked by its own path
 
     def files(self) -> Iterator[Found]:
         self.known[_identity(self.root)] = ""
@@ -101,11 +111,7 @@ class _Walk:
 
 
 def walk(root: str, *, deep: bool) -> Iterator[Found]:
-    """The files below a folder by all names that they have there, without those that are hidden.
-
-    Args:
-        deep: whether the folders in it are walked.
-    """
+    """The files below a folder by all names that they have there, without those that are hidden."""
     return _Walk(root, deep, os.path.realpath(root).rstrip("/")).files()
 
 

@@ -1,11 +1,7 @@
 """Deletes what dead incarnations have left: files that their tasks wrote and that nothing refers to.
 
-Only after the fence. Before it, an older incarnation could still commit a file that is about to be deleted, and leave a
-target that cannot be read. After it, none of its files can be committed any more, so those that are not are garbage.
-A task of a dead incarnation that is still running may write more: the next start finds it.
-
-Not deleted are files of the claiming incarnation, of sinks outside a job (incarnation 0), which nothing fences off, and
-of other uids, and files that the caller says are in use.
+Only after the fence, behind which none of them can be committed any more. A task of a dead incarnation that is still
+running may write more: the next start finds it. Nothing fences off sinks outside a job (incarnation 0).
 """
 
 from __future__ import annotations
@@ -21,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_orphan(path: str, claim: Claim, committed: frozenset[str]) -> bool:
-    """Whether a file is garbage.
-
-    Args:
-        committed: names, without folders, of all files that are in use.
-    """
+    """Whether a file is garbage; `committed` are the names, without folders, of all files that are in use."""
     owner = owner_of(path)
     if owner is None:
         return False
@@ -35,11 +27,8 @@ def is_orphan(path: str, claim: Claim, committed: frozenset[str]) -> bool:
 
 
 def delete_orphans(location: Location, claim: Claim, committed: Callable[[], frozenset[str]]) -> int:
-    """Delete what dead incarnations have left; returns how many files.
-
-    Args:
-        committed: names, without folders, of files that are in use; called only when there are candidates.
-    """
+    """Delete what dead incarnations have left; returns how many files."""
+    # `committed` gives the names, without folders, of files that are in use; called only when there are candidates.
     candidates = [path for path in location.folder.files(data_only=True) if is_orphan(path, claim, frozenset())]
     if not candidates:
         return 0

@@ -10,12 +10,8 @@ from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
-NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""The name that Hive and Spark use for the folder of rows whose partition value is null."""
-
-STRING_PREFIX = 32
-"""Maximum length of a string in the statistics, in characters, as in Delta's own writer."""
-
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"  # as in Hive and Spark
+STRING_PREFIX = 32  # characters of a string in the statistics, as in Delta's own writer
 _FIRST_DAY, _LAST_DAY = date.min.toordinal() - 719_163, date.max.toordinal() - 719_163
 _EPOCH = datetime(1970, 1, 1)
 _LAST_CHARACTER = "\U0010ffff"
@@ -31,12 +27,7 @@ def day_text(days: int) -> str | None:
 
 
 def moment_text(micros: int, *, utc: bool) -> str | None:
-    """Microseconds since 1970 as `2013-01-31T05:15:00.000000Z`; None outside the years 1 to 9999.
-
-    Args:
-        micros: microseconds.
-        utc: whether it is a time in UTC (with a `Z`) or one without a zone.
-    """
+    """Microseconds since 1970 as `2013-01-31T05:15:00.000000Z`, or without a zone; None outside the years 1 to 9999."""
     days, _ = divmod(micros, 86_400_000_000)
     if not _FIRST_DAY <= days <= _LAST_DAY:
         return None
@@ -56,10 +47,9 @@ def least_text(text: str) -> str:
 
 
 def greatest_text(text: str) -> str:
-    """A text that is not less than the given one: truncated, with the last character of Unicode appended.
-
-    Truncating within a run of that character would give a lesser text, so such a run is kept, as in Delta's own writer.
-    """
+    """A text that is not less than the given one: truncated, with the last character of Unicode appended."""
+    # Truncating within a run of that character would give a lesser text, so such a run is kept, as in Delta's own
+    # writer.
     if len(text) <= STRING_PREFIX:
         return text
     end = STRING_PREFIX
@@ -92,13 +82,8 @@ def float_text(value: float, *, single: bool) -> str:
 
 
 def folder(name: str, value: str | None, escape: str = "%", *, shortened: bool = True) -> str:
-    """The folder of a partition, `day=2013-01-31`, with special characters escaped as Hive does it.
-
-    Readers take the values from the log, so the name only has to be readable: a very long value is truncated.
-
-    Args:
-        shortened: whether a very long value is truncated.
-    """
+    """The folder of a partition, `day=2013-01-31`, with special characters escaped as Hive does it."""
+    # Readers take the values from the log, so the name only has to be readable: a very long value is truncated.
     spelled = NULL_FOLDER if value is None else _escaped(value, escape)
     return f"{_escaped(name, escape)}={spelled[:_LONGEST_FOLDER] if shortened else spelled}"
 

@@ -49,13 +49,9 @@ def check_values(batch: pa.RecordBatch, keys: Sequence[spark.StructField], who: 
 
 
 def check_rewritten(batch: pa.RecordBatch, keys: Sequence[spark.StructField], longest: int | None, who: str) -> None:
-    """Refuse rows that delta-rs cannot compact, or after which readers fail.
-
-    It shortens no folder's name, as `split` does, and notes bounds of dates and times that have no text form.
-
-    Args:
-        longest: the greatest length of a folder's name, bytes; None: no limit.
-    """
+    """Refuse rows that delta-rs cannot compact, or after which readers fail."""
+    # It shortens no folder's name (of at most `longest` bytes), as `split` does, and notes bounds of dates and times
+    # that have no text form.
     try:
         refuse_far_times(batch)
     except ValueError as problem:

@@ -1,12 +1,10 @@
-"""The statistics of a data file by which readers of a Delta table skip it, in the form of Delta's protocol.
+"""The statistics of the first columns of a data file by which readers of a Delta table skip it, as in Delta's protocol.
 
 Minimum and maximum come from Parquet's own statistics, which the writer computes anyway; long strings are truncated so
 that the bounds still hold. Floats are computed here: Parquet leaves NaN out of its statistics, while for Spark it is
 greater than any number, so Spark would skip row groups that contain matching rows. Floats therefore get no statistics
 inside the file, and no maximum here if there is a NaN. For arrays and maps, nulls of the column itself are counted, not
 those of its leaves.
-
-Only the first columns are covered (32 by default), not counting partition columns, as in Delta's own writer.
 """
 
 from __future__ import annotations
@@ -35,10 +33,8 @@ class Leaf:
 
     path: tuple[str, ...]
     kind: spark.DataType
-    positions: tuple[int, ...]
-    """The path as positions of columns and fields."""
-    parquet: int | None
-    """Position of its column in the file; None for an array or map, which is not a single column there."""
+    positions: tuple[int, ...]  # the path as positions of columns and fields
+    parquet: int | None  # position in the file; None: an array or map has several columns there
 
     @property
     def is_float(self) -> bool:
@@ -47,11 +43,7 @@ class Leaf:
 
 
 def leaves(schema: spark.StructType, limit: int) -> tuple[Leaf, ...]:
-    """The first columns of a file, depth first.
-
-    Args:
-        schema: the file's columns, without the partition columns.
-    """
+    """The first columns of a file, which has no partition columns, depth first."""
     found: list[Leaf] = []
     position = 0
 
@@ -81,10 +73,8 @@ def _width(kind: spark.DataType) -> int:
 
 
 def names_with_statistics(schema: spark.StructType) -> list[str]:
-    """Parquet's names of the columns that get statistics inside the file: all primitive ones except floats.
-
-    A column `a.b` has the name of the field `b` of a column `a`: it has none if that is a float.
-    """
+    """Parquet's names of the columns that get statistics inside the file: all primitive ones except floats."""
+    # A column `a.b` has the name of the field `b` of a column `a`: it has none if that is a float.
     found = leaves(schema, -1)
     floats = {".".join(leaf.path) for leaf in found if leaf.is_float}
     names = [".".join(leaf.path) for leaf in found if leaf.parquet is not None]
@@ -119,17 +109,12 @@ class Statistics:
 
     def __init__(self, columns: Sequence[Leaf]) -> None:
         self._columns = columns
-        self._rows = 0
+        self.rows = 0
         self._seen = {leaf: _Seen() for leaf in columns if leaf.parquet is None or leaf.is_float}
-
-    @property
-    def rows(self) -> int:
-        """Rows seen."""
-        return self._rows
 
     def see(self, table: pa.Table) -> None:
         """Note what Parquet's statistics do not cover in these rows."""
-        self._rows += table.num_rows
+        self.rows += table.num_rows
         for leaf, seen in self._seen.items():
             column = _column(table, leaf)
             seen.nulls += column.null_count
@@ -149,13 +134,14 @@ class Statistics:
                 bounds = _Bounds.of(written, leaf.parquet)
             if bounds.nulls is not None:
                 _put(nulls, leaf.path, bounds.nulls)
-            low = None if bounds.low is None else _least(leaf.kind, bounds.low)
-            if low is not None:
-                _put(least, leaf.path, low)
-            high = None if bounds.high is None else _greatest(leaf.kind, bounds.high)
-            if high is not None:
-                _put(greatest, leaf.path, high)
-        return values.dump({"numRecords": self._rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+            for into, raw, text in (
+                (least, bounds.low, values.least_text),
+                (greatest, bounds.high, values.greatest_text),
+            ):
+                bound = None if raw is None else _bound(leaf.kind, raw, text)
+                if bound is not None:
+                    _put(into, leaf.path, bound)
+        return values.dump({"numRecords": self.rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
 
 
 def _column(table: pa.Table, leaf: Leaf) -> pa.ChunkedArray:
@@ -206,24 +192,15 @@ def _signed(raw: bytes) -> int:
     return int.from_bytes(raw, "big", signed=True)
 
 
-def _least(kind: spark.DataType, raw: Any) -> Any:
-    return _text(raw, values.least_text) if isinstance(kind, spark.StringType) else _exact(kind, raw)
-
-
-def _greatest(kind: spark.DataType, raw: Any) -> Any:
-    return _text(raw, values.greatest_text) if isinstance(kind, spark.StringType) else _exact(kind, raw)
-
-
-def _text(raw: bytes, bound: Callable[[str], str]) -> str | None:
-    """A bound of strings; None if it is not UTF-8, which Spark accepts in a cast from binary."""
-    try:
-        return bound(raw.decode())
-    except UnicodeDecodeError:
-        return None
-
-
-def _exact(kind: spark.DataType, raw: Any) -> Any:
+def _bound(kind: spark.DataType, raw: Any, text: Callable[[str], str]) -> Any:
     """The value in the form of Delta's log; None if it has none, or readers use no bounds for the type."""
+    if raw is None:
+        return None
+    if isinstance(kind, spark.StringType):
+        try:
+            return text(raw.decode())
+        except UnicodeDecodeError:  # Spark accepts it in a cast from binary
+            return None
     if isinstance(kind, _INTEGERS):
         return raw
     if isinstance(kind, _FLOATS):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-_LEAST = 3
-"""Shortest part of a URI, in characters, that is looked for in other texts."""
+_LEAST = 3  # shortest part of a URI, in characters, that is looked for in other texts
 
 
 def shown(path: str) -> str:

@@ -1,8 +1,7 @@
 """Phase one: the rows of one task as Parquet files in the table's folder, which no reader sees before the commit.
 
-Batches are collected into row groups, one file (or more, if it grows too large) per partition value, and written as
-they fill up: memory is bounded by the size of a row group, however large the task is. The name of a file identifies its
-owner, so that the files of a dead incarnation can be found.
+Batches are collected into row groups, one file or more per partition value, and written as they fill up: a row group
+bounds the memory. The name of a file identifies its owner, so that the files of a dead incarnation can be found.
 """
 
 from __future__ import annotations
@@ -29,12 +28,8 @@ if TYPE_CHECKING:
     from spark_ext.datafiles.statistics import Leaf
     from spark_ext.storage import Location
 
-MOST_OPEN_FILES = 64
-"""Maximum number of files that one task keeps open; with more partition values some are closed early."""
-
-LONGEST_NAME = 255
-"""Maximum length of the name of a file or folder, bytes: that of every usual file system."""
-
+MOST_OPEN_FILES = 64  # by one task; with more partition values some are closed early
+LONGEST_NAME = 255  # of a file or folder, bytes: that of every usual file system
 _NAME = re.compile(r"part-(?P<uid>.+)-i(?P<incarnation>\d+)-e(?P<epoch>\d+)-p\d+-a\d+-[0-9a-f]{16}(\.\w+){1,2}")
 
 
@@ -42,8 +37,7 @@ _NAME = re.compile(r"part-(?P<uid>.+)-i(?P<incarnation>\d+)-e(?P<epoch>\d+)-p\d+
 class DataFile:
     """One file that a task has written, as the commit records it."""
 
-    path: str
-    """Relative to the table's root."""
+    path: str  # relative to the table's root
     size: int
     rows: int
     partition: Mapping[str, str | None]
@@ -58,10 +52,8 @@ class Layout:
     partition_by: tuple[str, ...] = ()
     compression: str = "snappy"
     row_group_rows: int = 1_000_000
-    row_group_bytes: int = 128 * 1024**2
-    """In Arrow memory; also the maximum that one task buffers."""
-    file_bytes: int = 256 * 1024**2
-    """Size at which a file is closed and a new one is started."""
+    row_group_bytes: int = 128 * 1024**2  # in Arrow memory; also the maximum that one task buffers
+    file_bytes: int = 256 * 1024**2  # size at which a file is closed and a new one is started
     statistics_columns: int = 32
 
 
@@ -137,14 +129,8 @@ class _File:
         self._writer.close()
         size = int(self._stream.tell())
         self._stream.close()
-        return DataFile(
-            path=self.path,
-            size=size,
-            rows=self._statistics.rows,
-            partition=partition,
-            modified_ms=time.time_ns() // 1_000_000,
-            statistics=self._statistics.json(self._footer[0]),
-        )
+        found = self._statistics.json(self._footer[0])
+        return DataFile(self.path, size, self._statistics.rows, partition, time.time_ns() // 1_000_000, found)
 
     def drop(self) -> None:
         """Close the open handles, whatever state they are in."""
@@ -171,8 +157,7 @@ class _Group:
 class DataFileWriter:
     """Writes the rows of one task: `write` them all; or `add` batches, then `finish`, and after an error `discard`."""
 
-    bad: Callable[[pa.RecordBatch, DataError], object] | None = None
-    """Takes rows whose partition value no folder can be named by; None: they are an error."""
+    bad: Callable[[pa.RecordBatch, DataError], object] | None = None  # takes rows without a folder name; None: an error
 
     def __init__(self, place: Location, schema: StructType, layout: Layout, task: Task) -> None:
         from pyspark.sql.types import StructType
@@ -306,7 +291,9 @@ class DataFileWriter:
 
         table = pa.Table.from_batches(group.batches).select(self._kept).cast(self._file_schema)
         if group.file is None:
-            self._make_room()
+            open_files = [one for one in self._groups.values() if one.file is not None]
+            if len(open_files) >= MOST_OPEN_FILES:
+                self._close(open_files[0])
             path = group.folder + file_name(self._task, self._suffix)
             self._begun.append(path)  # before it exists: a full disk may leave an empty file
             group.file = self._opened(path)
@@ -316,19 +303,10 @@ class DataFileWriter:
         if size >= self._layout.file_bytes:
             self._close(group)
 
-    def _make_room(self) -> None:
-        open_files = [group for group in self._groups.values() if group.file is not None]
-        if len(open_files) >= MOST_OPEN_FILES:
-            self._close(open_files[0])
-
     def _close(self, group: _Group) -> None:
         assert group.file is not None
-        file, group.file = group.file, None
-        try:
-            self._done.append(file.close(group.partition))
-        except BaseException:
-            group.file = file
-            raise
+        self._done.append(group.file.close(group.partition))
+        group.file = None
 
     def finish(self) -> tuple[DataFile, ...]:
         """Write what is buffered, and close all files."""
@@ -340,10 +318,8 @@ class DataFileWriter:
         return tuple(self._done)
 
     def discard(self) -> None:
-        """After an error: delete what this attempt has written, which nobody will ever commit.
-
-        Files that cannot be deleted now are cleaned up at the next start.
-        """
+        """After an error: delete what this attempt has written, which nobody will ever commit."""
+        # Files that cannot be deleted now are cleaned up at the next start.
         for group in self._groups.values():
             if group.file is not None:
                 group.file.drop()

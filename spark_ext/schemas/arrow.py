@@ -1,7 +1,4 @@
-"""Spark's types in Arrow: the form in which Spark exchanges batches with Python, and which Parquet files are made from.
-
-Timestamps are UTC microseconds, whatever the session's time zone.
-"""
+"""Spark's types in Arrow, as Spark sends batches to Python; timestamps are UTC microseconds in any session."""
 
 from __future__ import annotations
 
@@ -16,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def arrow_schema(schema: spark.StructType, *, nullable: bool = False) -> pa.Schema:
-    """The Arrow schema of columns.
-
-    Args:
-        nullable: whether every column may be null, whatever the schema says, as in the tables that sinks create.
-    """
+    """The Arrow schema of columns; `nullable` allows nulls everywhere, as in the tables that sinks create."""
     import pyarrow as pa
 
     return pa.schema([pa.field(f.name, arrow_type(f.dataType), nullable or f.nullable) for f in schema.fields])

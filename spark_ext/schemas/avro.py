@@ -25,19 +25,14 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pyspark.sql import types as T
 
-Avro: TypeAlias = Any
-"""A schema as JSON: a name, a list or an object."""
-
+Avro: TypeAlias = Any  # a schema as JSON: a name, a list or an object
 _WIDER: Final[Mapping[frozenset[str], str]] = {
     frozenset({"int", "long"}): "long",
     frozenset({"float", "double"}): "double",
 }
-MOST_DIGITS: Final = 38
-"""The most digits of a decimal."""
-MOST_PARTS: Final = 10_000
-"""The most parts of a type: records are repeated with each reference, so a short schema can have billions."""
-MOST_LEVELS: Final = 100
-"""The most types within one another."""
+MOST_DIGITS: Final = 38  # of a decimal
+MOST_PARTS: Final = 10_000  # of a type: records are repeated with each reference, so a short schema can have billions
+MOST_LEVELS: Final = 100  # types within one another
 
 
 class Unsupported(Exception):
@@ -67,14 +62,11 @@ class Target(Generic[D]):
     """What Avro's types become in another type system."""
 
     plain: Mapping[str, D]
-    logical: Mapping[tuple[str, str], D]
-    """By type and logical type; others are passed over."""
+    logical: Mapping[tuple[str, str], D]  # by type and logical type; others are passed over
     decimal: Callable[[int, int], D]
-    array: Callable[[D, bool], D]
-    """Of the elements' type, and whether they may be null; a map likewise."""
+    array: Callable[[D, bool], D]  # of the elements' type, and whether they may be null; a map likewise
     map: Callable[[D, bool], D]
-    record: Callable[[Sequence[tuple[str, D, bool]], str], D]
-    """Of the fields, and a text for messages; may refuse them."""
+    record: Callable[[Sequence[tuple[str, D, bool]], str], D]  # of the fields, and a text for messages; may refuse them
 
 
 class Walk(Generic[D]):

@@ -32,8 +32,7 @@ class _Content:
 
     def __init__(self, data: bytes, at: int, errors: str) -> None:
         self.data, self.at, self.errors = data, at, errors
-        self.left = len(data)
-        """How many items are allowed: each has a byte at least."""
+        self.left = len(data)  # how many items are allowed: each has a byte at least
 
     def take(self, size: int) -> bytes:
         end = self.at + size
@@ -126,16 +125,9 @@ _NAMED: Final = ("record", "error", "enum", "fixed")
 
 
 def decoder(writer: Avro, reader: Avro, errors: str = "strict") -> Callable[[bytes, int], tuple[Any, int]]:
-    """What decodes the value that begins at a byte, and says where it ends.
-
-    Args:
-        reader: the schema of the values that are wanted, likewise; `spark_type` must have a type for it.
-        errors: what becomes of text that is not UTF-8, as in `bytes.decode`.
-
-    Returns:
-        Raises Damaged, SchemaResolutionError, EOFError, UnicodeDecodeError or OverflowError for what is no such value,
-        and RecursionError for what is nested too deeply.
-    """
+    """What decodes the value that begins at a byte, and says where it ends; `spark_type` has a type for `reader`."""
+    # It raises Damaged, SchemaResolutionError, EOFError, UnicodeDecodeError or OverflowError for what is no such value,
+    # and RecursionError for what is nested too deeply.
     read = _Resolution(writer, reader).of(writer, reader)
 
     def decode(data: bytes, at: int) -> tuple[Any, int]:
@@ -303,8 +295,6 @@ def _enum(symbols: Sequence[str], reader: Avro) -> _Read:
 
     return read
 
-
-# -- logical types ----------------------------------------------------------------------------------------------------
 
 _NANOS: Final = {
     f"{place}timestamp-{unit}": nanos

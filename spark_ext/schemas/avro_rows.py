@@ -25,12 +25,8 @@ from pyspark.sql import types as T
 
 from spark_ext.schemas.avro import Avro, Unsupported
 
-Convert: TypeAlias = Callable[[Any], Any] | None
-"""Converts a value that is not null; None: it stays as it is."""
-
-OUTERMOST: Final = "topLevelRecord"
-"""Name of the record of a column, unless another one is chosen."""
-
+Convert: TypeAlias = Callable[[Any], Any] | None  # converts a value that is not null; None: it stays as it is
+OUTERMOST: Final = "topLevelRecord"  # the record's default name
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN: Final[tuple[tuple[type[T.DataType], Avro], ...]] = (
     (T.BooleanType, "boolean"),
@@ -48,8 +44,7 @@ _PLAIN: Final[tuple[tuple[type[T.DataType], Avro], ...]] = (
     (T.TimestampType, {"type": "long", "logicalType": "timestamp-micros"}),
     (T.TimestampNTZType, {"type": "long", "logicalType": "local-timestamp-micros"}),
 )
-_WHOLE: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
-"""From the narrowest to the widest."""
+_WHOLE: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)  # from the narrowest to the widest
 _TEXTS: Final = (T.StringType, T.CharType, T.VarcharType)
 
 
@@ -58,11 +53,7 @@ class Unfit(Exception):
 
 
 def avro_schema(kind: T.DataType, name: str = OUTERMOST) -> Avro:
-    """The schema of a type; values of it are not null.
-
-    Args:
-        name: of the record, if it is a struct; may have a namespace.
-    """
+    """The schema of a type, whose values are not null; the name of a record may have a namespace."""
     return _schema(kind, "", name)
 
 
@@ -97,8 +88,7 @@ def _record(kind: T.StructType, path: str, name: str) -> Avro:
     return {"type": "record", "name": name, "fields": fields}
 
 
-_NULL: Final[dict[str, Any]] = {"default": None}
-"""So that a field can be added and removed later: readers with another version have a value for it."""
+_NULL: Final[dict[str, Any]] = {"default": None}  # so that fields can be added and removed later
 
 
 def _nullable(kind: T.DataType, path: str, name: str) -> Avro:
@@ -106,11 +96,7 @@ def _nullable(kind: T.DataType, path: str, name: str) -> Avro:
 
 
 def writer(kind: T.DataType, wanted: T.DataType) -> Convert:
-    """The conversion of a column's values to those that fastavro writes.
-
-    Returns:
-        Raises `Unfit` for a null where the schema does not allow it; None: they need no conversion.
-    """
+    """What converts a column's values to those that fastavro writes; raises `Unfit` for a null that is not allowed."""
     return _writer(kind, wanted, "")
 
 

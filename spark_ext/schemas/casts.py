@@ -12,22 +12,17 @@ from pyarrow import types
 
 Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 
-WIDEST = 76
-"""Most digits of Arrow's decimals."""
-
+WIDEST = 76  # most digits of Arrow's decimals
 _TICKS_OF_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
-MOST_SHOWN = 100
-"""Characters of a value in a message."""
+MOST_SHOWN = 100  # characters of a value in a message
 
 
 def cast(values: Values, kind: pa.DataType) -> Values:
-    """Values as another type; those that have it already are returned as they are.
-
-    Arrow brings a decimal of 128 bits to another scale without noticing that it overflows: 4447143252387525393675 as
-    decimal(38,18) is 23472482415325368651.13. With 256 bits there is room, and what does not fit afterwards is noticed.
-    What else Arrow changes is refused here: see `_changed`.
-    """
+    """Values as another type; those that have it already are returned as they are."""
+    # Arrow brings a decimal of 128 bits to another scale without noticing that it overflows: 4447143252387525393675 as
+    # decimal(38,18) is 23472482415325368651.13. With 256 bits there is room, and what does not fit afterwards is
+    # noticed. What else Arrow changes is refused here: see `_changed`.
     if values.type == kind:
         return values
     if _has_views(values.type):
@@ -48,7 +43,7 @@ def cast(values: Values, kind: pa.DataType) -> Values:
 
 def widened(kind: pa.DataType) -> pa.DataType:
     """A type with decimals of 256 bits and the same scale, at any depth."""
-    return _replaced(kind, lambda one: pa.decimal256(WIDEST, one.scale) if types.is_decimal128(one) else one)
+    return replaced(kind, lambda one: pa.decimal256(WIDEST, one.scale) if types.is_decimal128(one) else one)
 
 
 def counted(kind: pa.DataType) -> pa.DataType:
@@ -57,18 +52,18 @@ def counted(kind: pa.DataType) -> pa.DataType:
     def number(one: pa.DataType) -> pa.DataType:
         return pa.int32() if types.is_date32(one) else pa.int64() if types.is_timestamp(one) else one
 
-    return _replaced(kind, number)
+    return replaced(kind, number)
 
 
-def _replaced(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+def replaced(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """A type with other simple types, at any depth."""
     if types.is_struct(kind):
-        return pa.struct([child.with_type(_replaced(child.type, change)) for child in kind])
+        return pa.struct([child.with_type(replaced(child.type, change)) for child in kind])
     if types.is_map(kind):
-        key = kind.key_field.with_type(_replaced(kind.key_type, change))
-        return pa.map_(key, kind.item_field.with_type(_replaced(kind.item_type, change)))
+        key = kind.key_field.with_type(replaced(kind.key_type, change))
+        return pa.map_(key, kind.item_field.with_type(replaced(kind.item_type, change)))
     if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_replaced(kind.value_type, change)))
+        return pa.list_(kind.value_field.with_type(replaced(kind.value_type, change)))
     return change(kind)
 
 
@@ -96,8 +91,8 @@ def leaves(before: pa.Array, after: pa.Array) -> Iterator[tuple[pa.Array, pa.Arr
                 yield from leaves(parts[field.name], new)
     elif types.is_map(after.type) and types.is_map(before.type):
         for part in ("keys", "items"):
-            yield from leaves(_inside(before, part), _inside(after, part))
-    elif types.is_list(after.type) and _is_any_list(before.type):
+            yield from leaves(inside(before, part), inside(after, part))
+    elif types.is_list(after.type) and is_list(before.type):
         yield from leaves(before.flatten(), after.flatten())
     else:
         yield before, after
@@ -144,7 +139,8 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _is_any_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of a type are lists, but for views."""
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
@@ -154,7 +150,7 @@ def _has_views(kind: pa.DataType) -> bool:
     return any(_has_views(kind.field(at).type) for at in range(kind.num_fields))
 
 
-def _inside(maps: pa.MapArray, part: str) -> pa.Array:
+def inside(maps: pa.MapArray, part: str) -> pa.Array:
     """The keys or the items of maps, without those before and after a slice."""
     whole: pa.Array = getattr(maps, part)
     ends = maps.offsets

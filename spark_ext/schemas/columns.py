@@ -16,17 +16,14 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from spark_ext import worker_internals
-from spark_ext.schemas.casts import cast, is_text
+from spark_ext.schemas.casts import cast, is_list, is_text
 from spark_ext.schemas.strptime import parsed
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_ZONE = r":[0-9]{2}.*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
-"""Matches a time of day with a zone; the dashes of the date do not match."""
-
-_DIGITS = {1: 3, 2: 5, 4: 10, 8: 20}
-"""Decimal digits that hold all values of an integer type, by its size in bytes."""
+_ZONE = r":[0-9]{2}.*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"  # at a time of day: a date has dashes, too
+_DIGITS = {1: 3, 2: 5, 4: 10, 8: 20}  # decimal digits that hold all values of an integer type, by its size in bytes
 
 
 def spark_schema(found: pa.Schema) -> StructType:
@@ -74,7 +71,7 @@ def _sparks(found: pa.DataType) -> pa.DataType:
         return pa.date32()
     if types.is_time32(found):
         return pa.time64("us")
-    if _is_list(found):
+    if is_list(found):
         return pa.list_(pa.field("element", _sparks(found.value_type)))
     if types.is_map(found):
         return pa.map_(_sparks(found.key_type), _sparks(found.item_type))
@@ -84,11 +81,8 @@ def _sparks(found: pa.DataType) -> pa.DataType:
 
 
 def fits(found: pa.DataType, wanted: pa.DataType, grown: bool = False) -> bool:
-    """Whether each value of the type found in a file is also a value of the wanted type.
-
-    Args:
-        grown: whether a missing field of a struct is null, because fields were added to the schema later.
-    """
+    """Whether each value of the type found in a file is also a value of the wanted type."""
+    # With `grown` a missing field of a struct is null, because fields were added to the schema later.
     if found == wanted or types.is_null(found):
         return True
     if types.is_dictionary(found):
@@ -109,8 +103,8 @@ def fits(found: pa.DataType, wanted: pa.DataType, grown: bool = False) -> bool:
     if types.is_timestamp(found):
         # A time without a zone is taken as UTC; the other way round would lose the zone.
         return bool(types.is_timestamp(wanted) and (found.tz is None or wanted.tz is not None))
-    if _is_list(found):
-        return _is_list(wanted) and fits(found.value_type, wanted.value_type, grown)
+    if is_list(found):
+        return is_list(wanted) and fits(found.value_type, wanted.value_type, grown)
     if types.is_map(found):
         return (
             types.is_map(wanted)
@@ -144,10 +138,6 @@ def _struct_fits(found: pa.DataType, wanted: pa.DataType, grown: bool) -> bool:
         else grown and child.nullable and child.name.lower() not in names
         for child in wanted
     )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -1,7 +1,4 @@
-"""Spark's types as Delta and Parquet store them, and which rows fit a given table. Pure functions.
-
-One rule for names and types: whatever a reader would see differently is refused here, with the column's full name.
-"""
+"""Spark's types as Delta and Parquet store them: what a reader would see differently is refused by full name. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pyspark.sql import types as spark
 
 from spark_ext.errors import refused
 
-SIMPLE: Final = (
+SIMPLE: Final = (  # types whose values have a plain text form, and can therefore be part of a path
     spark.ByteType,
     spark.ShortType,
     spark.IntegerType,
@@ -31,11 +28,7 @@ SIMPLE: Final = (
     spark.TimestampType,
     spark.TimestampNTZType,
 )
-"""Types whose values have a plain text form, and can therefore be part of a path."""
-
-_BAD_NAME = re.compile(r"[ ,;{}()\n\t=]")
-"""Characters that Delta rejects in column names, because old Parquet readers do."""
-
+_BAD_NAME = re.compile(r"[ ,;{}()\n\t=]")  # which Delta rejects because old Parquet readers do
 _STORED = (*SIMPLE, spark.BinaryType, spark.ArrayType, spark.MapType)
 
 
@@ -75,11 +68,8 @@ def _walk(kind: spark.DataType, path: str) -> Iterator[tuple[str, spark.DataType
 
 
 def has_local_times(kind: spark.DataType, only_in_maps: bool = False) -> bool:
-    """Whether a type is, or contains, `timestamp_ntz`, for which a table needs a feature.
-
-    Args:
-        only_in_maps: whether only those in a map count, which delta-rs does not find.
-    """
+    """Whether a type is, or contains, `timestamp_ntz`, for which a table needs a feature."""
+    # delta-rs does not find those in a map, `only_in_maps`.
     if only_in_maps:
         return any(isinstance(one, spark.MapType) and has_local_times(one) for _, one in _walk(kind, "c"))
     return any(isinstance(one, spark.TimestampNTZType) for _, one in _walk(kind, "c"))
@@ -98,10 +88,8 @@ def _unstorable(kind: spark.DataType) -> str | None:
 
 
 def table_schema(schema: spark.StructType) -> spark.StructType:
-    """The schema of a new table for these rows.
-
-    Everything is nullable, as with Spark's own writer, and Spark's column metadata (the watermark delay) is left out.
-    """
+    """The schema of a new table for these rows."""
+    # Everything is nullable, as with Spark's own writer, and Spark's column metadata (the watermark delay) is left out.
     made = _as_table(schema)
     assert isinstance(made, spark.StructType)
     return made
@@ -138,10 +126,8 @@ def from_delta(schema_json: str) -> spark.StructType:
 class Fit:
     """How the schema of rows fits that of a table."""
 
-    misfit: str | None = None
-    """What is wrong: column, expected type, given type; None if they fit."""
-    new: tuple[spark.StructField, ...] = ()
-    """Top-level columns that the table does not have."""
+    misfit: str | None = None  # what is wrong: column, expected type, given type; None if they fit
+    new: tuple[spark.StructField, ...] = ()  # top-level columns that the table does not have
 
 
 def fit(given: spark.StructType, table: spark.StructType, without_nulls: Collection[str] = ()) -> Fit:
@@ -174,11 +160,8 @@ def _compare(path: str, given: spark.DataType, table: spark.DataType) -> str | N
         inner = fit(given, table)
         if inner.misfit:
             return f"in column '{path}': {inner.misfit}"
-        if inner.new:
-            return (
-                f"column '{path}.{inner.new[0].name}' is not in the table, and a field inside a column cannot be added"
-            )
-        return None
+        what = "is not in the table, and a field inside a column cannot be added"
+        return f"column '{path}.{inner.new[0].name}' {what}" if inner.new else None
     if isinstance(given, spark.ArrayType) and isinstance(table, spark.ArrayType):
         if given.containsNull and not table.containsNull:
             return f"elements of '{path}' may be null in the query, but not in the table"
@@ -212,9 +195,6 @@ def field_notes(table: spark.StructType) -> Iterator[tuple[str, str, Any]]:
             stack.append((f"{path}.element", kind.elementType))
         elif isinstance(kind, spark.MapType):
             stack += [(f"{path}.key", kind.keyType), (f"{path}.value", kind.valueType)]
-
-
-# -- checks of columns, whatever the format of the files --------------------------------------------------------------
 
 
 def check_names(kind: spark.DataType, who: str, path: str = "") -> None:

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
 
-Get: TypeAlias = Callable[[Any], Any]
-"""A value of a message as one that Arrow takes."""
-
+Get: TypeAlias = Callable[[Any], Any]  # a value of a message as one that Arrow takes
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{name}Value"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _DIRECTIVE = re.compile(r"%([-_0^#]*[EO]?)(.)", re.DOTALL)
-_WHOLE = {
+_WHOLE = {  # directives that stand for several; in no locale but that of C
     "F": "%Y-%m-%d",
     "D": "%m/%d/%y",
     "x": "%m/%d/%y",
@@ -23,21 +23,15 @@ _WHOLE = {
     "r": "%I:%M:%S %p",
     "c": "%a %b %e %H:%M:%S %Y",
 }
-"""Directives that stand for several; in no locale but that of C."""
-
-_NONE = {
+_NONE = {  # the C library passes them over or converts them wrongly, or they depend on the machine
     "Z": "names of time zones are not converted. Use %z for +02:00 and its like; if all times are in UTC, write UTC",
     "s": "seconds since 1970 would be taken in the time zone of the machine. Declare bigint, and convert in the query",
     "G": "years of weeks are not converted",
     "g": "years of weeks are not converted",
     **dict.fromkeys("VUW", "numbers of weeks are not converted"),
 }
-"""Why directives are refused that the C library passes over or converts wrongly, or that depend on the machine."""
-
-_ONE_OF = ("Yy", "YC", "mbBhj", "dej", "aAwuj", "HkIl", "M", "S", "p", "z")
-"""Groups of directives; a pattern has at most one of each, as the C library passes over the others."""
-
-_TEXTS = {
+_ONE_OF = ("Yy", "YC", "mbBhj", "dej", "aAwuj", "HkIl", "M", "S", "p", "z")  # a pattern has one of each at most
+_TEXTS = {  # what the C library takes as the texts of directives; all others have some characters
     "Y": r"\s*\d{1,4}",
     "j": r"\s*(?:[0-2]\d\d|3[0-6]\d|\d{1,2})",
     "n": r"\s*",
@@ -53,10 +47,7 @@ _TEXTS = {
     **dict.fromkeys("wu", r"\s*\d"),
     **dict.fromkeys("aAbBhp", "[A-Za-z]+"),
 }
-"""What the C library takes as the texts of directives; all others have some characters."""
-
-_DAY = 86_400_000_000
-"""Microseconds."""
+_DAY = 86_400_000_000  # us
 
 
 def refused_directive(pattern: str) -> str | None:
@@ -112,8 +103,9 @@ def _whole(pattern: str) -> str:
 
 
 def _check_days(texts: pa.Array, found: pa.Array, pattern: str) -> None:
-    without = _without_day(pattern)
-    if without is None:
+    # With its day taken for minutes, a time is of the first day of the month.
+    without = _DIRECTIVE.sub(lambda one: "%M" if one[2] in "de" else one[0], pattern)
+    if without == pattern:
         return
     firsts = pc.strptime(texts, format=without, unit="us")
     # The minute may be another one, which is less than half a day. A zone is a day at most, and the same in both.
@@ -124,12 +116,6 @@ def _check_days(texts: pa.Array, found: pa.Array, pattern: str) -> None:
     bad = texts.filter(pc.invert(good))
     if len(bad):
         raise pa.ArrowInvalid(f"'{bad[0]}' is a day that its month does not have")
-
-
-def _without_day(pattern: str) -> str | None:
-    """The pattern with the day of the month taken for minutes, which makes it the first; None: it has no such day."""
-    out = _DIRECTIVE.sub(lambda one: "%M" if one[2] in "de" else one[0], pattern)
-    return None if out == pattern else out
 
 
 def _check_days_of_years(texts: pa.Array, found: pa.Array, pattern: str) -> None:

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-_YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The years 1 to 9999 as microseconds since 1970: the range of the text form of times."""
+from spark_ext.schemas.casts import inside, is_text
 
+_YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # 1 to 9999, us since 1970
 _DAY: Final = 86_400_000_000
 
 
 def undecodable(batch: pa.RecordBatch) -> str | None:
     """The full name of a column that has a text that is not UTF-8, or None."""
-    for path, values in _leaves(batch, _is_text):
+    for path, values in _leaves(batch, is_text):
         try:
             values.validate(full=True)
         except pa.ArrowInvalid:
@@ -41,9 +41,8 @@ def null_in(batch: pa.RecordBatch) -> str | None:
             names = [f"{path}.{child.name}" for child in kind]
             left += zip(names, kind, values.flatten(), strict=True)
         elif types.is_map(kind):
-            first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
-            left.append((f"{path}.key", kind.key_field, values.keys[first:last]))
-            left.append((f"{path}.value", kind.item_field, values.items[first:last]))
+            left.append((f"{path}.key", kind.key_field, inside(values, "keys")))
+            left.append((f"{path}.value", kind.item_field, inside(values, "items")))
         else:
             left.append((f"{path}.element", kind.value_field, values.flatten()))
     return None
@@ -69,11 +68,9 @@ def refuse_far_times(batch: pa.RecordBatch) -> None:
 
 
 def _leaves(batch: pa.RecordBatch, wanted: Callable[[pa.DataType], bool]) -> Iterator[tuple[str, pa.Array]]:
-    """The simple columns of certain types at any depth, with their full names.
-
-    They have the batch's own values only, also where it is a slice of a larger one: Arrow's validation of a nested
-    column looks into all of its children.
-    """
+    """The simple columns of certain types at any depth, with their full names."""
+    # They have the batch's own values only, also where it is a slice of a larger one: Arrow's validation of a nested
+    # column looks into all of its children.
     left = [(field.name, column) for field, column in zip(batch.schema, batch.columns, strict=True)]
     while left:
         path, values = left.pop()
@@ -85,8 +82,7 @@ def _leaves(batch: pa.RecordBatch, wanted: Callable[[pa.DataType], bool]) -> Ite
         elif types.is_struct(kind):
             left += zip([f"{path}.{field.name}" for field in kind], values.flatten(), strict=True)
         elif types.is_map(kind):
-            first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
-            left += [(f"{path}.key", values.keys[first:last]), (f"{path}.value", values.items[first:last])]
+            left += [(f"{path}.key", inside(values, "keys")), (f"{path}.value", inside(values, "items"))]
         elif types.is_nested(kind):
             left.append((f"{path}.element", values.flatten()))
         else:
@@ -98,10 +94,6 @@ def _contains(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
     if types.is_dictionary(kind):
         return _contains(kind.value_type, wanted)
     return wanted(kind) or any(_contains(kind.field(number).type, wanted) for number in range(kind.num_fields))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _is_time(kind: pa.DataType) -> bool:

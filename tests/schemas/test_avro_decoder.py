@@ -156,7 +156,6 @@ def test_what_is_published_is_unchanged_to_another_decoder_and_to_the_source_or_
 
 @given(st.data())
 def test_damaged_bytes_are_what_another_decoder_reads_or_no_value(data: st.DataObject) -> None:
-    """Read without the logical types, which a version may drop: numbers, texts and bytes are as they are stored."""
     kind = data.draw(KINDS)
     schema, bare = parse_schema(kind.schema), parse_schema(_bare(kind.schema))
     out = io.BytesIO()
@@ -188,7 +187,6 @@ def _for_library(schema: Any, value: Any) -> Any:
 
 
 def test_a_field_of_its_own_name_comes_before_one_of_an_alias() -> None:
-    """In whichever order the writer has them; both are there while a field is being renamed."""
     field = {"name": "a", "type": "int", "aliases": ["b"]}
     reader = parse_schema({"type": "record", "name": "R", "fields": [field]})
     for names in ("ab", "ba", "b"):

@@ -28,7 +28,8 @@ from spark_ext.sources.kafka_range.decoding import Avro
 UTC = datetime.timezone.utc
 
 
-_SIMPLE: list[tuple[T.DataType, st.SearchStrategy[Any]]] = [
+Some = tuple[T.DataType, st.SearchStrategy[Any]]
+_SIMPLE: list[Some] = [
     (T.BooleanType(), st.booleans()),
     (T.ByteType(), st.integers(-(2**7), 2**7 - 1)),
     (T.ShortType(), st.integers(-(2**15), 2**15 - 1)),
@@ -46,25 +47,19 @@ _SIMPLE: list[tuple[T.DataType, st.SearchStrategy[Any]]] = [
 ]
 
 
-def _or_null(one: tuple[T.DataType, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
-    return st.none() | one[1]
+def _array(one: Some) -> Some:
+    return T.ArrayType(one[0]), st.lists(st.none() | one[1], max_size=3)
 
 
-def _array(one: tuple[T.DataType, st.SearchStrategy[Any]]) -> tuple[T.DataType, st.SearchStrategy[Any]]:
-    return T.ArrayType(one[0]), st.lists(_or_null(one), max_size=3)
-
-
-def _map(one: tuple[T.DataType, st.SearchStrategy[Any]]) -> tuple[T.DataType, st.SearchStrategy[Any]]:
+def _map(one: Some) -> Some:
     # Arrow takes a map as pairs, and gives it so.
-    pairs = st.dictionaries(st.text("abc", max_size=2), _or_null(one), max_size=3).map(
-        lambda found: list(found.items())
-    )
-    return T.MapType(T.StringType(), one[0]), pairs
+    values = st.dictionaries(st.text("abc", max_size=2), st.none() | one[1], max_size=3)
+    return T.MapType(T.StringType(), one[0]), values.map(lambda found: list(found.items()))
 
 
-def _struct(inner: list[tuple[T.DataType, st.SearchStrategy[Any]]]) -> tuple[T.DataType, st.SearchStrategy[Any]]:
+def _struct(inner: list[Some]) -> Some:
     fields = [T.StructField(f"f{number}", one[0]) for number, one in enumerate(inner)]
-    values = st.fixed_dictionaries({f"f{number}": _or_null(one) for number, one in enumerate(inner)})
+    values = st.fixed_dictionaries({f"f{number}": st.none() | one[1] for number, one in enumerate(inner)})
     return T.StructType(fields), values
 
 
@@ -90,7 +85,6 @@ def test_what_is_encoded_is_what_the_source_decodes(data: st.DataObject) -> None
 
 
 def test_the_schema_of_a_struct() -> None:
-    """Names are those of Spark's own `to_avro`; whether Spark thinks that a field may be null makes no difference."""
     found = avro_schema(columns("id bigint NOT NULL, lines array<struct<n: decimal(10,2)>>"))
     price = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
     line = {
@@ -156,14 +150,13 @@ ROW = {"id": 1, "sent": True, "state": "NEW", "at": AT, "amount": Decimal("12.50
 
 
 def test_rows_are_written_by_an_existing_schema() -> None:
-    """Wider numbers, an enum, a fixed, and a field that may be null and is not there."""
     content = _order().encoded(pa.array([ROW], arrow_type(columns(COLUMNS))))[0].as_py()
     found: Any = schemaless_reader(io.BytesIO(content[5:]), parse_schema(dict(ORDER)), None)
     assert found == {**ROW, "note": None}
 
 
-def _order() -> Encoder:
-    return Encoder("value", columns(COLUMNS), Pinned("avro", "orders-value", 1, 9, json.dumps(ORDER)), "test")
+def _order(ddl: str = COLUMNS) -> Encoder:
+    return Encoder("value", columns(ddl), Pinned("avro", "orders-value", 1, 9, json.dumps(ORDER)), "test")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +202,7 @@ def test_what_a_reader_of_the_schema_would_not_have(schema: Any, value: Any, wor
 def test_a_decimal_of_fewer_places_has_as_many_digits_before_the_point_as_the_schema(amount: int) -> None:
     """The library counts the digits of 1000, and not those of 1000.00, which it writes where four are allowed."""
     ddl = COLUMNS.replace("decimal(10,2)", "decimal(5,0)")
-    encoder = Encoder("value", columns(ddl), Pinned("avro", "orders-value", 1, 9, json.dumps(ORDER)), "test")
+    encoder = _order(ddl)
     rows = pa.array([{**ROW, "amount": Decimal(amount)}], arrow_type(columns(ddl)))
     if abs(amount) >= 100:
         with pytest.raises(DataError, match=f"'amount' is {amount}, and the schema has 2 digits before the point"):

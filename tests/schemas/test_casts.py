@@ -1,4 +1,4 @@
-"""Decimals and floats of any size are cast to their value, or refused; Arrow alone gives other values."""
+"""Casts keep values at any depth or refuse them; what is no text or null is found; Spark's types in Arrow."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_ext.errors import DataError
 from spark_ext.model.offsets import Range
+from spark_ext.schemas.arrow import arrow_schema, arrow_type
 from spark_ext.schemas.casts import cast
 from spark_ext.schemas.columns import constant
+from spark_ext.schemas.values import null_in, undecodable
 from spark_ext.sources.postgres.read import _conform
 from spark_ext.sources.runtime.conform import conform
+from spark_ext.testing.every_type import EVERY_TYPE
 
-LARGE = 4447143252387525393675
-"""Arrow makes 23472482415325368651.13... of it as a decimal(38,18)."""
-
+LARGE = 4447143252387525393675  # Arrow makes 23472482415325368651.13... of it as a decimal(38,18)
 KIND = pa.decimal128(38, 18)
 
 
@@ -159,7 +163,6 @@ def test_a_field_that_a_connector_does_not_return_is_no_null(value: Any, kind: p
     ("unit", "day"), [("s", 86_400), ("ms", 86_400_000), ("us", 86_400_000_000), ("ns", 86_400 * 10**9)]
 )
 def test_a_time_of_day_is_within_a_day(unit: str, day: int) -> None:
-    """Avro and Parquet have numbers; 24:00 would be midnight of the same day."""
     kind = (pa.time32 if unit in ("s", "ms") else pa.time64)(unit)
     numbers = pa.int32() if unit in ("s", "ms") else pa.int64()
     wanted = pa.time64("us" if unit == "ns" else "ns")
@@ -167,3 +170,97 @@ def test_a_time_of_day_is_within_a_day(unit: str, day: int) -> None:
     for wrong in (-1000, day):
         with pytest.raises(pa.ArrowInvalid, match="does not fit"):
             cast(pa.array([0, wrong], numbers).view(kind), wanted)
+
+
+NESTED_TYPE = T.StructType(
+    [
+        T.StructField("a", T.ArrayType(T.StructType([T.StructField("x", T.LongType(), False)]), False), False),
+        T.StructField("m", T.MapType(T.StringType(), T.ArrayType(T.TimestampType()), False)),
+        T.StructField("i", T.DayTimeIntervalType()),
+    ]
+)
+
+
+@pytest.mark.parametrize("schema", [EVERY_TYPE, NESTED_TYPE], ids=["every type", "nested"])
+def test_it_is_sparks_own(schema: T.StructType) -> None:
+    assert arrow_schema(schema) == to_arrow_schema(schema, timezone="UTC")
+
+
+def test_columns_may_all_be_nullable_while_fields_stay_as_they_are() -> None:
+    found = arrow_schema(NESTED_TYPE, nullable=True)
+    assert all(field.nullable for field in found)
+    assert found.types == arrow_schema(NESTED_TYPE).types
+    assert not arrow_schema(NESTED_TYPE).field("a").nullable
+
+
+def test_texts_of_a_length_are_texts_at_any_depth() -> None:
+    kind = T.MapType(T.CharType(3), T.ArrayType(T.VarcharType(5)))
+    assert arrow_type(kind) == pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
+
+
+def test_a_type_without_an_arrow_form_is_refused() -> None:
+    with pytest.raises(PySparkTypeError):
+        arrow_type(T.CalendarIntervalType())
+
+
+RAW = pa.array([b"ok", b"M\xf6hre", b"x", None], pa.binary())
+TEXTS = pa.Array.from_buffers(pa.string(), 4, RAW.buffers(), RAW.null_count)
+LARGE_TEXTS = pa.Array.from_buffers(pa.large_string(), 3, RAW.slice(0, 3).cast(pa.large_binary()).buffers())
+ENDS = pa.array([0, 1, 2, 3, 4], pa.int32())
+NUMBERS = pa.array(range(4))
+STRUCTS = pa.StructArray.from_arrays([NUMBERS, TEXTS], ["n", "t"])
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        (TEXTS, "c"),
+        (LARGE_TEXTS, "c"),
+        (pa.DictionaryArray.from_arrays(pa.array(range(4)), TEXTS), "c"),
+        (STRUCTS, "c.t"),
+        (pa.ListArray.from_arrays(ENDS, TEXTS), "c.element"),
+        (pa.FixedSizeListArray.from_arrays(TEXTS, 1), "c.element"),
+        (pa.MapArray.from_arrays(ENDS, NUMBERS, STRUCTS), "c.value.t"),
+        (pa.MapArray.from_arrays(ENDS[:4], TEXTS[:3], NUMBERS[:3]), "c.key"),
+        (pa.ListArray.from_arrays(ENDS, pa.ListArray.from_arrays(ENDS, STRUCTS)), "c.element.element.t"),
+    ],
+)
+def test_the_column_is_named_and_other_rows_of_a_larger_batch_do_not_count(column: pa.Array, name: str) -> None:
+    batch = pa.RecordBatch.from_arrays([column], ["c"])
+    assert undecodable(batch) == name
+    found = [undecodable(batch.slice(row, 1)) for row in range(len(column))]
+    assert found == [name if row == 1 else None for row in range(len(column))]
+    assert undecodable(batch.slice(2)) is None and undecodable(batch.slice(1, 0)) is None
+
+
+def test_bytes_are_no_text() -> None:
+    structs = pa.nulls(4, pa.struct([("t", pa.string())]))
+    assert undecodable(pa.record_batch({"b": RAW, "n": NUMBERS, "s": structs})) is None
+
+
+INT, INTS = pa.field("i", pa.int32(), nullable=False), pa.list_(pa.field("element", pa.int32(), nullable=False))
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "path"),
+    [
+        (pa.int32(), [1], None, "v"),
+        (pa.struct([INT]), [{"i": 1}], {"i": None}, "v.i"),
+        (INTS, [[1], []], [1, None], "v.element"),
+        (pa.list_(pa.struct([INT])), [[{"i": 1}, None], None], [{"i": None}], "v.element.i"),
+        (pa.map_(pa.string(), INTS), [[("a", [1]), ("b", None)], []], [("a", [None])], "v.value.element"),
+        (pa.map_(pa.string(), pa.int32()), [[("a", None)]], None, "v"),
+    ],
+)
+def test_a_null_where_none_is_declared_is_found(kind: pa.DataType, good: list[Any], bad: Any, path: str) -> None:
+    """Also in a slice, and not in what a null hides. Spark takes it for a zero."""
+    strict = pa.schema([pa.field("v", kind, nullable=False)])
+    for declared in (strict, pa.schema([pa.field("v", kind)])):
+        null = [] if declared is strict else [None]
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array([*null, *(one for one in good if one is not None), *null], kind)], schema=declared
+        )
+        assert null_in(batch) is None
+    every = [bad, good[0], bad, good[0]]
+    batch = pa.RecordBatch.from_arrays([pa.array(every, kind)], schema=strict)
+    assert [null_in(batch.slice(at, 1)) for at in range(4)] == [path, None, path, None]

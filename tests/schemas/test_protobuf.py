@@ -26,7 +26,6 @@ FRAME = b"\0\0\0\0\1\0"
 
 @cache
 def made(schema: str) -> tuple[Protobuf, Any]:
-    """The decoder of the first message, and its class."""
     registry = Registry(RegistryOptions(schema_registry_url="http://127.0.0.1:9"), 1.0, "test")
     from confluent_kafka.schema_registry import Schema
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 
 import pyarrow as pa
 import pytest
@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from spark_ext.schemas.casts import cast
 from spark_ext.schemas.columns import constant, folder_values
-from spark_ext.schemas.strptime import parsed, refused_directive
+from spark_ext.schemas.strptime import has_zone, parsed, refused_directive
 from tests.schemas.text_oracle import KINDS, plain, same, texts, value_of
 
-ONE = {
+ONE = {  # a text that is not refused, for each type
     "tinyint": "-128", "smallint": "0x7FFF", "int": "007", "bigint": "9223372036854775807", "float": "1.5e-3",
     "double": "-0.0", "decimal(38,0)": "9" * 38, "decimal(38,18)": "-12345678901234567890.123456789012345678",
     "decimal(5,2)": "1e2", "boolean": "true", "string": "5", "date": "0000-02-29",
     "timestamp": "2024-02-29 23:59:59.999999-23:59", "timestamp_ntz": "9999-12-31T23:59:59.999999",
 }  # fmt: skip
-"""A text that is not refused, for each type."""
 
 
 @given(texts, st.sampled_from(list(KINDS)))
@@ -31,7 +30,6 @@ ONE = {
 @example("0xFFFFFFFF", "int")
 @example("0xFF", "tinyint")
 def test_a_text_is_its_value_or_refused(text: str, name: str) -> None:
-    """As of the value in the name of a partition's folder, at any depth, and among others."""
     kind = KINDS[name]
     wanted = value_of(text, kind)
     assert same(plain(constant(ONE[name], kind, 1))[0], value_of(ONE[name], kind))
@@ -44,7 +42,6 @@ def test_a_text_is_its_value_or_refused(text: str, name: str) -> None:
 
 
 def test_what_has_no_place_in_a_type_is_refused() -> None:
-    """Other values than texts that Arrow changes without an error."""
     for values, kind in [
         (pa.array([0, 2]), pa.bool_()),
         (pa.array([0.5]), pa.bool_()),
@@ -106,9 +103,13 @@ def test_a_pattern_reads_a_time_as_python_does(data: st.DataObject, letters: lis
 
 
 @pytest.mark.parametrize(
-    "pattern", ["%H:%M %p", "%I:%M", "%Y %y", "%F %j", "%a %j %Y", "%Y %U %w", "%D %d", "%T %S", "%j"]
-)
-def test_directives_that_contradict_each_other_are_refused(pattern: str) -> None:
+    "pattern",
+    [
+        "%H:%M %p", "%I:%M", "%Y %y", "%F %j", "%a %j %Y", "%Y %U %w", "%D %d", "%T %S", "%j", "%Y %Z", "%s",
+        "%G-W%V-%u", "%EZ",
+    ],
+)  # fmt: skip
+def test_directives_that_contradict_or_would_come_out_wrong_are_refused(pattern: str) -> None:
     assert refused_directive(pattern)
 
 
@@ -122,3 +123,67 @@ def test_directives_that_contradict_each_other_are_refused(pattern: str) -> None
 def test_parts_of_directives_for_several_are_checked(text: str, pattern: str) -> None:
     with pytest.raises(pa.ArrowInvalid, match=r"a day that its month does not have|a second that no minute has"):
         parsed(pa.array([text, None]), pattern)
+
+
+PATTERNS = [
+    "%Y-%m-%d %H:%M", "%H:%M %e.%m.%Y", "%d/%b/%Y %H:%M", "%F %H:%M", "%D %H:%M", "%Y%m%d%H%M", "%Y-%m-%d%%d %H:%M",
+]  # fmt: skip
+
+
+def spelled(pattern: str, year: int, month: int, day: int, hour: int, minute: int) -> str:
+    for name, form in {"F": "%Y-%m-%d", "D": "%m/%d/%y"}.items():
+        pattern = pattern.replace(f"%{name}", form)
+    text = pattern.replace("%%", "\0").replace("%b", date(2000, month, 1).strftime("%b"))
+    numbers = {"Y": f"{year}", "y": f"{year % 100:02}", "m": f"{month:02}", "d": f"{day:02}", "e": f"{day:2}"}
+    for name, number in {**numbers, "H": f"{hour:02}", "M": f"{minute:02}"}.items():
+        text = text.replace(f"%{name}", number)
+    return text.replace("\0", "%")
+
+
+@given(
+    pattern=st.sampled_from(PATTERNS),
+    year=st.integers(1970, 2068),
+    month=st.sampled_from([1, 2, 2, 3, 4, 5, 11, 12]),
+    day=st.sampled_from([1, 2, 3, 4, 15, 28, 29, 30, 31]),
+    hour=st.integers(0, 23),
+    minute=st.integers(0, 59),
+    zone=st.none() | st.integers(-14 * 60, 14 * 60),
+)
+def test_a_day_is_that_of_the_text_or_refused(
+    pattern: str, year: int, month: int, day: int, hour: int, minute: int, zone: int | None
+) -> None:
+    text = spelled(pattern, year, month, day, hour, minute)
+    if zone is not None:
+        pattern += " %z"
+        text += f" {'-' if zone < 0 else '+'}{abs(zone) // 60:02}{abs(zone) % 60:02}"
+    texts = pa.array([None, text, None])
+    try:
+        wanted = datetime(year, month, day, hour, minute) - timedelta(minutes=zone or 0)
+    except ValueError:
+        with pytest.raises(pa.ArrowInvalid, match="a day that its month does not have"):
+            parsed(texts, pattern)
+        return
+    found = parsed(texts, pattern).cast(pa.timestamp("us", "UTC"))
+    assert found.to_pylist() == [None, wanted.replace(tzinfo=timezone.utc), None]
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [("2023- 366", "%Y-%j"), (" 2023\t366 ", " %Y %j "), ("2023-366 366", "%Y-%j %j"), ("2023%366", "%C%y%%%j")],
+)
+def test_spaces_hide_no_day(text: str, pattern: str) -> None:
+    with pytest.raises(pa.ArrowInvalid, match="a day that its year does not have"):
+        parsed(pa.array([text]), pattern)
+
+
+def test_a_pattern_without_a_day_has_the_first() -> None:
+    found = parsed(pa.array(["2366-001 366", "2366-032 366"]), "%Y-%j 366").cast(pa.timestamp("us"))
+    assert found.to_pylist() == [datetime(2366, 1, 1), datetime(2366, 2, 1)]
+    assert parsed(pa.array(["2024-02"]), "%Y-%m").cast(pa.timestamp("us")).to_pylist() == [datetime(2024, 2, 1)]
+    assert parsed(pa.array(["2024-060"]), "%Y-%j").cast(pa.timestamp("us")).to_pylist() == [datetime(2024, 2, 29)]
+
+
+def test_percent_signs_are_no_directives() -> None:
+    assert refused_directive("%%Z %Y") is None
+    assert has_zone("%Y %z")
+    assert not has_zone("%Y %%z")

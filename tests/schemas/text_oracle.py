@@ -15,7 +15,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyarrow import types
 
-KINDS: dict[str, pa.DataType] = {
+KINDS: dict[str, pa.DataType] = {  # Spark's types that a text can be cast to
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
     "int": pa.int32(),
@@ -31,8 +31,6 @@ KINDS: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-"""Spark's types that a text can be cast to."""
-
 _edges = st.builds(
     lambda power, shift, sign, factor: sign * ((1 << power) * factor + shift),
     st.sampled_from([0, 7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 254, 255, 256, 512]),
@@ -52,7 +50,7 @@ _times = st.builds(
     st.sampled_from(["", ":00", ":59.9", ":59.999999", ":60", ":61", ":00.0000001"]),
     st.sampled_from(["", "Z", "+02", "+02:00", "-2359", "+24:00", "+99:00", "z"]),
 )
-texts = st.one_of(
+texts = st.one_of(  # texts, most of which are values of some type, or nearly
     st.text("0123456789+-.eExXabcdfFinNaTZ:_ \t٣\0", max_size=14),
     _edges.map(str),
     _edges.map(lambda number: f"+{number}"),
@@ -66,7 +64,6 @@ texts = st.one_of(
     _days,
     _times,
 )
-"""Texts, most of which are values of some type, or nearly."""
 
 
 def value_of(text: str, kind: pa.DataType) -> Any:
@@ -90,7 +87,6 @@ def plain(values: pa.Array) -> list[Any]:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether two values are one, with the sign of zero; NaN is NaN."""
     if isinstance(found, float) and isinstance(wanted, float):
         return (found != found and wanted != wanted) or (found == wanted and np.signbit(found) == np.signbit(wanted))
     return type(found) is type(wanted) and bool(found == wanted)

@@ -52,7 +52,6 @@ def check_read(name: str, row: Row, get: Get) -> None:
 
 
 def outcome(get: Get, kind: T.DataType, values: list[Any]) -> str:
-    """What a source does with values, which is the same for all of them."""
     try:
         good, bad = get(kind, values)
     except Unsayable:

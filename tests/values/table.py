@@ -66,12 +66,10 @@ _S, _L = T.StringType(), T.LongType()
 _STRUCT = T.StructType([T.StructField("a", _S), T.StructField("b", T.ArrayType(_S))])
 
 TEXT = Row(
-    "string",
-    "any other, such as `null`, quotes, separators, U+FEFF, U+2028",
-    _text(
-        "null", "NULL", "NaN", '"', 'a""b', "\\", ",;\t|", "\u2028\x85\x1c", "\ufeffx", "😀", " x ", "a=b/c%20", "é" * 9
-    ),
-)
+    "string", "any other, such as `null`, quotes, separators, U+FEFF, U+2028",
+    _text("null", "NULL", "NaN", '"', 'a""b', "\\", ",;\t|", "\u2028\x85\x1c", "\ufeffx", "😀", " x ", "a=b/c%20",
+          "é" * 9),
+)  # fmt: skip
 LINES = Row(
     "string", "with line breaks", _text("a\r\nb\n", "\n", "x\ry"), lambda value: b"\n" in value or b"\r" in value
 )
@@ -90,22 +88,16 @@ NO_UTF8 = Row(
 BINARY = Row("binary", "bytes that are UTF-8", {T.BinaryType(): [b"", b"\0", b"text"]})
 RAW = Row("binary", "others", {T.BinaryType(): [b"\xff\xfe", b"M\xf6hre"]}, _no_utf8)
 BOOLEAN = Row("boolean", "both", {T.BooleanType(): [True, False]})
+_BITS: Final = ((T.ByteType(), 7), (T.ShortType(), 15), (T.IntegerType(), 31), (_L, 63))
 INTEGERS = Row(
-    "tinyint, smallint, int, bigint",
-    "from the least to the greatest",
-    {
-        kind: [-(1 << bits), (1 << bits) - 1, 0, -1]
-        for kind, bits in ((T.ByteType(), 7), (T.ShortType(), 15), (T.IntegerType(), 31), (_L, 63))
-    },
-)
+    "tinyint, smallint, int, bigint", "from the least to the greatest",
+    {kind: [-(1 << bits), (1 << bits) - 1, 0, -1] for kind, bits in _BITS},
+)  # fmt: skip
 FLOATS = Row(
-    "float, double",
-    "with `-0.0`, NaN, the infinities",
-    {
-        T.FloatType(): ["-0.0", "0.10000000149011612", "nan", "inf", "-inf"],
-        T.DoubleType(): ["-0.0", "0.1", "nan", "inf", "-inf", "1e+16"],
-    },
-)
+    "float, double", "with `-0.0`, NaN, the infinities",
+    {T.FloatType(): ["-0.0", "0.10000000149011612", "nan", "inf", "-inf"],
+     T.DoubleType(): ["-0.0", "0.1", "nan", "inf", "-inf", "1e+16"]},
+)  # fmt: skip
 TINY = Row(
     "double", "of more than 253 digits without an exponent", {T.DoubleType(): ["5e-324", "1.7976931348623157e+308"]},
     lambda value: len(format(Decimal(value), "f")) > 253,
@@ -114,13 +106,10 @@ WHOLE = Row(
     "decimal(p, 0)", "up to 38 digits", {T.DecimalType(38, 0): [Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(0)]}
 )
 DECIMALS = Row(
-    "decimal(p, s)",
-    "up to 38 digits",
-    {
-        T.DecimalType(38, 38): [Decimal(f"{10**38 - 1}E-38"), Decimal("-1E-38")],
-        T.DecimalType(7, 2): [Decimal("-0.01"), Decimal("99999.99"), Decimal("1.50")],
-    },
-)
+    "decimal(p, s)", "up to 38 digits",
+    {T.DecimalType(38, 38): [Decimal(f"{10**38 - 1}E-38"), Decimal("-1E-38")],
+     T.DecimalType(7, 2): [Decimal("-0.01"), Decimal("99999.99"), Decimal("1.50")]},
+)  # fmt: skip
 DATES = Row("date", "of the years 1 to 9999", {T.DateType(): [_LOW // DAY, _HIGH // DAY, 0, -1, -141_428]})
 ZERO_DATES = Row(
     "date", "of the year 0", {T.DateType(): [_ZERO // DAY, _LOW // DAY - 1]}, lambda value: _ZERO <= value * DAY < _LOW
@@ -185,6 +174,7 @@ ODD: Final = (GREAT_INTEGER, MANY_DIGITS, POWER, FINE_DECIMAL, GREAT_FLOAT, LEAP
 _FARTHEST: Final = (FARTHEST_DATES, FARTHEST_INSTANTS, FARTHEST_LOCAL)
 _TOO_LONG: Final = (FAR_DATES, FAR_INSTANTS, FAR_LOCAL, *_FARTHEST)  # years that have more or fewer than four digits
 _FAR: Final = (ZERO_DATES, ZERO_INSTANTS, ZERO_LOCAL, *_TOO_LONG)  # years that Python does not have
+_FAR_TIMES: Final = tuple(row for row in _FAR if row.type != "date")
 _NESTED: Final = (ARRAYS, STRUCTS, MAPS, OTHER_MAPS, LOCAL_MAPS)
 Cells = Mapping[Row, str]
 
@@ -200,7 +190,7 @@ _NO_BYTES: Final = tuple(
     row for row in (*VALUES, *TYPES) if row.type not in ("any", BINARY.type, TEXT.type, COLLATED.type)
 )
 
-SINKS: Final[Mapping[str, Cells]] = {
+SINKS: Final[Mapping[str, Cells]] = {  # by name; a name with a comma is a way through a sink
     "delta_2pc": _cells({BAD: (NO_UTF8,), START: (LOCAL_MAPS, *TYPES)}),
     "delta_2pc, upsert": _cells({BAD: (NO_UTF8,), START: (LOCAL_MAPS, *TYPES)}),
     "delta_2pc, partition": _cells(_PARTITION),
@@ -218,7 +208,6 @@ SINKS: Final[Mapping[str, Cells]] = {
     "kafka_2pc": _cells({BAD: (NO_UTF8,), START: _NO_BYTES}),
     "kafka_2pc, Avro": _cells({BAD: (NO_UTF8,), START: (OTHER_MAPS, *TYPES[:-1])}),
 }
-"""By name; a name with a comma is a way through a sink."""
 
 
 @dataclass(frozen=True)
@@ -241,9 +230,7 @@ LIMITS: Final = (
         "delta-rs does not find the type there in a table that it creates, and could not open it any more",
     ),
     Limit(
-        ("Spark", "delta-rs"),
-        _PARTITIONS,
-        (*_DATES_OF_TEXT, FAR_INSTANTS, ZERO_LOCAL, FAR_LOCAL, FARTHEST_LOCAL),
+        ("Spark", "delta-rs"), _PARTITIONS, (*_DATES_OF_TEXT, FAR_INSTANTS, ZERO_LOCAL, FAR_LOCAL, FARTHEST_LOCAL),
         "Python and Arrow do not read most of the texts that are in the log: pandas and pyarrow could not read the "
         "table any more",
     ),
@@ -314,21 +301,10 @@ SOURCES: Final[Mapping[str, Cells]] = {
         BAD: (NO_UTF8, GREAT_INTEGER, MANY_DIGITS, FINE_DECIMAL, GREAT_FLOAT, NANOS),
         NONE: (POWER, LEAP_SECOND, INFINITE, MONTHS, INTERVALS),
     }),
-    "files, ORC": _cells(
-        {
-            BAD: (
-                NO_UTF8,
-                OTHER_INSTANTS,
-                OTHER_LOCAL,
-                *(row for row in _FAR if row.type != "date"),
-                GREAT_INTEGER,
-                FINE_DECIMAL,
-                GREAT_FLOAT,
-                NANOS,
-            ),
-            NONE: (MANY_DIGITS, POWER, LEAP_SECOND, INFINITE, DURATIONS, MONTHS, INTERVALS, VOID),
-        }
-    ),
+    "files, ORC": _cells({
+        BAD: (NO_UTF8, OTHER_INSTANTS, OTHER_LOCAL, GREAT_INTEGER, FINE_DECIMAL, GREAT_FLOAT, NANOS, *_FAR_TIMES),
+        NONE: (MANY_DIGITS, POWER, LEAP_SECOND, INFINITE, DURATIONS, MONTHS, INTERVALS, VOID),
+    }),
     "files, Avro": _cells({BAD: (NO_UTF8,), NONE: (OTHER_MAPS, *_MESSAGE)}),
     "files, folder": _cells({
         **_TEXT_READ, "null": (FOLDER,), BAD: (*_TEXT_READ[BAD], RAW, *_NESTED, DURATIONS, VARIANTS),

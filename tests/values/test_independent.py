@@ -1,4 +1,4 @@
-"""What sinks refuse, other clients of their targets do not store or do not read either; or why it is a limit."""
+"""What sinks refuse, other clients do not store or read either, or it is a limit; and the page says so."""
 
 from __future__ import annotations
 
@@ -25,8 +25,14 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
 
 from spark_ext.schemas.arrow import arrow_type
+from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sources.contract import ChannelSource
+from spark_ext.spark.session import formats
+from tests.support import pages
 from tests.values import table as kinds
 from tests.values.forms import batch_of, plain
+from tests.values.page import written
+from tests.values.table import SINKS, SOURCES
 
 
 def test_a_limit_is_of_values_that_the_sink_refuses() -> None:
@@ -40,7 +46,6 @@ def test_a_limit_is_of_values_that_the_sink_refuses() -> None:
 
 @pytest.mark.parametrize("value", kinds.NO_UTF8.examples[T.StringType()])
 def test_bytes_that_are_no_text_are_read_by_nobody(tmp_path: Path, value: bytes) -> None:
-    """From Parquet, as in Delta and exchanges, from text such as JSON and CSV, and from Avro."""
     _, batch = batch_of(T.StringType(), [value])
     rows = pa.Table.from_batches([batch])
     pq.write_table(rows, tmp_path / "x.parquet")
@@ -106,7 +111,6 @@ def as_csv(path: Path, rows: pa.Table) -> pa.Table:
 def test_what_a_client_stores_of_refused_values_is_among_the_limits(
     tmp_path: Path, client: str, name: str, put: Callable[[Path, pa.Table], pa.Table]
 ) -> None:
-    """By the first example of each row; neither of them knows a collation."""
     found = set[str]()
     for n, row in enumerate(
         row for row in (*kinds.VALUES, *kinds.TYPES) if kinds.SINKS[name].get(row) in (kinds.BAD, kinds.START)
@@ -155,7 +159,6 @@ def test_delta_rs_changes_the_bytes_of_a_partition(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["+10000-01-01", "-0001-12-31"])
 def test_python_and_arrow_do_not_read_a_far_date(text: str) -> None:
-    """Nor do they as the name of a folder."""
     with pytest.raises(ValueError, match="Invalid isoformat string"):
         date.fromisoformat(text)
     with pytest.raises(pa.ArrowInvalid, match="Failed to parse string"):
@@ -184,3 +187,16 @@ def test_delta_rs_does_not_read_the_bounds_of_far_dates_that_it_writes(tmp_path:
     write_deltalake(tmp_path, rows)
     with pytest.raises(ValueError, match=r"year 0 is out of range|Invalid isoformat string"):
         DeltaTable(tmp_path).to_pyarrow_table()
+
+
+INSIDE = {"control_stamp", "end_of_input", "control", "datagen", "hybrid"}
+"""Sources that read nothing from outside, and `hybrid`, whose stages are other sources."""
+
+
+def test_the_page_has_the_tables_of_the_tests() -> None:
+    assert pages.read("values") == written(pages.read("values")), "run python -m tests.values.page docs/values.md"
+
+
+def test_each_source_and_sink_is_in_a_table() -> None:
+    shipped = {one.name() for one in formats.load() if issubclass(one, (ChannelSource, TwoPhaseCommitSink))}
+    assert {name.split(",")[0] for name in (*SOURCES, *SINKS)} == shipped - INSIDE

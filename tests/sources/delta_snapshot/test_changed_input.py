@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -40,12 +40,10 @@ def ids(made: DeltaSnapshot) -> list[int]:
     return sorted(found)
 
 
-def write(path: Path, first: int, rows: int, mode: Literal["append", "overwrite"] = "append") -> None:
-    table = pa.table({"id": pa.array(range(first, first + rows), pa.int64())})
-    if mode == "append":
-        write_deltalake(path, table, mode="append")
-    else:
-        write_deltalake(path, table, mode="overwrite")
+def write(path: Path, first: int, rows: int, **more: Any) -> None:
+    write_deltalake(
+        path, pa.table({"id": pa.array(range(first, first + rows), pa.int64())}), **{"mode": "append", **more}
+    )
 
 
 def recreated(path: Path) -> None:
@@ -55,7 +53,7 @@ def recreated(path: Path) -> None:
 
 
 def vacuumed(path: Path) -> None:
-    write(path, 200, 1, "overwrite")
+    write(path, 200, 1, mode="overwrite")
     DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
 
 
@@ -78,7 +76,6 @@ CHANGES: dict[str, tuple[Callable[[Path], object], type[TerminalError], str]] = 
 def test_a_table_that_changed_before_a_restart_is_refused(
     tmp_path: Path, change: Callable[[Path], object], kind: type[TerminalError], message: str, begun: str
 ) -> None:
-    """One file half read, one finished, or one finished and the other not begun; never a mix."""
     path = tmp_path / "t"
     write(path, 0, 5)
     write(path, 5, 5)
@@ -165,7 +162,6 @@ def test_a_deletion_vector_that_is_gone_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow(15, "writes and clones a table with Spark")
 def test_a_shallow_clone_by_spark_and_its_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
-    """Rows deleted before and after the clone are not read; a vector that is gone is named."""
     base, clone = tmp_path / "a b", tmp_path / "clone"
     frame = spark.range(6).coalesce(1).write.format("delta")
     frame.option("delta.enableDeletionVectors", "true").save(str(base))
@@ -199,7 +195,6 @@ def test_a_date_is_widened_to_a_timestamp_without_a_zone(tmp_path: Path) -> None
 
 
 def test_a_field_of_a_struct_whose_case_differs_in_a_file_is_not_null(tmp_path: Path) -> None:
-    """As in a table that was made of Parquet files."""
     write_deltalake(tmp_path, pa.table({"id": [1], "s": pa.array([{"field": 7}])}))
 
     def named(action: dict[str, Any]) -> None:

@@ -51,7 +51,6 @@ def create(path: Path, value: int = 0, *, partitioned: bool = True) -> None:
 
 
 def act(path: Path, what: str, rng: random.Random, value: int) -> None:
-    """One commit that may add, delete, update, replace or move rows."""
     table = DeltaTable(path)
     some = rng.sample(range(KEYS), 3)
     if what == "merge":
@@ -121,18 +120,16 @@ def test_a_copy_that_is_kept_by_the_changes_is_equal_in_each_version(
                 run.restart()
     assert run is not None
     found = read(run)
-    versions = [row["_commit_version"] for row in found]
-    assert [row["_commit_version"] for row in run.trace.rows("versions").to_pylist()] == sorted(
-        row["_commit_version"] for row in run.trace.rows("versions").to_pylist()
-    )
+    later = run.trace.rows("versions")["_commit_version"].to_pylist()
+    assert later == sorted(later)
     held: Counter[Any] = Counter()
-    for version in range(min(versions, default=0), DeltaTable(table).version() + 1):
+    first = min((row["_commit_version"] for row in found), default=0)
+    for version in range(first, DeltaTable(table).version() + 1):
         replay(held, [row for row in found if row["_commit_version"] == version])
         assert +held == content(table, version), version
 
 
 def test_the_rows_of_a_feed(tmp_path: Path) -> None:
-    """The snapshot as inserts; then what each commit did, with its version and the time of its file."""
     create(tmp_path)
     run = started(tmp_path)
     run.epoch()
@@ -193,7 +190,6 @@ def test_versions_before_the_feed_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_feed_that_is_turned_off_is_refused(tmp_path: Path) -> None:
-    """Also when it is turned on again: what was done between is not recorded."""
     create(tmp_path)
     run = started(tmp_path, starting_version="0")
     assert len(read(run)) == 6
@@ -214,9 +210,6 @@ def test_changes_that_were_vacuumed_are_refused(tmp_path: Path) -> None:
     refused(started(tmp_path, starting_version="1"), DataError, "no longer exists")
 
 
-# -- Spark's own reader ----------------------------------------------------------------------------------------------
-
-
 def as_spark(spark: SparkSession, path: Path, first: int) -> Counter[Any]:
     frame = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", first).load(str(path))
     return counted(frame.toArrow().to_pylist())
@@ -227,7 +220,6 @@ def counted(found: list[dict[str, Any]]) -> Counter[Any]:
 
 
 def history(spark: SparkSession, path: Path, properties: str, partitioned: str) -> None:
-    """A table that Spark changes in every way that it has."""
     name = f"delta.`{path}`"
     spark.sql(
         f"create table {name} (id bigint, k string, v bigint) using delta {partitioned} "

@@ -118,4 +118,4 @@ def test_the_mark_is_of_the_whole_file() -> None:
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.text(max_size=3))
 def test_a_position_survives_json(version: int, file: int, row: int, mark: str) -> None:
     place = LogPosition(version, file, row, mark)
-    assert LogPosition.of(json.loads(json.dumps(place.to_json()))) == place
+    assert LogPosition(*json.loads(json.dumps(place.to_json()))) == place

@@ -23,13 +23,19 @@ from spark_ext.sources.delta_snapshot.commits import mark_of
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.hybrid.source import Hybrid
 from spark_ext.testing.source_kit import SourceRun, drive
-from tests.sources.delta_snapshot.delta_log import dated, iso
+from tests.sources.delta_snapshot.test_plan import dated, iso
 
 LIMITS = [{"readers": "2"}]
 
 
 def append(path: Path, first: int, rows: int, **more: Any) -> None:
     write_deltalake(path, pa.table({"id": pa.array(range(first, first + rows), pa.int64())}), mode="append", **more)
+
+
+def fill(path: Path, versions: int, *, step: int = 1, rows: int = 1) -> None:
+    """The first versions of a table, each with rows from a multiple of `step` on."""
+    for version in range(versions):
+        append(path, version * step, rows)
 
 
 def options(path: Path, **more: str) -> dict[str, str]:
@@ -51,7 +57,6 @@ def read(run: SourceRun) -> list[int]:
 
 
 def later(run: SourceRun) -> list[int]:
-    """The ids of later versions, in order."""
     found: list[int] = run.trace.rows("versions")["id"].to_pylist()
     return found
 
@@ -64,14 +69,10 @@ def refused(run: SourceRun, kind: type[SparkExtError], match: str) -> SparkExtEr
 
 
 def edit(path: Path, version: int, change: Callable[[list[dict[str, Any]]], object]) -> None:
-    """Change the actions of a commit."""
     file = path / f"_delta_log/{version:020}.json"
     found = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
     change(found)
     file.write_text("\n".join(map(json.dumps, found)))
-
-
-# -- the rows -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow(8, "histories of a table of up to six versions, each read in twenty epochs")
@@ -125,8 +126,7 @@ def test_each_row_once_and_in_order_while_the_table_grows(
 
 
 def test_the_snapshot_is_read_before_what_comes_later(tmp_path: Path) -> None:
-    for n in range(3):
-        append(tmp_path, n * 10, 3)
+    fill(tmp_path, 3, step=10, rows=3)
     run = started(tmp_path)
     run.epoch()
     append(tmp_path, 90, 2)
@@ -150,27 +150,20 @@ def test_a_table_that_is_empty_at_first(tmp_path: Path) -> None:
     assert read(run) == [5, 6]
 
 
-@pytest.mark.parametrize(("given", "expected"), [("1", [10, 20]), ("3", []), ("latest", []), ("0", [0, 10, 20])])
+@pytest.mark.parametrize(
+    ("given", "expected"), [("1", [10, 20]), ("3", []), ("latest", []), ("0", [0, 10, 20]), ("no snapshot", [])]
+)
 def test_starting_version(tmp_path: Path, given: str, expected: list[int]) -> None:
-    for n in range(3):
-        append(tmp_path, n * 10, 1)
-    run = started(tmp_path, starting_version=given)
+    fill(tmp_path, 3, step=10)
+    plain = given == "no snapshot"
+    run = started(tmp_path, snapshot="false") if plain else started(tmp_path, starting_version=given)
     assert read(run) == expected
     append(tmp_path, 30, 1)
     assert read(run) == [30]
 
 
-def test_without_a_snapshot_it_begins_with_the_next_version(tmp_path: Path) -> None:
-    append(tmp_path, 0, 1)
-    run = started(tmp_path, snapshot="false")
-    assert read(run) == []
-    append(tmp_path, 1, 1)
-    assert read(run) == [1]
-
-
 def test_a_version_as_snapshot_and_all_that_came_after_it(tmp_path: Path) -> None:
-    for n in range(4):
-        append(tmp_path, n * 10, 1)
+    fill(tmp_path, 4, step=10)
     run = started(tmp_path, version="1")
     assert sorted(read(run)) == [0, 10, 20, 30]
     assert later(run) == [20, 30]
@@ -206,8 +199,7 @@ def test_a_run_for_what_is_there_ends_with_the_version_of_its_start(tmp_path: Pa
 
 def test_a_run_for_what_is_there_does_not_look_at_its_start_again(tmp_path: Path) -> None:
     """The version with which it began has been cleaned up, and the job is long past it."""
-    for n in range(4):
-        append(tmp_path, n, 1)
+    fill(tmp_path, 4)
     run = started(tmp_path, starting_version="1", available_now=True)
     assert read(run) == [1, 2, 3]
     checkpointed(tmp_path, 3)
@@ -216,25 +208,16 @@ def test_a_run_for_what_is_there_does_not_look_at_its_start_again(tmp_path: Path
     assert read(run) == [9]
 
 
-def test_limits_hold_within_and_across_versions(tmp_path: Path) -> None:
-    for n in range(4):
-        append(tmp_path, n * 10, 5)
+def test_limits_and_lag_within_and_across_versions(tmp_path: Path) -> None:
+    fill(tmp_path, 4, step=10, rows=5)
     run = SourceRun(DeltaSnapshot, options(tmp_path, starting_version="0"), limits=[{"max_rows_per_epoch": "7"}], lag=0)
     sizes: list[int] = []
+    lags = []
     while run.epoch():
         sizes.append(run.trace.all_rows().num_rows - sum(sizes))
-    assert sizes == [7, 7, 6]
+        lags.append(run.planning.planner.lag(run.offset))
+    assert (sizes, lags) == ([7, 7, 6], [13, 6, 0])
     assert later(run) == [n * 10 + m for n in range(4) for m in range(5)]
-
-
-def test_lag(tmp_path: Path) -> None:
-    for n in range(3):
-        append(tmp_path, n * 10, 5)
-    run = SourceRun(DeltaSnapshot, options(tmp_path, starting_version="0"), limits=[{"max_rows_per_epoch": "7"}], lag=0)
-    stated = []
-    while run.epoch():
-        stated.append(run.planning.planner.lag(run.offset))
-    assert stated == [8, 1, 0]
     append(tmp_path, 50, 3)
     assert run.planning.planner.lag(run.offset) == 3
 
@@ -257,12 +240,9 @@ def test_an_empty_partition_value_is_null_as_in_a_snapshot(tmp_path: Path, kind:
     types = {"string": pa.string(), "binary": pa.binary(), "date": pa.date32()}
     rows = pa.table({"id": [1], "k": pa.nulls(1, types[kind])})
     write_deltalake(tmp_path, rows, partition_by=["k"])
-    (log,) = (tmp_path / "_delta_log").glob("*.json")
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    for action in actions:
-        if "add" in action:
-            action["add"]["partitionValues"] = {"k": text}
-    log.write_text("\n".join(map(json.dumps, actions)))
+    edit(
+        tmp_path, 0, lambda actions: [one["add"].update(partitionValues={"k": text}) for one in actions if "add" in one]
+    )
     for run in (started(tmp_path, starting_version="0"), started(tmp_path)):
         read(run)
         assert run.trace.all_rows().to_pylist() == [{"id": 1, "k": None}]
@@ -285,41 +265,25 @@ def test_a_text_of_char_is_as_long_as_its_column_whoever_wrote_it(tmp_path: Path
 
 
 def test_compaction_adds_no_rows(tmp_path: Path) -> None:
-    for n in range(3):
-        append(tmp_path, n, 1)
+    fill(tmp_path, 3)
     run = started(tmp_path, starting_version="0")
     DeltaTable(tmp_path).optimize.compact()
     append(tmp_path, 9, 1)
     assert read(run) == [0, 1, 2, 9]
 
 
-# -- commits that change rows -----------------------------------------------------------------------------------------
-
-
-def deleted(path: Path) -> None:
-    DeltaTable(path).delete("id = 1")
-
-
 def emptied(path: Path) -> None:
     DeltaTable(path).delete()
-
-
-def updated(path: Path) -> None:
-    DeltaTable(path).update(updates={"id": "id + 50"}, predicate="id = 2")
 
 
 def overwritten(path: Path) -> None:
     write_deltalake(path, pa.table({"id": pa.array([77], pa.int64())}), mode="overwrite")
 
 
-def restored(path: Path) -> None:
-    DeltaTable(path).restore(0)
-
-
-CHANGES = {
-    "deleted": (deleted, "DELETE", "skip"),
+CHANGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "deleted": (lambda path: DeltaTable(path).delete("id = 1"), "DELETE", "skip"),
     "emptied": (emptied, "DELETE", "ignore_deletes"),
-    "updated": (updated, "UPDATE", "skip"),
+    "updated": (lambda path: DeltaTable(path).update({"id": "id + 50"}, predicate="id = 2"), "UPDATE", "skip"),
     "overwritten": (overwritten, "WRITE", "skip"),
 }
 
@@ -328,19 +292,16 @@ CHANGES = {
 def test_a_commit_that_changes_rows_is_refused(
     tmp_path: Path, change: Callable[[Path], object], operation: str, way: str
 ) -> None:
-    """By its version and operation, after all rows that were added before it; and again after a restart."""
     append(tmp_path, 0, 4)
     append(tmp_path, 10, 2)
     run = started(tmp_path, starting_version="1")
     change(tmp_path)
     append(tmp_path, 20, 2)
     error = refused(run, StateError, rf"version 2 of the table \({operation}\)")
-    assert later(run) == [10, 11]
-    assert "changes=true" in error.do
+    assert later(run) == [10, 11] and "changes=true" in error.do and f"on_change={way}" in error.do
     run.restart()
     refused(run, StateError, "version 2 of the table")
     # Asked to pass over it, the job continues behind it.
-    assert f"on_change={way}" in error.do
     run.restart({"on_change": way})
     assert read(run) == [20, 21]
     # What was planned under one of them is read under another.
@@ -350,7 +311,6 @@ def test_a_commit_that_changes_rows_is_refused(
 @pytest.mark.parametrize("asked", ["refuse", "ignore_deletes"])
 @pytest.mark.parametrize("way", ["rows taken away", "rows brought back"])
 def test_a_restore_is_no_delete_and_the_advice_doubles_no_row(tmp_path: Path, asked: str, way: str) -> None:
-    """What is written again after it was read before: a new query with a target of its own has each row once."""
     append(tmp_path, 0, 4)
     if way == "rows taken away":
         append(tmp_path, 5, 5)
@@ -358,7 +318,7 @@ def test_a_restore_is_no_delete_and_the_advice_doubles_no_row(tmp_path: Path, as
         emptied(tmp_path)
     run = started(tmp_path, starting_version="0", on_change=asked if way == "rows taken away" else "ignore_deletes")
     before = read(run)
-    restored(tmp_path)
+    DeltaTable(tmp_path).restore(0)
     append(tmp_path, 5, 5)
     error = refused(run, StateError, r"version 2 of the table \(RESTORE\)")
     assert "ignore_deletes" not in error.do and "a target of its own" in error.do
@@ -379,9 +339,6 @@ def test_deletes_alone_are_ignored_and_updates_are_not(tmp_path: Path) -> None:
     assert later(run) == [0, 1, 2, 3, 10, 11, 12, 13]
 
 
-# -- a log that is another one ----------------------------------------------------------------------------------------
-
-
 def checkpointed(path: Path, upto: int) -> None:
     """Clean a log up, as writers do: a checkpoint, and no older commits."""
     DeltaTable(path).create_checkpoint()
@@ -390,8 +347,7 @@ def checkpointed(path: Path, upto: int) -> None:
 
 
 def test_a_log_that_was_cleaned_is_refused(tmp_path: Path) -> None:
-    for n in range(2):
-        append(tmp_path, n, 1)
+    fill(tmp_path, 2)
     run = started(tmp_path, starting_version="0")
     assert read(run) == [0, 1]
     for n in range(2, 6):
@@ -405,8 +361,7 @@ def test_a_log_that_was_cleaned_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_log_that_was_cleaned_up_to_where_it_is_read_is_followed(tmp_path: Path) -> None:
-    for n in range(3):
-        append(tmp_path, n, 1)
+    fill(tmp_path, 3)
     run = started(tmp_path, starting_version="0")
     assert read(run) == [0, 1, 2]
     checkpointed(tmp_path, 2)
@@ -417,8 +372,7 @@ def test_a_log_that_was_cleaned_up_to_where_it_is_read_is_followed(tmp_path: Pat
 
 
 def test_a_log_that_was_cleaned_of_the_last_version_that_was_read_is_not_followed_unseen(tmp_path: Path) -> None:
-    for n in range(2):
-        append(tmp_path, n, 1)
+    fill(tmp_path, 2)
     run = started(tmp_path, starting_version="0")
     assert read(run) == [0, 1]
     append(tmp_path, 2, 1)
@@ -435,8 +389,7 @@ def test_a_log_that_was_cleaned_of_the_last_version_that_was_read_is_not_followe
 @pytest.mark.parametrize("compared", [False, True])
 def test_a_log_that_is_cleaned_of_what_this_process_has_seen_is_followed(tmp_path: Path, compared: bool) -> None:
     """As by the writer of the next version, where the last one is older than the log's retention."""
-    for n in range(2):
-        append(tmp_path, n, 1)
+    fill(tmp_path, 2)
     run = started(tmp_path, starting_version="0")
     assert run.epoch()
     if compared:
@@ -448,8 +401,7 @@ def test_a_log_that_is_cleaned_of_what_this_process_has_seen_is_followed(tmp_pat
 
 
 def test_a_start_that_is_not_in_the_log_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    for n in range(4):
-        append(tmp_path, n, 1)
+    fill(tmp_path, 4)
     refused(started(tmp_path, starting_version="6"), ConfigurationError, "newest version of the table is 3")
     checkpointed(tmp_path, 3)
     run = started(tmp_path, starting_version="1")
@@ -460,7 +412,6 @@ def test_a_start_that_is_not_in_the_log_is_refused_before_anything_is_read(tmp_p
 @pytest.mark.parametrize("versions", [1, 2, 5])
 @pytest.mark.parametrize("restart", [False, True])
 def test_another_table_at_the_path_is_refused(tmp_path: Path, versions: int, restart: bool) -> None:
-    """With fewer versions than were read, as many, or more."""
     table = tmp_path / "t"
     append(table, 0, 1)
     append(table, 1, 1)
@@ -477,7 +428,6 @@ def test_another_table_at_the_path_is_refused(tmp_path: Path, versions: int, res
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_table_that_was_put_back_is_refused(tmp_path: Path, restart: bool) -> None:
-    """The same table, from a backup: with fewer versions, and then with others of the same numbers."""
     table, backup = tmp_path / "t", tmp_path / "backup"
     append(table, 0, 1)
     shutil.copytree(table, backup)
@@ -509,30 +459,16 @@ def test_a_range_is_not_read_from_another_log(tmp_path: Path) -> None:
         run.replay()
 
 
-def test_a_snapshot_of_another_table_is_not_continued(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("epochs", "limit"), [(1, "2"), (1, "100"), (2, "100")])
+def test_another_table_neither_continues_a_snapshot_nor_follows_it(tmp_path: Path, epochs: int, limit: str) -> None:
     table = tmp_path / "t"
-    for n in range(3):
-        append(table, n, 5)
-    run = SourceRun(DeltaSnapshot, options(table), limits=[{"max_rows_per_epoch": "2", "readers": "1"}])
-    run.epoch()
-    shutil.rmtree(table)
-    for n in range(3):
-        append(table, n, 5)
-    run.restart()
-    refused(run, StateError, "not the table that this source has begun with")
-
-
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_the_versions_of_another_table_do_not_follow_a_snapshot(tmp_path: Path, epochs: int) -> None:
-    table = tmp_path / "t"
-    append(table, 0, 5)
-    run = SourceRun(DeltaSnapshot, options(table))
+    fill(table, 3, rows=5)
+    run = SourceRun(DeltaSnapshot, options(table), limits=[{"max_rows_per_epoch": limit, "readers": "1"}])
     for _ in range(epochs):
         run.epoch()
-    assert run.offset.stage["number"] == epochs - 1 and not run.offset.running
+    assert run.offset.stage["number"] == epochs - 1 and bool(run.offset.running) is (limit == "2")
     shutil.rmtree(table)
-    for n in range(3):
-        append(table, n, 5)
+    fill(table, 3, rows=5)
     run.restart()
     refused(run, StateError, "not the table that this source has begun with")
 
@@ -588,9 +524,6 @@ def test_a_vacuumed_file_and_a_damaged_commit_are_named(tmp_path: Path) -> None:
         read(run)
 
 
-# -- other columns ----------------------------------------------------------------------------------------------------
-
-
 def widen(path: Path) -> None:
     more = pa.table({"id": pa.array([9], pa.int64()), "x": [1.5]})
     write_deltalake(path, more, mode="append", schema_mode="merge")
@@ -644,8 +577,6 @@ def test_a_feature_that_is_added_is_refused(tmp_path: Path) -> None:
         read(run)
 
 
-# -- options ----------------------------------------------------------------------------------------------------------
-
 BAD = {
     "changes": ({"changes": "true", "follow": "false"}, "changes needs follow=true"),
     "snapshot": ({"snapshot": "false", "follow": "false"}, "snapshot needs follow=true"),
@@ -671,16 +602,11 @@ def test_options_that_do_not_go_together(tmp_path: Path, given: dict[str, str], 
 
 
 def test_what_it_reads_is_its_identity(tmp_path: Path) -> None:
-    """What is off is not part of it, so that an option can be turned on and off."""
     plain = {"uid": "orders", "path": str(tmp_path)}
     assert DeltaSnapshot(plain).options.identity() == {"path": str(tmp_path)}
     followed = DeltaSnapshot({**plain, "follow": "true", "starting_version": "3", "changes": "true"})
-    assert followed.options.identity() == {
-        "path": str(tmp_path),
-        "follow": "True",
-        "changes": "True",
-        "starting_version": "3",
-    }
+    of_options = {"follow": "True", "changes": "True", "starting_version": "3"}
+    assert followed.options.identity() == {"path": str(tmp_path), **of_options}
 
 
 @pytest.mark.parametrize(
@@ -745,17 +671,10 @@ def test_an_older_position_is_read_again(tmp_path: Path) -> None:
 def test_hybrid_takes_what_follows_as_a_stage_of_its_own(tmp_path: Path) -> None:
     append(tmp_path, 0, 2)
     append(tmp_path, 10, 2)
-    stages = {
-        "uid": "orders",
-        "stages": "past,live",
-        "past.format": "delta_snapshot",
-        "past.path": str(tmp_path),
-        "past.version": "0",
-        "live.format": "delta_snapshot",
-        "live.path": str(tmp_path),
-        "live.follow": "true",
-        "live.poll_interval": "0",
-    }
+    stages = {"uid": "orders", "stages": "past,live", "past.version": "0"}
+    stages |= {"live.follow": "true", "live.poll_interval": "0"}
+    for stage in ("past", "live"):
+        stages |= {f"{stage}.format": "delta_snapshot", f"{stage}.path": str(tmp_path)}
     with pytest.raises(ConfigurationError, match="stage 'live' has stages of its own"):
         Hybrid(stages)
     run = SourceRun(Hybrid, {**stages, "live.starting_version": "1"}, limits=LIMITS)
@@ -765,8 +684,7 @@ def test_hybrid_takes_what_follows_as_a_stage_of_its_own(tmp_path: Path) -> None
 
 
 def test_seek(tmp_path: Path) -> None:
-    for n in range(4):
-        append(tmp_path, n * 10, 3)
+    fill(tmp_path, 4, step=10, rows=3)
     run = started(tmp_path, starting_version="0")
     read(run)
     for position, expected in [(2, [20, 21, 22, 30, 31, 32]), ([3, 0, 2], [32]), ([1, 1, 0], [20]), (4, [])]:

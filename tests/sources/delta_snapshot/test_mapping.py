@@ -21,7 +21,6 @@ MAPPED = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId":
 
 
 def field(name: str, physical: str, id: int, kind: Any = "long") -> dict[str, Any]:
-    """A column of a schema as Delta writes it."""
     mapping = {"delta.columnMapping.id": id, "delta.columnMapping.physicalName": physical}
     return {"name": name, "type": kind, "nullable": True, "metadata": mapping}
 
@@ -35,8 +34,6 @@ A, A_ANEW = field("a", "p2", 2), field("a", "p3", 3)
 
 
 class Table:
-    """A table whose log is written by hand."""
-
     def __init__(self, path: Path, *fields: dict[str, Any], **settings: str) -> None:
         self.path, self.version = path, -1
         (path / "_delta_log").mkdir(parents=True)
@@ -57,11 +54,9 @@ class Table:
         }
 
     def columns(self, *fields: dict[str, Any]) -> None:
-        """A commit that changes the columns alone."""
         self.commit(self.metadata(*fields))
 
     def insert(self, **row: Any) -> dict[str, Any]:
-        """A commit of one row, by the names in data files; the action."""
         action = self.file(**row)
         self.commit(action)
         return action
@@ -70,17 +65,8 @@ class Table:
         """A data file of one row that is not in the log yet."""
         path = self.path / f"{len(list(self.path.glob('*.parquet')))}.parquet"
         pq.write_table(pa.Table.from_pylist([row]), path)
-        size, stats = path.stat().st_size, json.dumps({"numRecords": 1})
-        return {
-            "add": {
-                "path": path.name,
-                "partitionValues": {},
-                "size": size,
-                "modificationTime": 0,
-                "dataChange": True,
-                "stats": stats,
-            }
-        }
+        add = {"path": path.name, "size": path.stat().st_size, "stats": json.dumps({"numRecords": 1})}
+        return {"add": {**add, "partitionValues": {}, "modificationTime": 0, "dataChange": True}}
 
     def commit(self, *actions: dict[str, Any]) -> None:
         self.version += 1
@@ -94,7 +80,6 @@ def started(table: Table, schema: str | None = None, **more: str) -> SourceRun:
 
 
 def read(run: SourceRun) -> list[dict[str, Any]]:
-    """The rows that came since the last call."""
     before = run.trace.all_rows().num_rows
     while run.epoch():
         pass
@@ -120,7 +105,6 @@ def test_a_name_that_another_column_takes_is_that_of_the_version_that_is_read(tm
 
 
 def test_a_column_that_is_replaced_in_one_commit_is_refused(tmp_path: Path) -> None:
-    """Its name and type are the same; those of the files differ."""
     table = Table(tmp_path / "t", ID, field("s", "p4", 4, struct(A)), **{"delta.enableChangeDataFeed": "true"})
     first = table.insert(p1=0, p4={"p2": 100})
     run = started(table, starting_version="0", changes="true", schema="id bigint, s struct<a: bigint>")
@@ -137,7 +121,6 @@ def test_a_column_that_is_replaced_in_one_commit_is_refused(tmp_path: Path) -> N
 
 
 def test_a_new_start_has_the_columns_as_they_are_then(tmp_path: Path) -> None:
-    """A column's rows from before it was renamed; none from before another one took its name."""
     table = Table(tmp_path / "t", ID, A)
     table.insert(p1=0, p2=100)
     table.columns(ID, field("b", "p2", 2))
@@ -149,7 +132,6 @@ def test_a_new_start_has_the_columns_as_they_are_then(tmp_path: Path) -> None:
 
 
 def test_an_epoch_that_is_repeated_has_the_names_of_its_plan_and_the_columns_of_the_query(tmp_path: Path) -> None:
-    """After a start at which the query has other columns: renamed, added, or of another type under the same name."""
     table = Table(tmp_path / "t", ID, A, field("c", "p5", 5))
     table.insert(p1=0, p2=100, p5=200)
     run = started(table, starting_version="0")
@@ -183,7 +165,6 @@ def test_a_version_that_cannot_be_rebuilt_has_the_names_of_the_next_ones(tmp_pat
 
 
 def test_positions_of_an_older_release_are_continued(tmp_path: Path) -> None:
-    """They do not say whose names hold."""
     table = Table(tmp_path / "t", ID, A)
     table.insert(p1=0, p2=100)
     run = started(table, starting_version="0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -23,7 +24,6 @@ from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.delta_snapshot.commits import parse
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.testing.source_kit import drive
-from tests.sources.delta_snapshot.delta_log import dated, iso
 
 
 def options(path: Path, **more: str) -> dict[str, str]:
@@ -196,3 +196,13 @@ def test_an_empty_table_ends_at_once(tmp_path: Path) -> None:
     DeltaTable.create(tmp_path, Schema.from_arrow(pa.schema([("id", pa.int64())])))
     trace = drive(DeltaSnapshot, options(tmp_path))
     assert (trace.ended, trace.epochs, trace.finished) == (True, 1, [])
+
+
+def dated(table: Path, version: int, at: int) -> None:
+    """Have a version's file in the log be of a time, in ms; what is beyond ms must not count."""
+    os.utime(table / f"_delta_log/{version:020}.json", ns=(at * 1_000_000 + 999_999,) * 2)
+
+
+def iso(at: int) -> str:
+    """A time in ms as the option `timestamp` has it."""
+    return datetime.fromtimestamp(at / 1000, timezone.utc).isoformat(timespec="milliseconds")

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
@@ -19,7 +18,7 @@ from pyspark.sql import SparkSession
 from spark_ext.errors import ConfigurationError
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.delta_snapshot.time import Commit, commits_of, current_at, in_order
-from tests.sources.delta_snapshot.delta_log import dated, iso
+from tests.sources.delta_snapshot.test_plan import dated, iso
 
 times = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
@@ -148,13 +147,3 @@ def test_as_spark_when_in_commit_timestamps_are_there_from_the_beginning(spark: 
     wanted = {BASE: None, first - 1: None, first: 1, second: 2}
     assert {at: rows_at(path, at) for at in wanted} == wanted
     assert {at: spark_rows_at(spark, path, at) for at in wanted} == wanted
-
-
-def test_a_time_before_a_copy_is_refused_and_not_read_as_the_first_version(spark: SparkSession, tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    table(spark, path, 2)
-    with pytest.raises(ConfigurationError) as refused:
-        DeltaSnapshot({"uid": "t", "path": str(path), "timestamp": iso(BASE)}).schema()
-    assert "no commit at or before" in refused.value.what
-    assert "the oldest is version 0 of" in refused.value.what
-    assert "use a later timestamp" in refused.value.do

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.contract import Channel, ChannelSource, Limit
+from spark_ext.sources.contract import BadRow, Channel, ChannelSource, Limit
 from spark_ext.sources.files.orc import _has_times, _wraps_times
 from spark_ext.sources.files.source import Files
 
@@ -101,6 +103,12 @@ def source(path: Path, schema: str | StructType | None = None, **more: str) -> F
     return made
 
 
+def opened(path: Path, schema: str | StructType | None = None, **more: str) -> tuple[Files, Channel]:
+    made = source(path, schema, **more)
+    (channel,) = made.discover()
+    return made, channel
+
+
 def read_all(made: ChannelSource) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for channel in made.discover():
@@ -110,6 +118,66 @@ def read_all(made: ChannelSource) -> list[dict[str, Any]]:
         for batch in made.read(Channel(channel.id, None, channel.data), at, step.end):
             rows += batch.to_pylist()
     return rows
+
+
+def ids_in(made: ChannelSource, channel: Channel, low: int, high: int) -> list[int]:
+    return [n for batch in made.read(channel, low, high) for n in batch["id"].to_pylist()]
+
+
+def steps(made: ChannelSource, rows: int) -> list[list[int]]:
+    """The ids of each step of the only file under a limit of rows, which counts those that are read."""
+    (channel,) = made.discover()
+    at, found = channel.begin, []
+    while True:
+        step = made.advance(channel, at, Limit(rows=rows))
+        found.append(ids_in(made, channel, at, step.end))
+        assert step.rows == len(found[-1])
+        if step.finished:
+            return found
+        at = step.end
+
+
+def read_bad(made: ChannelSource) -> tuple[list[dict[str, Any]], list[BadRow]]:
+    bad: list[BadRow] = []
+    made._collect = bad.append
+    return read_all(made), bad
+
+
+def elsewhere(code: str, *arguments: str) -> list[str]:
+    """The lines that a process of its own prints, which a damaged file may not end."""
+    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran
+    return ran.stdout.splitlines()
+
+
+FUZZ = """
+import random, sys
+from pathlib import Path
+from spark_ext.errors import DataError, SparkExtError
+from tests.sources.files.files_kit import read_all, source
+first, last, tail = map(int, sys.argv[2:5])
+path = Path(sys.argv[1])
+data, refused = path.read_bytes(), 0
+for seed in range(first, last):
+    pick, other = random.Random(seed), bytearray(data)
+    for _ in range(pick.randint(1, 3)):
+        # Often in the header and the footer, on which the rest depends.
+        at = pick.choice([pick.randrange(len(data)), pick.randrange(300), len(data) - 1 - pick.randrange(tail)])
+        other[at] = pick.randrange(256)
+    path.write_bytes(other if pick.random() < 0.9 else other[: pick.randrange(len(other))])
+    for ddl in sys.argv[5:]:
+        try:
+            read_all(source(path, ddl or None))
+        except SparkExtError as error:
+            assert path.name in str(error), seed
+            refused += isinstance(error, DataError)
+print(refused)
+"""
+
+
+def fuzzed(path: Path, *ddls: str, seeds: range = range(60), tail: int = 300) -> int:
+    """How often damaged copies of a file are refused; none ends the process."""
+    return int(elsewhere(FUZZ, str(path), *map(str, (seeds.start, seeds.stop, tail)), *ddls)[-1])
 
 
 sizes = st.lists(st.sampled_from([0, 1, 4, 5, 6, 23, 60]), min_size=0, max_size=6)

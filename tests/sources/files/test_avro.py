@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -15,13 +17,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from spark_ext.errors import ConfigurationError, DataError
-from spark_ext.sources.contract import BadRow, Channel, Limit
+from spark_ext.errors import ConfigurationError, DataError, EnvironmentProblem
+from spark_ext.sources.contract import Limit
 from spark_ext.sources.files import avro_container as container
 from spark_ext.sources.files.avro import columns_of, decoding
 from spark_ext.sources.files.source import Files
-from tests.sources.files.files_kit import DDL, options, read_all, source, table, write_avro
-from tests.sources.files.test_orc import fuzzed
+from tests.sources.files.files_kit import (
+    DDL,
+    fuzzed,
+    ids_in,
+    opened,
+    options,
+    read_all,
+    read_bad,
+    source,
+    table,
+    write_avro,
+)
+
+
+def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
 
 
 def field(name: str, kind: Any) -> dict[str, Any]:
@@ -37,15 +53,10 @@ def write(path: Path, schema: dict[str, Any], rows: list[dict[str, Any]]) -> Non
         fastavro.writer(out, schema, rows)
 
 
-def ids(made: Files, channel: Channel, low: int, high: int) -> list[int]:
-    return [n for batch in made.read(channel, low, high) for n in batch["id"].to_pylist()]
-
-
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"])
 def test_steps_are_whole_blocks_within_the_limits(tmp_path: Path, codec: str) -> None:
     write_avro(tmp_path / "x.avro", table(0, 200), codec)
-    made = source(tmp_path)
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path)
     blocks = [block.num_records for block in fastavro.block_reader((tmp_path / "x.avro").open("rb"))]
     most = max(blocks)
     at = 0
@@ -53,24 +64,22 @@ def test_steps_are_whole_blocks_within_the_limits(tmp_path: Path, codec: str) ->
     while at < channel.data[0]:
         step = made.advance(channel, at, Limit(rows=2 * most))
         assert step.rows is not None and step.rows <= 2 * most and not step.whole
-        found = ids(made, channel, at, step.end)
+        found = ids_in(made, channel, at, step.end)
         assert len(found) == step.rows
-        assert found == ids(source(tmp_path), channel, at, step.end)
+        assert found == ids_in(source(tmp_path), channel, at, step.end)
         at, read = step.end, read + found
     assert step.finished and read == list(range(200))
 
 
 def test_a_block_larger_than_the_limit_is_a_step_of_its_own(tmp_path: Path) -> None:
     write_avro(tmp_path / "x.avro", table(0, 100), sync_interval=10**6)
-    made = source(tmp_path)
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path)
     for limit in (Limit(rows=7), Limit(bytes=10)):
         step = made.advance(channel, 0, limit)
         assert (step.rows, step.whole, step.finished) == (100, True, True)
 
 
 def test_the_next_block_is_found_by_the_marker_before_it(tmp_path: Path) -> None:
-    """As in files of an object store."""
     write_avro(tmp_path / "x.avro", table(0, 200), sync_interval=300)
     with fs.LocalFileSystem().open_input_file(str(tmp_path / "x.avro")) as raw:
         size = raw.size()
@@ -90,17 +99,15 @@ def test_parts_begin_at_blocks_even_if_rows_contain_the_marker(tmp_path: Path) -
         fastavro.writer(
             out, record(field("id", "long"), field("b", "bytes")), rows, sync_marker=marker, sync_interval=100_000
         )
-    made = source(path)
-    (channel,) = made.discover()
+    made, channel = opened(path)
     parts = made.split(channel, 0, channel.data[0], 4)
     assert len(parts) == 4
-    assert [n for low, high in parts for n in ids(made, channel, low, high)] == list(range(2000))
+    assert [n for low, high in parts for n in ids_in(made, channel, low, high)] == list(range(2000))
 
 
 def test_seek_takes_the_beginning_of_a_block(tmp_path: Path) -> None:
     write_avro(tmp_path / "x.avro", table(0, 50))
-    made = source(tmp_path)
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path)
     second = made.advance(channel, 0, Limit(rows=1)).end
     assert made.seek(channel, 0, second) == second
     assert made.seek(channel, 0, 0) == 0
@@ -118,13 +125,13 @@ def test_types(tmp_path: Path) -> None:
     }
     schema = record(
         field("b", "boolean"),
-        field("d", {"type": "int", "logicalType": "date"}),
-        field("ms", {"type": "long", "logicalType": "timestamp-millis"}),
-        field("local", ["null", {"type": "long", "logicalType": "local-timestamp-micros"}]),
-        field("c", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}),
+        field("d", logical("int", "date")),
+        field("ms", logical("long", "timestamp-millis")),
+        field("local", ["null", logical("long", "local-timestamp-micros")]),
+        field("c", logical("bytes", "decimal", precision=10, scale=2)),
         field("e", {"type": "enum", "name": "e", "symbols": ["A", "B"]}),
         field("f", {"type": "fixed", "name": "f", "size": 2}),
-        field("u", {"type": "string", "logicalType": "uuid"}),
+        field("u", logical("string", "uuid")),
         field("p", point),
         field("q", ["null", "n.point"]),
         field("l", {"type": "array", "items": ["null", "string"]}),
@@ -159,15 +166,11 @@ def test_times_that_python_does_not_have_are_read(tmp_path: Path) -> None:
     plain = record(field("t", "long"), field("d", "int"))
     write(tmp_path / "x.avro", plain, [{"t": 10**18, "d": 10**7}])
     data = (tmp_path / "x.avro").read_bytes()
-    typed = record(
-        field("t", {"type": "long", "logicalType": "timestamp-micros"}),
-        field("d", {"type": "int", "logicalType": "date"}),
-    )
+    typed = record(field("t", logical("long", "timestamp-micros")), field("d", logical("int", "date")))
     with fs.LocalFileSystem().open_input_file(str(tmp_path / "x.avro")) as raw:
         header = container.read_header(raw, len(data))
     (tmp_path / "x.avro").write_bytes(container.made_header(header, typed) + data[header.end :])
-    made = source(tmp_path)
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path)
     (batch,) = made.read(channel, 0, channel.data[0])
     assert batch["t"].cast(pa.int64()).to_pylist() == [10**18]
     assert batch["d"].cast(pa.int32()).to_pylist() == [10**7]
@@ -177,10 +180,7 @@ def test_times_that_python_does_not_have_are_read(tmp_path: Path) -> None:
     ("kind", "words"),
     [
         (["string", "int"], "'odd' is a union of 2 types"),
-        (
-            {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2},
-            "'odd' is a decimal of 50 digits, more than 38",
-        ),
+        (logical("bytes", "decimal", precision=50, scale=2), "'odd' is a decimal of 50 digits, more than 38"),
         (
             {"type": "record", "name": "tree", "fields": [field("left", ["null", "tree"])]},
             "'odd.left' contains itself: the record tree",
@@ -217,14 +217,11 @@ def test_a_codec_without_its_library_is_named(tmp_path: Path) -> None:
 
 
 def test_bad_rows_are_collected_with_their_block(tmp_path: Path) -> None:
-    schema = record(field("id", "long"), field("t", {"type": "long", "logicalType": "timestamp-millis"}))
+    schema = record(field("id", "long"), field("t", logical("long", "timestamp-millis")))
     good = datetime(2020, 1, 1, tzinfo=timezone.utc)
     write(tmp_path / "x.avro", schema, [{"id": n, "t": 2**60 if n == 3 else good} for n in range(5)])
-    made = source(tmp_path, on_bad_row="quarantine")
-    bad: list[Any] = []
-    made._collect = bad.append
-    assert [row["id"] for row in read_all(made)] == [0, 1, 2, 4]
-    (one,) = bad
+    good_rows, (one,) = read_bad(source(tmp_path, on_bad_row="quarantine"))
+    assert [row["id"] for row in good_rows] == [0, 1, 2, 4]
     with fs.LocalFileSystem().open_input_file(str(tmp_path / "x.avro")) as raw:
         begin = container.read_header(raw, raw.size()).end
     assert one.position == {"file": "x.avro", "block": begin, "row": 3}
@@ -242,7 +239,6 @@ def test_bad_rows_are_collected_with_their_block(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_block_has_no_values(tmp_path: Path, body: bytes, words: str) -> None:
-    """Nor does one of rows within rows end the process."""
     node = {**record(field("next", ["null", "node"])), "name": "node"}
     write(tmp_path / "x.avro", record(field("id", "long"), field("state", "int"), field("list", node)), [])
     head = (tmp_path / "x.avro").read_bytes()
@@ -255,7 +251,7 @@ def test_a_damaged_block_has_no_values(tmp_path: Path, body: bytes, words: str) 
 @pytest.mark.parametrize("codec", ["null", "snappy"])
 def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path, codec: str) -> None:
     write_avro(tmp_path / "x.avro", table(0, 100), codec)
-    assert fuzzed(tmp_path / "x.avro", 80) > 40
+    assert fuzzed(tmp_path / "x.avro", DDL, seeds=range(80)) > 40
 
 
 def test_a_file_that_ends_within_its_last_block_is_refused(tmp_path: Path) -> None:
@@ -264,31 +260,25 @@ def test_a_file_that_ends_within_its_last_block_is_refused(tmp_path: Path) -> No
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(DataError, match=r"x\.avro.*block at byte \d+"):
         read_all(source(tmp_path, DDL))
-    made = source(tmp_path, DDL)
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path, DDL)
     with pytest.raises(DataError, match=r"x\.avro.*no complete block begins at byte"):
         made.advance(channel, 0, Limit(rows=1000))
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_lengths_are_written_as_they_are_read(number: int) -> None:
-    import io
-
     assert container._long(io.BytesIO(container._as_long(number))) == number
 
 
 def test_logical_types_are_left_to_arrow_but_for_decimals() -> None:
-    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}
-    schema = record(
-        {**field("d", ["null", {"type": "int", "logicalType": "date"}]), "default": None}, field("c", decimal)
-    )
+    decimal = logical("bytes", "decimal", precision=4, scale=1)
+    schema = record({**field("d", ["null", logical("int", "date")]), "default": None}, field("c", decimal))
     made = decoding(schema)
     assert made["fields"] == [field("d", ["null", {"type": "int"}]), field("c", decimal)]
     assert columns_of(schema).schema.types == [pa.date32(), pa.decimal128(4, 1)]
 
 
 def test_hostile_schemas_have_no_columns() -> None:
-    """Records that refer to others ten times each, and lists within lists."""
     kind: Any = "int"
     for level in range(9):
         fields = [field(f"f{number}", f"R{level - 1}" if number and level else kind) for number in range(10)]
@@ -303,10 +293,6 @@ def test_hostile_schemas_have_no_columns() -> None:
 
 
 def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from spark_ext.errors import EnvironmentProblem
-
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(EnvironmentProblem, match="fastavro") as refused:
         Files(options(tmp_path, format="avro")).open()
@@ -317,7 +303,7 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     ("kind", "patch", "values", "shown", "words"),
     [
         (
-            {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+            logical("bytes", "decimal", precision=9, scale=2),
             (b'"precision": 9', b'"precision": 4'),
             [Decimal(cents).scaleb(-2) for cents in (1, 12345, -9999, 10_000, 0)],
             ["123.45", "100.00"],
@@ -348,9 +334,7 @@ def test_a_value_that_its_type_does_not_have_is_a_bad_row(
     path.write_bytes(path.read_bytes().replace(*patch))
     with pytest.raises(DataError, match=words):
         read_all(source(tmp_path))
-    made = source(tmp_path, on_bad_row="quarantine")
-    bad: list[BadRow] = []
-    made._collect = bad.append
-    assert [row["n"] for row in read_all(made)] == [0, 2, 4]
+    good, bad = read_bad(source(tmp_path, on_bad_row="quarantine"))
+    assert [row["n"] for row in good] == [0, 2, 4]
     found = [(row.position["row"], json.loads(str(row.raw))) for row in bad]
     assert found == [(n, {"n": n, "v": v}) for n, v in zip((1, 3), shown, strict=True)]

@@ -1,11 +1,11 @@
-"""`files` on Parquet files that are damaged, encrypted or odd: an error that names the file, and no dead process."""
+"""`files` on Parquet files that are damaged, encrypted, odd or not as declared: read, or refused by name."""
 
 from __future__ import annotations
 
 import base64
-import subprocess
-import sys
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +15,7 @@ import pytest
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.schemas.columns import conform
 from spark_ext.sources.contract import Limit
-from tests.sources.files.files_kit import read_all, source, table, write
+from tests.sources.files.files_kit import DDL, elsewhere, fuzzed, opened, read_all, source, table, write
 
 
 class Keys(pe.KmsClient):  # type: ignore[misc]
@@ -49,67 +49,32 @@ for ddl in sys.argv[2:]:
 """
 
 
-def read_elsewhere(*arguments: str) -> list[str]:
-    ran = subprocess.run([sys.executable, "-c", *arguments], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran
-    return ran.stdout.splitlines()
-
-
 def test_encrypted_columns_are_refused_and_others_are_read(tmp_path: Path) -> None:
     """In a process of its own."""
     encrypted(tmp_path / "x.parquet", plain_footer=True)
-    plain, secret = read_elsewhere(IN_ANOTHER_PROCESS, str(tmp_path), "a bigint", "b string")
+    plain, secret = elsewhere(IN_ANOTHER_PROCESS, str(tmp_path), "a bigint", "b string")
     assert plain == "[{'a': 1}, {'a': 2}]"
     assert secret.startswith("DataError file 'x.parquet': ")
     assert "decrypt" in secret
     encrypted(tmp_path / "x.parquet", plain_footer=False)
-    (refused,) = read_elsewhere(IN_ANOTHER_PROCESS, str(tmp_path), "a bigint")
+    (refused,) = elsewhere(IN_ANOTHER_PROCESS, str(tmp_path), "a bigint")
     assert refused.startswith("DataError file 'x.parquet': ")
 
 
-FUZZ = """
-import random, sys
-from pathlib import Path
-from spark_ext.errors import SparkExtError
-from tests.sources.files.files_kit import read_all, source
-path, wide = Path(sys.argv[1]), int(sys.argv[4])
-data = path.read_bytes()
-begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-seen = set()
-for seed in range(int(sys.argv[2]), int(sys.argv[3])):
-    pick, other = random.Random(seed), bytearray(data)
-    for _ in range(pick.randint(1, 3)):
-        other[pick.randrange(begin if wide else 0, len(other))] = pick.randrange(256)
-    path.write_bytes(other)
-    for ddl in (None, "id bigint, s struct<a:bigint>"):
-        try:
-            read_all(source(path, ddl))
-            seen.add("read")
-        except SparkExtError as refused:
-            assert "x.parquet" in str(refused), seed
-            seen.add(type(refused).__name__)
-        except BaseException:
-            print(seed, flush=True)
-            raise
-print(sorted(seen))
-"""
-
-
-def fuzzed(path: Path, first: int, last: int) -> None:
+def fuzz_footers(path: Path, first: int, last: int) -> int:
     rows = {"id": range(20), "word": [f"w{n}" for n in range(20)], "s": [{"a": n} for n in range(20)]}
-    for footer_only in ("1", "0"):
-        pq.write_table(pa.table(rows), path / "x.parquet", row_group_size=7, write_page_checksum=True)
-        found = read_elsewhere(FUZZ, str(path / "x.parquet"), str(first), str(last), footer_only)
-        assert "DataError" in found[-1]
+    pq.write_table(pa.table(rows), path, row_group_size=7, write_page_checksum=True)
+    footer = 8 + int.from_bytes(path.read_bytes()[-8:-4], "little")
+    return fuzzed(path, "", "id bigint, s struct<a:bigint>", seeds=range(first, last), tail=footer)
 
 
 def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    fuzzed(tmp_path, 0, 120)
+    assert fuzz_footers(tmp_path / "x.parquet", 0, 240) > 50
 
 
 @pytest.mark.slow(15, "4,000 damaged files")
 def test_any_damage_at_length(tmp_path: Path) -> None:
-    fuzzed(tmp_path, 1000, 3_000)
+    assert fuzz_footers(tmp_path / "x.parquet", 1000, 5_000) > 50
 
 
 def test_a_column_of_which_a_file_has_no_values_is_named() -> None:
@@ -141,16 +106,14 @@ def test_enum_is_text(tmp_path: Path) -> None:
 
 def test_a_byte_limit_takes_a_part_of_the_file(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", table(0, 50), "parquet")
-    made = source(tmp_path)
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path)
     size = (tmp_path / "x.parquet").stat().st_size
     step = made.advance(channel, 0, Limit(bytes=size // 2))
     assert 20 <= step.end <= 30
     assert (step.bytes or 0) <= size // 2
 
 
-EPOCH = 2_440_588
-"""1970-01-01 as a Julian day."""
+EPOCH = 2_440_588  # 1970-01-01 as a Julian day
 
 
 def int96(path: Path, day: int, nanos: int) -> None:
@@ -168,8 +131,7 @@ def test_int96_of_far_years(tmp_path: Path, year: int) -> None:
     """A time that microseconds cannot hold is refused, and one before the first Julian day."""
     day = EPOCH + int((year - 1970) * 365.2425)
     int96(tmp_path / "x.parquet", day, 0)
-    made = source(tmp_path)
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path)
     if not -4000 <= year <= 290_000:
         with pytest.raises(DataError, match=r"x\.parquet.*row 0 .*'at': an INT96 time is out of range"):
             list(made.read(channel, 0, 1))
@@ -179,7 +141,6 @@ def test_int96_of_far_years(tmp_path: Path, year: int) -> None:
 
 
 def test_int96_that_spark_has_let_overflow_is_refused(tmp_path: Path) -> None:
-    """Of the year 290,000, as Spark writes it: day and time of day are negative."""
     micros = 9_089_380_393_200_000_000 + EPOCH * 86_400_000_000 - 2**64
     day = -(-micros // 86_400_000_000)
     int96(tmp_path / "x.parquet", day, (micros - day * 86_400_000_000) * 1000)
@@ -210,3 +171,81 @@ def test_a_value_that_spark_does_not_have_is_not_called_damage(tmp_path: Path) -
     pq.write_table(rows, tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"row 1 does not fit the declared columns: column 'at': .*1001"):
         read_all(source(tmp_path))
+
+
+def test_a_changed_file_is_read_when_the_user_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    write(path, table(0, 20), "parquet")
+    _, channel = opened(tmp_path, DDL)
+    write(path, table(100, 20), "parquet")
+    accepting = source(tmp_path, DDL, changed_files="accept")
+    assert accepting.advance(channel, 10, Limit()).end == 20
+    assert [row for b in accepting.read(channel, 10, 20) for row in b["id"].to_pylist()] == list(range(110, 120))
+    write(path, table(100, 4), "parquet")
+    assert source(tmp_path, DDL, changed_files="accept").advance(channel, 10, Limit()).finished
+
+
+def test_a_damaged_page_is_refused_while_reading(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(table(0, 2000), path, row_group_size=500, compression="snappy", write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    data[1000:1100] = bytes(100)
+    path.write_bytes(data)
+    made, channel = opened(tmp_path, DDL)
+    step = made.advance(channel, 0, Limit())
+    with pytest.raises(DataError, match=r"x\.parquet"):
+        list(made.read(channel, 0, step.end))
+
+
+@pytest.mark.parametrize(
+    ("found", "declared", "words"),
+    [
+        (pa.string(), "bigint", ["'id'", "string", "int64"]),
+        (pa.int64(), "int", ["'id'", "int64", "int32"]),
+        (pa.float64(), "float", ["'id'", "double", "float"]),
+        (pa.uint64(), "bigint", ["'id'", "uint64", "int64"]),
+        (pa.timestamp("us", "UTC"), "timestamp_ntz", ["'id'", "timestamp"]),
+        (pa.list_(pa.int64()), "array<int>", ["'id'", "list"]),
+    ],
+)
+def test_a_column_of_another_type_is_refused_while_planning(
+    tmp_path: Path, found: pa.DataType, declared: str, words: list[str]
+) -> None:
+    pq.write_table(pa.table({"id": pa.nulls(3, found)}), tmp_path / "x.parquet")
+    made, channel = opened(tmp_path, f"id {declared}")
+    with pytest.raises(DataError) as refused:
+        made.advance(channel, 0, Limit())
+    assert all(word in refused.value.what for word in [*words, "x.parquet"])
+
+
+def test_a_missing_column_is_refused_with_those_that_are_there(tmp_path: Path) -> None:
+    write(tmp_path / "x.parquet", table(0, 2), "parquet")
+    made, channel = opened(tmp_path, "id bigint, price double")
+    with pytest.raises(DataError, match=r"no column 'price' \(double\); it has: id, word, at"):
+        made.advance(channel, 0, Limit())
+
+
+@pytest.mark.parametrize(
+    ("values", "declared", "read"),
+    [
+        (pa.array([1, None], pa.int8()), "bigint", [1, None]),
+        (pa.array([1], pa.uint32()), "bigint", [1]),
+        (pa.array([1], pa.int32()), "double", [1.0]),
+        (pa.array([1.5], pa.float32()), "double", [1.5]),
+        (pa.array(["a", "b"]).dictionary_encode(), "string", ["a", "b"]),
+        (pa.array(["a"], pa.large_string()), "string", ["a"]),
+        (pa.array([1_000], pa.timestamp("ns")), "timestamp", [datetime(1970, 1, 1, 0, 0, 0, 1, timezone.utc)]),
+        (pa.array([[1, None]], pa.list_(pa.int32())), "array<bigint>", [[1, None]]),
+        (pa.array([{"a": 1, "b": "x"}]), "struct<b:string,a:bigint>", [{"b": "x", "a": 1}]),
+        (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int32())), "map<string,bigint>", [[("k", 1)]]),
+    ],
+)
+def test_a_type_whose_values_all_fit_is_cast(tmp_path: Path, values: pa.Array, declared: str, read: list[Any]) -> None:
+    pq.write_table(pa.table({"ID": values}), tmp_path / "x.parquet")
+    assert [row["id"] for row in read_all(source(tmp_path, f"id {declared}"))] == read
+
+
+def test_a_null_in_a_column_without_nulls_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "x.parquet", table(0, 2), "parquet")
+    with pytest.raises(DataError, match="'word' is declared as not nullable"):
+        read_all(source(tmp_path, "id bigint, word string not null"))

@@ -1,19 +1,28 @@
-"""`files` and its formats: types of Parquet, dialects of CSV, lines of JSON, compressed files."""
+"""`files` and its formats: types, dialects, lines, compressed files, and the column that names the file of a row."""
 
 from __future__ import annotations
 
 import gzip
+import os
+import random
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
+from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Limit
-from tests.sources.files.files_kit import DDL, START, read_all, source
+from spark_ext.sources.files import metadata
+from spark_ext.sources.files.source import Files
+from spark_ext.testing.source_kit import drive
+from tests.sources.files.files_kit import DDL, START, opened, options, read_all, source, table, write, write_orc
 
 
 def test_schema_of_odd_parquet_types(tmp_path: Path) -> None:
@@ -30,21 +39,11 @@ def test_schema_of_odd_parquet_types(tmp_path: Path) -> None:
     assert read_all(source(tmp_path)) == [{"u": 1, "d": "a", "n": datetime(1970, 1, 1, 0, 0, 0, 1), "l": [1]}]
 
 
-def test_int96_is_an_instant(tmp_path: Path) -> None:
-    pq.write_table(
-        pa.table({"at": pa.array([START], pa.timestamp("us"))}),
-        tmp_path / "x.parquet",
-        use_deprecated_int96_timestamps=True,
-    )
-    assert source(tmp_path).schema().simpleString() == "struct<at:timestamp>"
-    assert read_all(source(tmp_path)) == [{"at": START}]
-
-
 def test_bad_line_is_named(tmp_path: Path) -> None:
     lines = [f"{n},w,2024-01-01T00:00:00Z" for n in range(1000)]
     lines[700] = "700,w,yesterday"
     (tmp_path / "x.csv").write_text("\n".join(lines))
-    with pytest.raises(DataError, match=r"x\.csv.*line 701 .*'at'"):
+    with pytest.raises(DataError, match=r"x\.csv': line 701 \(byte \d+\) does not fit the declared columns: .*'at'"):
         read_all(source(tmp_path, DDL))
     (tmp_path / "x.csv").unlink()
     (tmp_path / "y.json").write_text('{"id":1}\n{"id":2}\n{"id":"x"}\n{"id":3}\n')
@@ -78,20 +77,11 @@ def test_csv_dialect(tmp_path: Path) -> None:
 
 def test_multiline_csv_is_one_step(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('id,word\n1,"two\nlines"\n2,b\n')
-    made = source(tmp_path, "id int, word string", header="true", multiline="true")
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path, "id int, word string", header="true", multiline="true")
     assert made.advance(channel, 0, Limit(rows=1)).finished
     assert read_all(made) == [{"id": 1, "word": "two\nlines"}, {"id": 2, "word": "b"}]
     with pytest.raises(DataError, match=r"x\.csv.*line 2 "):
         read_all(source(tmp_path, "id int, word string", header="true"))
-
-
-def test_compressed_lines_are_one_step(tmp_path: Path) -> None:
-    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"id,word\n1,a\n2,b\n"))
-    made = source(tmp_path, "id int, word string", header="true")
-    (channel,) = made.discover()
-    assert made.advance(channel, 0, Limit(rows=1)).finished
-    assert [row["id"] for row in read_all(made)] == [1, 2]
 
 
 def test_gzip_may_have_members_and_be_padded_with_zeros(tmp_path: Path) -> None:
@@ -156,18 +146,6 @@ def test_a_value_within_json_that_is_none_of_its_type_is_refused(tmp_path: Path,
         read_all(source(tmp_path, f"s {kind}"))
 
 
-@pytest.mark.parametrize("number", ["12345678", "99999999999999999999999999999999999999", "1.239"])
-@pytest.mark.parametrize("kind", ["csv", "json"])
-def test_a_decimal_that_does_not_fit_is_refused(tmp_path: Path, number: str, kind: str) -> None:
-    (tmp_path / f"x.{kind}").write_text(f'{{"n": {number}}}\n' if kind == "json" else f"{number}\n")
-    for ddl in ("n decimal(8,2)", "n decimal(38,2)"):
-        if ddl == "n decimal(38,2)" and number == "12345678":
-            assert read_all(source(tmp_path, ddl)) == [{"n": Decimal(number)}]
-        else:
-            with pytest.raises(DataError, match="line 1"):
-                read_all(source(tmp_path, ddl))
-
-
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_a_time_by_a_pattern_is_not_another_one(tmp_path: Path, kind: str) -> None:
     def write(text: str) -> None:
@@ -196,3 +174,92 @@ def test_lines_longer_than_a_block(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("\n".join(f"{n},{word}" for n, word in enumerate(words)))
     rows = read_all(source(tmp_path, "id int, word string"))
     assert [row["word"] for row in rows] == words
+
+
+FIELDS = "file_path string, file_name string, file_size bigint, file_modification_time timestamp"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])
+def test_it_is_added_to_the_columns_of_the_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"ä b.{kind}"
+    write(path, table(0, 3), kind)
+    os.utime(path, ns=(0, 1_600_000_000_123_456_789))
+    made = source(tmp_path, metadata="true")
+    index = "row_index bigint" if kind != "avro" else ""
+    assert made.schema() == columns(f"{DDL}, _metadata struct<{', '.join(filter(None, [FIELDS, index]))}>")
+    found = [row["_metadata"] for row in read_all(made)]
+    numbers: list[dict[str, Any]] = [{"row_index": n} if index else {} for n in range(3)]
+    assert found == [
+        {
+            "file_path": path.as_uri(),
+            "file_name": path.name,
+            "file_size": path.stat().st_size,
+            "file_modification_time": datetime(2020, 9, 13, 12, 26, 40, 123456, timezone.utc),
+            **number,
+        }
+        for number in numbers
+    ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_declared_fields_are_filled_wherever_the_column_stands(tmp_path: Path, kind: str) -> None:
+    write(tmp_path / "sub" / f"x.{kind}", table(0, 4), kind)
+    made = source(tmp_path, "id bigint, _metadata struct<file_name string>, word string, at timestamp", metadata="true")
+    rows = read_all(made)
+    assert [(row["id"], row["_metadata"]) for row in rows] == [(n, {"file_name": f"x.{kind}"}) for n in range(4)]
+    assert list(rows[0]) == ["id", "_metadata", "word", "at"]
+    only = source(tmp_path, "_metadata struct<file_name string>", metadata="true", header="true")
+    if kind == "parquet":
+        assert read_all(only) == [{"_metadata": {"file_name": "x.parquet"}}] * 4
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_row_numbers_are_those_of_the_file_under_limits_and_behind_bad_rows(tmp_path: Path, kind: str) -> None:
+    values = [1_000 if n % 3 else 1_001 for n in range(20)]  # nanoseconds, of which every third is not whole
+    rows = pa.table({"n": range(20), "t": pa.array(values, pa.timestamp("ns"))})
+    if kind == "parquet":
+        pq.write_table(rows, tmp_path / "x.parquet", row_group_size=7)
+    else:
+        write_orc(tmp_path / "x.orc", rows)
+    schema = columns("n bigint, t timestamp_ntz, _metadata struct<row_index bigint>")
+    given = options(tmp_path, metadata="true", on_bad_row="quarantine")
+    trace = drive(Files, given, schema=schema, rng=random.Random(3))
+    read = [(row["n"], row["_metadata"]["row_index"]) for row in trace.rows(f"x.{kind}").to_pylist()]
+    assert read == [(n, n) for n in range(20) if n % 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ddl", "match"),
+    [
+        ("csv", DDL, "declared schema does not have"),
+        ("csv", "id bigint, _metadata string", "declared as string"),
+        ("csv", "id bigint, _metadata struct<path string>", "field 'path' of the type string"),
+        ("parquet", "id bigint, _metadata struct<file_size int>", "field 'file_size' of the type int32"),
+        ("json", "id bigint, _metadata struct<row_index bigint>", r"rows of json files have no numbers.*x\.json"),
+        ("avro", "id bigint, _metadata struct<row_index bigint>", "rows of avro files have no numbers"),
+    ],
+)
+def test_other_fields_are_refused_before_a_row_is_read(tmp_path: Path, kind: str, ddl: str, match: str) -> None:
+    write(tmp_path / f"x.{kind}", table(0, 3), kind)
+    with pytest.raises(ConfigurationError, match=match):
+        read_all(source(tmp_path, ddl, metadata="true"))
+
+
+def test_a_column_of_that_name_in_the_file_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"_metadata": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(ConfigurationError, match="has a column '_metadata' of its own"):
+        Files(options(tmp_path, metadata="true")).schema()
+    assert read_all(source(tmp_path)) == [{"_metadata": 1}]
+
+
+@pytest.mark.parametrize(
+    ("place", "path", "wanted"),
+    [
+        ("s3://key:secret@bucket/in", "bucket/in/x.csv", "s3://bucket/in/x.csv"),
+        ("s3://bucket/in?region=eu", "bucket/in/x.csv", "s3://bucket/in/x.csv"),
+        ("hdfs://u:p@host:8020/in", "/in/x.csv", "hdfs://host:8020/in/x.csv"),
+    ],
+)
+def test_an_address_has_no_credentials(place: str, path: str, wanted: str) -> None:
+    remote = fs.SubTreeFileSystem("/", fs.LocalFileSystem())
+    assert metadata.uri(InputFile(remote, path, "x.csv", 1, None, "in"), place) == wanted

@@ -66,7 +66,6 @@ days = st.none() | st.integers(-800_000, 20_000)
 @given(rows=st.lists(st.none() | st.lists(days, max_size=4), max_size=8), cut=st.integers(0, 8))
 @settings(max_examples=60, deadline=None)
 def test_values_are_moved_at_any_depth(rows: list[list[int | None] | None], cut: int) -> None:
-    """Also in lists, structs and maps, with nulls, in a slice of a batch."""
 
     def moved(day: int | None) -> int | None:
         return day if day is None or day >= FIRST_DAY else int(gregorian(np.array([day]))[0])
@@ -104,7 +103,6 @@ def test_values_are_moved_at_any_depth(rows: list[list[int | None] | None], cut:
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
 def test_a_timestamp_whose_zone_matters_is_refused(unit: str, zone: str | None) -> None:
-    """Refused by name where the footer does not say enough."""
     second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     calendar = Calendar(True, True, True, zone)
     fine = pa.record_batch({"at": pa.array([LAST_SWITCH * second, None], pa.timestamp(unit, "UTC"))})
@@ -117,7 +115,6 @@ def test_a_timestamp_whose_zone_matters_is_refused(unit: str, zone: str | None) 
 
 
 def test_such_a_file_is_refused_by_its_name_and_only_if_it_has_such_a_value(tmp_path: Path) -> None:
-    """A file of Spark 2 with old timestamps."""
     for name, year in (("old", 1800), ("new", 1950)):
         rows = pa.table({"at": pa.array([datetime(year, 1, 1)], pa.timestamp("us"))})
         path = tmp_path / f"{name}.parquet"

@@ -1,9 +1,10 @@
-"""Where lines end, for any mixture of LF, CR LF and CR, in pieces of any size."""
+"""Where lines end, for any mixture of LF, CR LF and CR, in pieces of any size; and how a range is cut."""
 
 from __future__ import annotations
 
 import io
 import re
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -11,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ext.sources.files import line_ends
+from spark_ext.sources.files.row_groups import even_cuts, parts_between
 
 texts = st.text(st.sampled_from("ab\r\n"), max_size=40).map(str.encode)
 
 
 def lines_of(text: bytes) -> list[bytes]:
-    """The lines with their ends, by a regular expression."""
     return re.findall(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
 
 
@@ -63,3 +64,19 @@ def test_the_first_line_is_the_first_that_is_not_empty(text: bytes) -> None:
         assert (line, end) == (b"", len(line_ends.BOM) + len(text))
     else:
         assert (line, end) == (lines[wanted].rstrip(b"\r\n"), len(line_ends.BOM) + sum(map(len, lines[: wanted + 1])))
+
+
+@given(start=st.integers(0, 50), length=st.integers(0, 50), cuts=st.lists(st.integers(-5, 110)))
+def test_the_parts_are_the_range_whatever_the_cuts_are(start: int, length: int, cuts: list[int]) -> None:
+    end = start + length
+    parts = parts_between(start, end, cuts)
+    assert (parts[0][0], parts[-1][1]) == (start, end)
+    assert all(before[1] == after[0] for before, after in pairwise(parts))
+    assert parts == [(start, end)] or all(low < high for low, high in parts)
+    assert {low for low, _ in parts[1:]} <= set(cuts)
+
+
+def test_cuts_at_equal_distances() -> None:
+    assert even_cuts(10, 20, 3) == [13, 16]
+    assert even_cuts(10, 20, 1) == even_cuts(10, 20, 0) == []
+    assert parts_between(10, 20, even_cuts(10, 20, 3)) == [(10, 13), (13, 16), (16, 20)]

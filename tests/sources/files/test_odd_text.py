@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_ext.errors import DataError
-from spark_ext.sources.contract import Limit
 from spark_ext.sources.files import line_ends, lines
 from spark_ext.sources.files.source import Files
 from spark_ext.testing.source_kit import drive
-from tests.sources.files.files_kit import options, read_all, source
+from tests.sources.files.files_kit import elsewhere, options, read_all, source, steps
 
 DDL = "id int, w string"
 
@@ -48,7 +45,6 @@ def test_csv_lines_end_at_cr_too(tmp_path: Path, text: bytes) -> None:
 
 
 def test_lines_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
-    """The same rows as Spark's readers, whatever ends the lines; a JSON line `null` as well."""
     for index, text in enumerate(ENDS.values()):
         (tmp_path / f"{index}.csv").write_bytes(text)
     found = spark.read.schema(DDL).option("header", "true").csv(str(tmp_path)).collect()
@@ -66,18 +62,7 @@ def test_row_limits_are_exact_with_cr(tmp_path: Path, kind: str, monkeypatch: py
     row = {"csv": "{0},w{0}", "json": '{{"id": {0}}}'}[kind]
     ends = ["\r", "\n", "\r\n"]
     (tmp_path / f"x.{kind}").write_bytes("".join(row.format(n) + ends[n % 3] for n in range(20)).encode())
-    made = source(tmp_path, DDL)
-    (channel,) = made.discover()
-    at, seen = 0, []
-    while True:
-        step = made.advance(channel, at, Limit(rows=3))
-        ids = [id_ for batch in made.read(channel, at, step.end) for id_ in batch["id"].to_pylist()]
-        assert step.rows == len(ids)
-        seen.append(ids)
-        at = step.end
-        if step.finished:
-            break
-    assert seen == [list(range(n, min(20, n + 3))) for n in range(0, 20, 3)]
+    assert steps(source(tmp_path, DDL), 3) == [list(range(n, min(20, n + 3))) for n in range(0, 20, 3)]
 
 
 @pytest.mark.parametrize(
@@ -123,14 +108,20 @@ def test_a_null_for_an_object_is_a_row_of_nulls(tmp_path: Path) -> None:
     filled = b'{"id":1}' + b" " * (8 * 1024 * 1024 - 8)
     (tmp_path / "b.json").write_bytes(filled + b'null\n{"id":2}')
     (tmp_path / "c.json.gz").write_bytes(gzip.compress(b'null\n{"id":1}\n'))
-    ran = subprocess.run([sys.executable, "-c", NULLS, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran
-    assert ran.stdout.splitlines() == [
+    assert elsewhere(NULLS, str(tmp_path)) == [
         "a.json [None, 1, 1, None]",
         "a.json [None, 1, 1, None]",
         "b.json [1, None, None, 2]",
         "c.json.gz [None, 1, None, 1]",
     ]
+
+
+@pytest.mark.parametrize("word", ["-NaN", "Inf", "-Inf"])
+def test_a_word_that_spark_does_not_take_for_a_number_is_refused(tmp_path: Path, word: str) -> None:
+    for multiline, space in (("false", " "), ("true", "\n")):
+        (tmp_path / "x.json").write_text(f'{{"n":{space}{word}{space}}}')
+        with pytest.raises(DataError, match=f"{word} is not a number"):
+            read_all(source(tmp_path, "n double", multiline=multiline))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +175,6 @@ def test_a_quoted_line_end_may_be_cut_anywhere(tmp_path: Path, name: str) -> Non
 
 
 def test_a_row_may_be_longer_than_the_pieces_of_a_text(tmp_path: Path) -> None:
-    """Rows that were read before it are not read twice."""
     long = "x" * (2 * lines.BLOCK + 7)
     (tmp_path / "x.csv").write_text('1,"a"\n' * 1_000_000 + f'2,"{long}"\n3,b\n')
     (tmp_path / "x.json").write_text('{"id":1,"w":"a"}\n' * 600_000 + f'{{"id":2,\n"w":"{long}"}}\n{{"id":3,"w":"b"}}')
@@ -212,7 +202,6 @@ def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, name: str, mult
 
 
 def test_a_line_of_a_compressed_file_is_a_row(tmp_path: Path) -> None:
-    """As in one that is not compressed."""
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b'1,"a\n2,b"\n'))
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'{"id":1}{"id":\n2}\n'))
     for pattern in ("*.csv.gz", "*.json.gz"):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from datetime import date, datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +14,22 @@ from pyarrow import fs, orc
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from spark_ext.errors import DataError
-from spark_ext.sources.contract import BadRow, Limit
+from spark_ext.sources.contract import Limit
 from spark_ext.sources.files.orc import _wraps_times
 from spark_ext.sources.files.orc_footer import Tail, read_tail, time_zones
-from tests.sources.files.files_kit import DDL, START, read_all, source, table, write_orc
+from tests.sources.files.files_kit import (
+    DDL,
+    START,
+    fuzzed,
+    ids_in,
+    opened,
+    read_all,
+    read_bad,
+    source,
+    steps,
+    table,
+    write_orc,
+)
 
 COMPRESSIONS = ["uncompressed", "zlib", "snappy", "lz4", "zstd"]
 needs_true_times = pytest.mark.skipif(_wraps_times(), reason="this pyarrow reads times of ORC files wrongly")
@@ -46,52 +57,27 @@ def test_steps_and_parts_within_and_across_stripes(tmp_path: Path) -> None:
     write_orc(tmp_path / "x.orc", table(0, 5000))
     stripes = len(tail_of(tmp_path / "x.orc").stripes)
     assert stripes == 5
-    made = source(tmp_path)
-    (channel,) = made.discover()
-    at, read = 0, []
-    while at < 5000:
-        step = made.advance(channel, at, Limit(rows=700))
-        assert step.rows == min(700, 5000 - at)
-        read += [n for batch in made.read(channel, at, step.end) for n in batch["id"].to_pylist()]
-        at = step.end
-    assert step.finished and read == list(range(5000))
+    made, channel = opened(tmp_path)
+    assert steps(made, 700) == [list(range(n, min(5000, n + 700))) for n in range(0, 5000, 700)]
     size = (tmp_path / "x.orc").stat().st_size
     assert 2000 < made.advance(channel, 0, Limit(bytes=size // 2)).end < 3000
     parts = made.split(channel, 100, 5000, 3)
     assert len(parts) == 3
-    assert [n for low, high in parts for b in made.read(channel, low, high) for n in b["id"].to_pylist()] == list(
-        range(100, 5000)
-    )
+    assert [n for low, high in parts for n in ids_in(made, channel, low, high)] == list(range(100, 5000))
 
 
 @needs_true_times
 def test_types(tmp_path: Path) -> None:
-    rows = {
-        "t": pa.array([START], pa.timestamp("us", "UTC")),
-        "n": pa.array([datetime(2020, 1, 2)], pa.timestamp("us")),
-        "d": [date(1, 1, 1)],
-        "l": [[1, None]],
-        "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
-        "s": [{"x": 1.5, "y": b"b"}],
-        "c": pa.array([None], pa.decimal128(10, 2)),
-        "a.b": [True],
-    }
+    row: dict[str, Any] = {"t": START, "n": datetime(2020, 1, 2), "d": date(1, 1, 1), "l": [1, None], "m": [("a", 1)]}
+    row |= {"s": {"x": 1.5, "y": b"b"}, "c": None, "a.b": True}
+    kinds = {"t": pa.timestamp("us", "UTC"), "m": pa.map_(pa.string(), pa.int32()), "c": pa.decimal128(10, 2)}
+    rows = {name: pa.array([value], kinds.get(name)) for name, value in row.items()}
     orc.write_table(pa.table(rows), tmp_path / "x.orc")
     assert source(tmp_path).schema().simpleString() == (
         "struct<t:timestamp,n:timestamp_ntz,d:date,l:array<bigint>,m:map<string,int>,s:struct<x:double,y:binary>,"
         "c:decimal(10,2),a.b:boolean>"
     )
-    (row,) = read_all(source(tmp_path))
-    assert row == {
-        "t": START,
-        "n": datetime(2020, 1, 2),
-        "d": date(1, 1, 1),
-        "l": [1, None],
-        "m": [("a", 1)],
-        "s": {"x": 1.5, "y": b"b"},
-        "c": None,
-        "a.b": True,
-    }
+    assert read_all(source(tmp_path)) == [row]
     assert read_all(source(tmp_path, StructType([StructField("a.b", BooleanType())]))) == [{"a.b": True}]
     with pytest.raises(DataError, match=r"x\.orc.*'d' has the type date32.* where string is declared"):
         read_all(source(tmp_path, "d string"))
@@ -109,8 +95,7 @@ def test_times_of_day_in_another_zone_are_no_instants(tmp_path: Path) -> None:
     data = path.read_bytes()
     assert data.count(b"GMT") == 1
     path.write_bytes(data.replace(b"GMT", b"EST"))
-    made = source(path, "t timestamp")
-    (channel,) = made.discover()
+    made, channel = opened(path, "t timestamp")
     with pytest.raises(DataError, match=r"x\.orc.*times of day in the time zone EST, and declared as instants"):
         made.advance(channel, 0, Limit())
     with pytest.raises(DataError, match="EST"):
@@ -120,7 +105,6 @@ def test_times_of_day_in_another_zone_are_no_instants(tmp_path: Path) -> None:
 
 @needs_true_times
 def test_old_dates_of_java_are_in_the_julian_calendar(tmp_path: Path) -> None:
-    """As Spark 4 writes the year 1000: the same day of the month, in the calendar of that time."""
     path = tmp_path / "x.orc"
     orc.write_table(pa.table({"d": [date(1000, 1, 6)], "t": [datetime(1700, 1, 1)]}), path)
     assert read_all(source(path)) == [{"d": date(1000, 1, 6), "t": datetime(1700, 1, 1)}]
@@ -157,40 +141,9 @@ def test_what_is_no_orc_file_is_named(tmp_path: Path, data: bytes, match: str) -
         read_all(source(tmp_path, DDL))
 
 
-FUZZ = """
-import random, sys
-from pathlib import Path
-from spark_ext.errors import DataError
-from tests.sources.files.files_kit import DDL, read_all, source
-path = Path(sys.argv[1])
-data = path.read_bytes()
-refused = 0
-for seed in range(int(sys.argv[2])):
-    pick, other = random.Random(seed), bytearray(data)
-    for _ in range(pick.randint(1, 3)):
-        # Often in the header and the footer, of which the rest depends.
-        at = pick.choice([pick.randrange(len(data)), pick.randrange(300), len(data) - 1 - pick.randrange(300)])
-        other[at] = pick.randrange(256)
-    path.write_bytes(other if pick.random() < 0.9 else other[: pick.randrange(len(other))])
-    try:
-        read_all(source(path, DDL))
-    except DataError as error:
-        assert path.name in str(error), seed
-        refused += 1
-print(refused)
-"""
-
-
-def fuzzed(path: Path, times: int) -> int:
-    """How many damaged copies of a file are refused; none ends the process."""
-    ran = subprocess.run([sys.executable, "-c", FUZZ, path, str(times)], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran
-    return int(ran.stdout)
-
-
 def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     write_orc(tmp_path / "x.orc", table(0, 1500), random.Random(0).choice(COMPRESSIONS))
-    assert fuzzed(tmp_path / "x.orc", 60) > 20
+    assert fuzzed(tmp_path / "x.orc", DDL) > 20
 
 
 def test_text_that_is_not_utf8_is_a_bad_row(tmp_path: Path) -> None:
@@ -202,8 +155,6 @@ def test_text_that_is_not_utf8_is_a_bad_row(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"x\.orc.*row 1 does not fit.*column 't' has a text that is not UTF-8"):
         read_all(source(tmp_path, "n bigint, t string"))
     for column, wrong in (("t string", [1]), ("l array<string>", [2])):
-        made = source(tmp_path, f"n bigint, {column}", on_bad_row="quarantine")
-        bad: list[BadRow] = []
-        made._collect = bad.append
-        assert [row["n"] for row in read_all(made)] == [n for n in range(4) if n not in wrong]
+        good, bad = read_bad(source(tmp_path, f"n bigint, {column}", on_bad_row="quarantine"))
+        assert [row["n"] for row in good] == [n for n in range(4) if n not in wrong]
         assert [row.position["row"] for row in bad] == wrong

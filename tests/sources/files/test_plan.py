@@ -1,4 +1,4 @@
-"""`files` at the level of its contract: every row once, in order, the same on each read."""
+"""`files` at the level of its contract: every row once, in order, the same on each read, whatever leads to a file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import fs
 
+from spark_ext.datafiles.listing import Listing
+from spark_ext.datafiles.local_tree import once, walk
 from spark_ext.errors import ConfigurationError
 from spark_ext.sources.contract import Limit
 from spark_ext.sources.files.source import Files
 from spark_ext.testing.source_kit import Trace, drive
-from tests.sources.files.files_kit import DDL, SCHEMA, options, read_all, sizes, source, table, write
+from tests.sources.files.files_kit import DDL, SCHEMA, opened, options, read_all, sizes, source, steps, table, write
 
 KINDS = ("parquet", "orc", "avro", "csv", "json")
 
@@ -55,28 +58,15 @@ def test_a_folder_is_one_channel_read_in_the_order_of_names(
         assert trace.rows(folder)["id"].to_pylist() == wanted
 
 
-def test_row_limits_are_exact(tmp_path: Path) -> None:
-    for kind in ("parquet", "orc", "csv", "json"):
-        write(tmp_path / kind / f"x.{kind}", table(0, 23), kind)
-        made = source(tmp_path / kind, DDL)
-        (channel,) = made.discover()
-        at = channel.begin
-        seen: list[int] = []
-        while True:
-            step = made.advance(channel, at, Limit(rows=7))
-            assert step.rows == min(7, 23 - sum(seen))
-            seen.append(sum(batch.num_rows for batch in made.read(channel, at, step.end)))
-            assert seen[-1] == step.rows
-            at = step.end
-            if step.finished:
-                break
-        assert seen == [7, 7, 7, 2]
+@pytest.mark.parametrize("kind", ["parquet", "orc", "csv", "json"])
+def test_row_limits_are_exact(tmp_path: Path, kind: str) -> None:
+    write(tmp_path / f"x.{kind}", table(0, 23), kind)
+    assert [len(ids) for ids in steps(source(tmp_path, DDL), 7)] == [7, 7, 7, 2]
 
 
 def test_byte_limits_hold_to_a_line(tmp_path: Path) -> None:
     write(tmp_path / "x.csv", table(0, 200), "csv")
-    made = source(tmp_path, DDL)
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path, DDL)
     longest = max(len(line) for line in (tmp_path / "x.csv").read_bytes().splitlines(keepends=True))
     at = 0
     while at < (tmp_path / "x.csv").stat().st_size:
@@ -88,8 +78,7 @@ def test_byte_limits_hold_to_a_line(tmp_path: Path) -> None:
 
 def test_one_large_file_feeds_several_tasks(tmp_path: Path) -> None:
     pq.write_table(table(0, 1000), tmp_path / "x.parquet", row_group_size=100)
-    made = source(tmp_path)
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path)
     assert made.split(channel, 0, 1000, 4) == [(0, 200), (200, 500), (500, 700), (700, 1000)]
     assert made.split(channel, 950, 1000, 4) == [(950, 1000)]
     assert source(tmp_path, split="false").split(channel, 0, 1000, 4) == [(0, 1000)]
@@ -98,8 +87,7 @@ def test_one_large_file_feeds_several_tasks(tmp_path: Path) -> None:
 def test_split_of_lines_is_at_lines(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("".join(json.dumps({"id": n, "word": "x" * 100}) + "\n" for n in range(60_000)))
-    made = source(tmp_path, "id bigint, word string")
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path, "id bigint, word string")
     parts = made.split(channel, 0, path.stat().st_size, 4)
     assert len(parts) == 4
     ids = [id_ for start, end in parts for b in made.read(channel, start, end) for id_ in b["id"].to_pylist()]
@@ -187,19 +175,6 @@ def test_watch_leaves_young_files_alone(tmp_path: Path) -> None:
     assert [channel.id for channel in made.discover()] == ["old.csv"]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"watch": "true", "group": "directory"}, "exclude each other"),
-        ({"heder": "true"}, "did you mean 'header'"),
-        ({"format": "xlsx"}, "format"),
-    ],
-)
-def test_options_are_refused_early(tmp_path: Path, more: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        Files(options(tmp_path, **more))
-
-
 def test_what_cannot_be_planned_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no file or folder"):
         Files(options(tmp_path / "absent")).schema()
@@ -219,3 +194,85 @@ def test_discovery_opens_no_file(tmp_path: Path) -> None:
     for index in range(50):
         (tmp_path / f"{index}.parquet").write_bytes(b"this is not parquet")
     assert len(list(source(tmp_path, DDL).discover())) == 50
+
+
+def files(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{name}\n")
+
+
+def found(path: Path, **more: str) -> list[str]:
+    return [channel.id for channel in source(path, "w string", **more).discover()]
+
+
+@pytest.mark.parametrize("target", [".", "..", "../in", "a", "a/../.."])
+def test_a_link_to_a_folder_of_the_tree_or_above_it_repeats_nothing(tmp_path: Path, target: str) -> None:
+    root = tmp_path / "in"
+    files(root, "a/x.csv", "y.csv")
+    (root / "loop").symlink_to(target)
+    (root / "a/loop").symlink_to(root)
+    assert found(root) == ["a/x.csv", "y.csv"]
+    assert [row["w"] for row in read_all(source(root, "w string"))] == ["a/x.csv", "y.csv"]
+
+
+def test_a_file_reached_by_its_path_and_by_links_has_its_path_as_its_name(tmp_path: Path) -> None:
+    files(tmp_path, "a/x.csv", "z.csv")
+    (tmp_path / "0.csv").symlink_to("a/x.csv")
+    (tmp_path / "b").symlink_to("a")
+    (tmp_path / "c.csv").symlink_to(tmp_path / "0.csv")
+    assert found(tmp_path) == ["a/x.csv", "z.csv"]
+    assert found(tmp_path, group="directory") == ["a", "."]
+    # By a path that only the links match, they are the only names.
+    assert found(tmp_path / "b*") == ["b/x.csv"]
+    assert found(tmp_path, pattern="z*") == ["z.csv"]
+    assert found(tmp_path, recursive="false", pattern="[!c]*") == ["0.csv", "z.csv"]
+
+
+def test_links_to_what_is_elsewhere_or_hidden_are_followed(tmp_path: Path) -> None:
+    files(tmp_path, "out/d/x.csv", "out/y.csv", "in/..data/z.csv")
+    (tmp_path / "in/d").symlink_to(tmp_path / "out/d")
+    (tmp_path / "in/y.csv").symlink_to(tmp_path / "out/y.csv")
+    (tmp_path / "in/z.csv").symlink_to("..data/z.csv")
+    (tmp_path / "in/gone.csv").symlink_to("nowhere")
+    (tmp_path / "link").symlink_to("in")
+    assert found(tmp_path / "in") == found(tmp_path / "link") == ["d/x.csv", "y.csv", "z.csv"]
+
+
+@pytest.mark.parametrize(
+    "links", [{"1.csv": "out/d/x.csv", "2.csv": "out/d/x.csv"}, {"1": "out/d", "2": "out"}, {"1": "out", "2": "out/d"}]
+)
+def test_two_links_to_a_file_elsewhere_are_refused_by_name(tmp_path: Path, links: dict[str, str]) -> None:
+    files(tmp_path, "out/d/x.csv")
+    (tmp_path / "in").mkdir()
+    for name, target in links.items():
+        (tmp_path / "in" / name).symlink_to(tmp_path / target)
+    with pytest.raises(ConfigurationError, match=r"'1.* and '2.* are symbolic links to the same file '.*out/d/x\.csv'"):
+        found(tmp_path / "in")
+    assert len(found(tmp_path / "in/1*")) == 1
+
+
+names = st.sampled_from(["a", "b", "a/c", "b/d", "_h", ""])
+
+
+@given(there=st.sets(names, min_size=1), links=st.lists(st.tuples(names, st.sampled_from("lmn"), names), max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_each_file_has_one_name_whatever_the_links(
+    tmp_path_factory: pytest.TempPathFactory, there: set[str], links: list[tuple[str, str, str]]
+) -> None:
+    root = tmp_path_factory.mktemp("in") / "root"
+    files(root, *(f"{folder}/x.csv".lstrip("/") for folder in there))
+    plain = Listing(fs.LocalFileSystem(), str(root), "t").entries()
+    arrow = fs.LocalFileSystem().get_file_info(fs.FileSelector(str(root), recursive=True))
+    listed = [(info.path[len(str(root)) + 1 :], info.size, info.mtime_ns) for info in arrow if info.is_file]
+    assert sorted((one.name, one.size, one.modified) for one in plain) == [
+        one for one in sorted(listed) if not one[0].startswith("_h")
+    ]
+    for folder, name, target in links:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(root / folder / name):
+            (root / folder / name).symlink_to(root / target)
+    seen = [one for one in walk(str(root), deep=True) if not one.linked]
+    assert {one.entry.name for one in seen} == {one.name for one in plain}
+    chosen = once([one for one in walk(str(root), deep=True) if "_h" not in one.real])
+    assert sorted(one.name for one in chosen) == sorted(one.name for one in plain)

@@ -20,7 +20,7 @@ from spark_ext.sources.files import encodings
 from spark_ext.sources.files.encodings import Encoding
 from spark_ext.sources.files.source import Files
 from spark_ext.testing.source_kit import drive
-from tests.sources.files.files_kit import options, read_all, source
+from tests.sources.files.files_kit import opened, options, read_all, source
 
 WORDS = ["Grüße", "naïve", "Œuvre €", "plain"]
 
@@ -62,7 +62,6 @@ def test_a_header_is_read_in_the_encoding(tmp_path: Path, name: str, more: dict[
 def test_each_line_once_under_random_limits_and_crashes(
     tmp_path_factory: pytest.TempPathFactory, words: list[str], name: str, seed: int, end: str
 ) -> None:
-    """With comments between the rows: positions are bytes of the file, whatever its encoding is."""
     root = tmp_path_factory.mktemp("in")
     pick = random.Random(seed)
     lines: list[str] = []
@@ -82,8 +81,7 @@ def test_each_line_once_under_random_limits_and_crashes(
 
 def test_a_split_file_has_each_line_once(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes("".join(f"{n},schön {'ü' * 90}\n" for n in range(30_000)).encode("latin-1"))
-    made = source(tmp_path, "id int, word string", encoding="latin-1")
-    (channel,) = made.discover()
+    made, channel = opened(tmp_path, "id int, word string", encoding="latin-1")
     step = made.advance(channel, 0, Limit())
     parts = made.split(channel, 0, step.end, 3)
     assert len(parts) == 2
@@ -113,6 +111,9 @@ def test_text_that_is_not_in_the_encoding_is_refused(tmp_path: Path, data: bytes
 @pytest.mark.parametrize(
     ("more", "match"),
     [
+        ({"watch": "true", "group": "directory"}, "exclude each other"),
+        ({"heder": "true"}, "did you mean 'header'"),
+        ({"format": "xlsx"}, "format"),
         ({"encoding": "utf-9"}, "'utf-9' is not an encoding that is supported"),
         ({"encoding": "cp037"}, "is not an encoding that is supported"),
         ({"encoding": "rot13"}, "is not an encoding that is supported"),
@@ -170,7 +171,6 @@ def test_a_file_of_comments_has_no_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"encoding": "utf-16-le"}, {"multiline": "true"}])
 def test_a_half_read_file_that_would_be_one_step_now_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
-    """Its beginning would be read again."""
     (tmp_path / "x.csv").write_text("1\n2\n3\n4\n")
     (channel,) = source(tmp_path, "id int").discover()
     step = source(tmp_path, "id int").advance(channel, 0, Limit(rows=2))
@@ -181,4 +181,4 @@ def test_a_half_read_file_that_would_be_one_step_now_is_refused(tmp_path: Path, 
 
 def test_a_known_name_of_an_encoding_is_its_canonical_one() -> None:
     assert Encoding.of(" ISO-8859-1 ") == Encoding.of("latin1")
-    assert Encoding.of("UTF8") == Encoding.of("utf-8-sig") == encodings.UTF_8
+    assert Encoding.of("UTF8") == Encoding.of("utf-8-sig") == Encoding("utf-8")

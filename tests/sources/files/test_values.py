@@ -21,13 +21,12 @@ from spark_ext.sources.contract import BadRow, Channel, Limit
 from spark_ext.sources.files import lines
 from spark_ext.sources.files.source import Files
 from tests.schemas.text_oracle import KINDS, plain, same, texts, value_of
-from tests.sources.files.files_kit import source
+from tests.sources.files.files_kit import opened
 
 few = settings(max_examples=settings().max_examples // 4)  # each writes a file
 
 
 def read(path: Path, ddl: str, **options: str) -> tuple[dict[int, Any], list[BadRow]]:
-    """The values of the column `v`, by the numbers in `n`, and the bad rows."""
     made = Files({"uid": "f", "path": str(path), "on_bad_row": "quarantine", **options})
     made.declared = columns(ddl)
     bad: list[BadRow] = []
@@ -44,12 +43,10 @@ def file(folders: pytest.TempPathFactory, name: str, content: bytes = b"") -> Pa
     return path
 
 
-# -- text ---------------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.tuples(texts, st.booleans()), min_size=1, max_size=6), st.sampled_from(list(KINDS)))
 @example([("5", False), ("0xFFFFFFFF", False), ("+7", False)], "int")
-@example([("1" + "0" * 256, False)], "decimal(38,0)")
+@example([("1" + "0" * 256, False), ("9" * 39, False)], "decimal(38,0)")
+@example([("12345678", False), ("1.239", False)], "decimal(5,2)")
 @few
 def test_csv(tmp_path_factory: pytest.TempPathFactory, values: list[tuple[str, bool]], name: str) -> None:
     kind = KINDS[name]
@@ -102,7 +99,10 @@ tokens = st.one_of(
 
 
 @given(st.lists(tokens, min_size=1, max_size=6), st.sampled_from(list(KINDS)))
-@example(["1" + "0" * 256, '"1e300"'], "decimal(38,0)")
+@example(["1" + "0" * 256, '"1e300"', "9" * 39], "decimal(38,0)")
+@example(["12345678", "1.239"], "decimal(5,2)")
+@example(["-NaN", "NaN", "-Inf", "Inf", "-Infinity", "Infinity"], "double")
+@example(['"a:-NaN,"', '":Inf,"', '"[-Inf]"'], "string")
 @few
 def test_json(tmp_path_factory: pytest.TempPathFactory, values: list[str], name: str) -> None:
     path = file(
@@ -112,9 +112,6 @@ def test_json(tmp_path_factory: pytest.TempPathFactory, values: list[str], name:
     assert len(good) + len(bad) == len(values)
     for n, value in good.items():
         assert same(value, json_value(values[n], KINDS[name])), (values[n], value)
-
-
-# -- files with types of their own --------------------------------------------------------------------------------
 
 
 def ints(bits: int) -> st.SearchStrategy[int]:
@@ -142,7 +139,6 @@ column = st.sampled_from(list(VALUES)).flatmap(
 
 
 def array(name: str, values: list[Any], unit: str = "us") -> pa.Array:
-    """Values in a column of a file: days and times are numbers."""
     kind = KINDS.get(name, pa.binary())
     if types.is_date(kind):
         return pa.array(values, pa.int32()).view(kind)
@@ -187,14 +183,11 @@ def test_parquet_of_int96(tmp_path_factory: pytest.TempPathFactory, values: list
     pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
     refused = [REFUSED if value is not None and value // DAY < -2_440_588 else value for value in values]
     check(path, "timestamp", refused)
-    made = source(path, "n bigint, l array<timestamp>")
-    (channel,) = made.discover()
+    made, channel = opened(path, "n bigint, l array<timestamp>")
     if REFUSED in refused:
         with pytest.raises(DataError, match="an INT96 time is out of range"):
             list(made.read(channel, 0, len(values)))
 
-
-# -- rows over several lines --------------------------------------------------------------------------------------
 
 pieces = st.lists(st.sampled_from(["\r\n", "\r", "\n", '""', ",", "a", "bcd", "\u00e9" * 9]), max_size=12).map("".join)
 
@@ -205,7 +198,6 @@ pieces = st.lists(st.sampled_from(["\r\n", "\r", "\n", '""', ",", "a", "bcd", "\
 def test_csv_over_several_lines(
     tmp_path_factory: pytest.TempPathFactory, values: list[str], block: int, encoding: str
 ) -> None:
-    """Wherever a file is cut, with rows longer than the pieces."""
     text = "n,v\n" + "".join(f'{n},"{value}"\n' for n, value in enumerate(values))
     wanted = [row[1] for row in csv.reader(io.StringIO(text, newline=""))][1:]
     path = file(tmp_path_factory, "x.csv", text.encode(encoding))

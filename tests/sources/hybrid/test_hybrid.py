@@ -25,12 +25,10 @@ from spark_ext.spark.session import formats
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_kit import SourceRun, drive
 from spark_ext.testing.source_queries import SourceQueryContract
+from tests.servers.postgres import PASSWORD, Database
 
-ROWS = (30, 12, 5, 9)
-"""Rows of each channel of the live side: a log with four partitions."""
-HISTORY = (17, 12, 0, 3)
-"""How many of them the history holds already."""
-
+ROWS = (30, 12, 5, 9)  # rows of each channel of the live side: a log with four partitions
+HISTORY = (17, 12, 0, 3)  # how many of them the history holds already
 SPARK = columns("id bigint, channel int, seq bigint, ts timestamp, key bigint, value double, tag string")
 """The columns, for a user who declares them because the history cannot tell."""
 
@@ -46,7 +44,6 @@ def log(rows_of: tuple[int, ...] = ROWS) -> list[dict[str, Any]]:
 
 
 def history(folder: Path, files: int = 5) -> Path:
-    """The log's beginning as files, its rows in no order."""
     rows = [row for row in log() if row["seq"] < HISTORY[row["channel"]]]
     random.Random(3).shuffle(rows)
     folder.mkdir(parents=True)
@@ -56,19 +53,10 @@ def history(folder: Path, files: int = 5) -> Path:
 
 
 class LogWorld(SourceWorld):
-    """Files, and the log from where they end."""
-
     def __init__(self, folder: Path, **options: str) -> None:
-        self.given = {
-            "uid": "hybrid",
-            "stages": "history,live",
-            "history.format": "files",
-            "history.path": str(history(folder)),
-            "history.seam": "channel:seq",
-            "live.format": "datagen",
-            "live.rows_of": ",".join(map(str, ROWS)),
-            **options,
-        }
+        self.given = {"uid": "hybrid", "stages": "history,live", "history.format": "files"}
+        self.given |= {"history.path": str(history(folder)), "history.seam": "channel:seq"}
+        self.given |= {"live.format": "datagen", "live.rows_of": ",".join(map(str, ROWS)), **options}
 
     def source(self, **options: str) -> ChannelSource:
         return Hybrid({**self.given, **options})
@@ -78,8 +66,6 @@ class LogWorld(SourceWorld):
 
 
 class ThreeStages(SourceWorld):
-    """A table, files and generated rows, each whole; columns chosen and renamed."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for part in range(3):
@@ -91,19 +77,10 @@ class ThreeStages(SourceWorld):
             pq.write_table(history_file, folder / "f" / f"{part}.parquet")
 
     def source(self, **options: str) -> ChannelSource:
-        given = {
-            "uid": "three",
-            "stages": "a,b,c",
-            "a.format": "delta_snapshot",
-            "a.path": str(self.folder / "t"),
-            "a.select": "n as id, x as amount",
-            "b.format": "files",
-            "b.path": str(self.folder / "f"),
-            "b.select": "amount, id",
-            "c.format": "datagen",
-            "c.rows_of": "4,9,2",
-            "c.select": "id, value as amount",
-        }
+        given = {"uid": "three", "stages": "a,b,c"}
+        given |= {"a.format": "delta_snapshot", "a.path": f"{self.folder}/t", "a.select": "n as id, x as amount"}
+        given |= {"b.format": "files", "b.path": f"{self.folder}/f", "b.select": "amount, id"}
+        given |= {"c.format": "datagen", "c.rows_of": "4,9,2", "c.select": "id, value as amount"}
         return Hybrid({**given, **options})
 
     def expected(self) -> list[dict[str, Any]]:
@@ -132,7 +109,13 @@ class TestHybridInSpark(SourceQueryContract):
         return LogWorld(tmp_path / "in")
 
 
-# -- the cutover ------------------------------------------------------------------------------------------------------
+def started(world: SourceWorld, **more: Any) -> SourceRun:
+    return SourceRun(lambda given: world.source(**given), {}, **more)
+
+
+def drain(run: SourceRun) -> None:
+    while run.epoch():
+        pass
 
 
 def rows(run: SourceRun) -> list[int]:
@@ -140,22 +123,17 @@ def rows(run: SourceRun) -> list[int]:
 
 
 def test_a_file_that_appears_behind_the_last_look_moves_no_cutover(tmp_path: Path) -> None:
-    """It was not read, so its rows are the live side's."""
-    world = LogWorld(tmp_path / "in")
-    run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "8"}])
+    run = started(LogWorld(tmp_path / "in"), limits=[{"max_rows_per_epoch": "8"}])
     while len(run.trace.finished) < 5:
         assert run.epoch()
     late = [row for row in log() if row["channel"] == 0]
     pq.write_table(pa.Table.from_pylist(late, SCHEMA), tmp_path / "in" / "late.parquet")
-    while run.epoch():
-        pass
+    drain(run)
     assert rows(run) == sorted(row["id"] for row in log())
 
 
 def test_the_cutover_is_the_logged_one_whatever_has_become_of_the_history(tmp_path: Path) -> None:
-    """Nobody looks at the history again once it is read, in no later run."""
-    world = LogWorld(tmp_path / "in")
-    run = SourceRun(lambda given: world.source(**given), {}, schema=SPARK, limits=[{"max_rows_per_epoch": "8"}], lag=0)
+    run = started(LogWorld(tmp_path / "in"), schema=SPARK, limits=[{"max_rows_per_epoch": "8"}], lag=0)
     while len(run.trace.finished) < 5:
         assert run.epoch()
     for file in (tmp_path / "in").iterdir():
@@ -210,12 +188,8 @@ def test_a_cutover_by_time_counts_the_rows_of_its_millisecond(batches: list[list
     assert seen == Cutover(time=newest, rows=len(last) or None)
 
 
-# -- a live side that has no end --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("available_now", [False, True])
 def test_the_live_side_may_have_no_end(tmp_path: Path, available_now: bool) -> None:
-    """AvailableNow passes the cutover in the run in which it comes to it, and the next run begins behind it."""
     clock = tmp_path / "clock"
 
     class Clocked(DataGen):
@@ -229,14 +203,12 @@ def test_the_live_side_may_have_no_end(tmp_path: Path, available_now: bool) -> N
     formats.add(Clocked)
     world = LogWorld(tmp_path / "in", **{"live.format": "clocked", "live.channels": "4", "live.rows_per_second": "100"})
     del world.given["live.rows_of"]
-    run = SourceRun(lambda given: world.source(**given), {}, limits=[world.small], available_now=available_now)
+    run = started(world, limits=[world.small], available_now=available_now)
     for second in (1001, 1002, 1003):
         clock.write_text(str(second))
-        while run.epoch():
-            pass
+        drain(run)
         run.restart(world.small)
-    while run.epoch():
-        pass
+    drain(run)
     found = run.trace.all_rows().to_pylist()
     assert run.offset.stage is not None and not run.offset.ended
     live = {(row["channel"], row["seq"]) for row in found}
@@ -248,11 +220,7 @@ def test_the_live_side_may_have_no_end(tmp_path: Path, available_now: bool) -> N
         world.source(**{"history.watch": "true"})
 
 
-# -- acknowledgement --------------------------------------------------------------------------------------------------
-
-
 def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
-    """And, once, that it was its last epoch, when another stage has begun."""
     heard: list[tuple[str, Committed]] = []
 
     class Named(DataGen):
@@ -281,7 +249,11 @@ def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
     assert heard == [("h.a", Committed({}, (), True)), ("h.b", Committed({"0": 2}, ("0",), True))]
 
 
-# -- refused ----------------------------------------------------------------------------------------------------------
+def with_options(folder: Path, options: dict[str, str]) -> ChannelSource:
+    world = LogWorld(folder / "in")
+    if TOPICS.items() <= options.items():
+        del world.given["live.rows_of"]
+    return world.source(**options)
 
 
 TOPICS = {"live.format": "kafka_range", "live.bootstrap_servers": "127.0.0.1:1"}
@@ -308,11 +280,8 @@ TOPICS = {"live.format": "kafka_range", "live.bootstrap_servers": "127.0.0.1:1"}
     ],
 )
 def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str], message: str) -> None:
-    world = LogWorld(tmp_path / "in")
-    if TOPICS.items() <= options.items():
-        del world.given["live.rows_of"]
     with pytest.raises(ConfigurationError, match=message):
-        world.source(**options)
+        with_options(tmp_path, options)
 
 
 @pytest.mark.parametrize(
@@ -332,11 +301,8 @@ def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str]
     ],
 )
 def test_columns_that_do_not_agree_are_refused_at_load(tmp_path: Path, options: dict[str, str], message: str) -> None:
-    world = LogWorld(tmp_path / "in")
-    if TOPICS.items() <= options.items():
-        del world.given["live.rows_of"]
     with pytest.raises(ConfigurationError, match=message):
-        world.source(**options).schema()
+        with_options(tmp_path, options).schema()
 
 
 def test_a_cutover_that_datagen_cannot_begin_at_is_refused() -> None:
@@ -355,7 +321,7 @@ def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp
         "in stage 'history', its stage 1, which is not what 'stages' says",
         "has read channels of stage 'hist",
     ):
-        run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "100"}])
+        run = started(world, limits=[{"max_rows_per_epoch": "100"}])
         assert run.epoch()
         seam = world.given.pop("history.seam", "")
         world.given["stages"] = "live,history"
@@ -390,9 +356,8 @@ def test_the_ids_of_what_follows_are_those_when_each_was_there_first(tmp_path: P
 
     formats.add(Identified)
     world = LogWorld(tmp_path / "in", **{"live.format": "identified"})
-    run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "1"}])
-    while run.epoch():
-        pass
+    run = started(world, limits=[{"max_rows_per_epoch": "1"}])
+    drain(run)
     assert asked.with_name("expected").exists()
     assert asked.stat().st_size == 3, "not in each epoch, but whenever there is a channel more"
 
@@ -408,7 +373,7 @@ def test_the_ids_of_what_follows_are_those_when_each_was_there_first(tmp_path: P
 def test_another_seam_than_the_stage_began_with_is_refused(tmp_path: Path, first: str, then: str, what: str) -> None:
     world = LogWorld(tmp_path / "in")
     world.given["history.seam"] = first
-    run = SourceRun(lambda given: world.source(**given), {}, limits=[world.small])
+    run = started(world, limits=[world.small])
     assert run.epoch()
     world.given["history.seam"] = then
     run.restart(world.small)
@@ -451,3 +416,23 @@ def test_a_bad_row_says_nothing_of_the_cutover(tmp_path: Path) -> None:
     found = sorted((row["channel"], row["seq"]) for row in trace.all_rows().to_pylist())
     assert found == [(row["channel"], row["seq"]) for row in rows]
     assert [row.raw for row in trace.bad_rows["old/0.csv"]] == [b"0,x", b"y,3"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_row_of_postgres_is_there_once_across_the_cutover(database: Database, seed: int) -> None:
+    rows = [row for row in log() if row["seq"] < HISTORY[row["channel"]]]
+    random.Random(seed).shuffle(rows)
+    database.run("CREATE TABLE history (id bigint PRIMARY KEY, channel int, seq bigint, tag text)")
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO history VALUES (%s, %s, %s, %s)",
+            [(row["id"], row["channel"], row["seq"], row["tag"]) for row in rows],
+        )
+    database.run("ANALYZE history")
+    history = {"format": "postgres", "table": "history", "rows_per_channel": "8", "seam": "channel:seq"}
+    live = {"format": "datagen", "rows_of": ",".join(map(str, ROWS)), "select": "id, channel, seq, tag"}
+    given = {"uid": "hybrid", "stages": "history,live", **{f"live.{name}": value for name, value in live.items()}}
+    given |= {f"history.{name}": value for name, value in {**history, **database.options}.items()}
+    trace = drive(Hybrid, given, rng=random.Random(seed), crash=0.3)
+    assert sorted(row["id"] for row in trace.all_rows().to_pylist()) == sorted(row["id"] for row in log())
+    assert PASSWORD not in f"{Hybrid(given).options.public()}"

@@ -17,6 +17,7 @@ from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.sources.staged import Cutover
 from spark_ext.testing.source_kit import SourceRun, drive
 from tests.servers.kafka import Broker
+from tests.sources.hybrid.test_hybrid import drain
 
 LENGTHS = (40, 17, 5, 0)
 """Messages of each partition; some are in transactions that were aborted, and in no one's result."""
@@ -37,36 +38,20 @@ def everything(kafka: Broker, topic: str) -> list[tuple[int, int, bytes]]:
 
 
 def options(kafka: Broker, topic: str, lake: Path, **more: str) -> dict[str, str]:
-    return {
-        "uid": "events",
-        "stages": "history,live",
-        "history.format": "delta_snapshot",
-        "history.path": str(lake),
-        "history.seam": "topic:partition:offset",
-        "live.format": "kafka_range",
-        "live.bootstrap_servers": kafka.bootstrap,
-        "live.topics": topic,
-        "live.select": "topic, partition, offset, value",
-        **more,
-    }
+    given = {"uid": "events", "stages": "history,live", "history.format": "delta_snapshot", "history.path": str(lake)}
+    given |= {"history.seam": "topic:partition:offset", "live.format": "kafka_range", "live.topics": topic}
+    given |= {"live.bootstrap_servers": kafka.bootstrap, "live.select": "topic, partition, offset, value"}
+    return given | more
 
 
 def lake(kafka: Broker, topic: str, folder: Path, upto: int) -> Path:
-    """The first messages of each partition as a table, in several files and no order."""
     there = everything(kafka, topic)
     taken = [one for part in range(4) for one in [one for one in there if one[0] == part][:upto]]
     random.Random(1).shuffle(taken)
     for number in range(3):
-        part = taken[number::3]
-        table = pa.table(
-            {
-                "topic": pa.array([topic] * len(part), pa.string()),
-                "partition": pa.array([one[0] for one in part], pa.int32()),
-                "offset": pa.array([one[1] for one in part], pa.int64()),
-                "value": pa.array([one[2] for one in part], pa.binary()),
-            }
-        )
-        write_deltalake(folder / "lake", table, mode="append")
+        rows = [{"topic": topic, "partition": p, "offset": o, "value": value} for p, o, value in taken[number::3]]
+        schema = pa.schema({"topic": "string", "partition": "int32", "offset": "int64", "value": "binary"})
+        write_deltalake(folder / "lake", pa.Table.from_pylist(rows, schema), mode="append")
     return folder / "lake"
 
 
@@ -76,7 +61,6 @@ def found(trace: pa.Table) -> list[tuple[int, int, bytes]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_each_message_is_there_once_across_the_cutover(kafka: Broker, tmp_path: Path, seed: int) -> None:
-    """A partition that the history has in part, one that it has whole, one without any message."""
     topic = filled(kafka)
     given = options(kafka, topic, lake(kafka, topic, tmp_path, 17))
     trace = drive(Hybrid, given, rng=random.Random(seed), crash=0.3)
@@ -87,15 +71,13 @@ def test_the_live_side_continues_and_takes_new_partitions(kafka: Broker, tmp_pat
     topic = filled(kafka)
     given = options(kafka, topic, lake(kafka, topic, tmp_path, 9), **{"live.ending": "none", "discovery_interval": "0"})
     run = SourceRun(lambda more: Hybrid({**given, **more}), {}, limits=[{"max_rows_per_epoch": "7"}])
-    while run.epoch():
-        pass
+    drain(run)
     assert found(run.trace.all_rows()) == everything(kafka, topic)
     kafka.grow(topic, 5)
     kafka.send_in_transaction(topic, ["new", "newer"], 4)
     kafka.send_in_transaction(topic, ["more"], 0)
     run.restart({"max_rows_per_epoch": "7"})
-    while run.epoch():
-        pass
+    drain(run)
     assert found(run.trace.all_rows()) == everything(kafka, topic)
     assert not run.offset.ended
 
@@ -117,8 +99,7 @@ def test_a_topic_created_anew_while_the_history_is_read_is_refused(
     if restart:
         run.restart()
     with pytest.raises(DataError, match=f"topic '{topic}' was deleted and created again") as refused:
-        while run.epoch():
-            pass
+        drain(run)
     assert "in a new query" in refused.value.do
     assert run.trace.all_rows().num_rows == 9 + 9 + 5  # the history, and nothing else
 
@@ -146,8 +127,7 @@ def test_where_partitions_continue(
         among(after(offsets, "who"), places, "who")
 
 
-NOON = 1_714_564_800_000
-"""Milliseconds, 2024-05-01."""
+NOON = 1_714_564_800_000  # milliseconds, 2024-05-01
 
 
 def by_time(kafka: Broker, topic: str, folder: Path, times: list[int | None], **more: str) -> dict[str, str]:
@@ -162,7 +142,6 @@ def by_time(kafka: Broker, topic: str, folder: Path, times: list[int | None], **
 def test_messages_of_the_last_millisecond_that_the_history_lacks_are_read(
     kafka: Broker, tmp_path: Path, partitions: int
 ) -> None:
-    """All are in one partition, so the history has the first of them."""
     topic = kafka.topic("seam", partitions=partitions)
     kafka.send(topic, ["a", "b"], timestamp=NOON)
     kafka.send(topic, ["c", "d", "e", "f"], timestamp=NOON + 1)
@@ -216,7 +195,6 @@ def test_what_is_left_of_the_last_millisecond(
     ],
 )
 def test_a_time_within_a_millisecond_begins_after_it(text: str, found: int) -> None:
-    """Messages of that millisecond may be earlier."""
     assert milliseconds(text) == found
 
 
@@ -240,7 +218,6 @@ def test_only_topics_that_are_still_read_are_expected() -> None:
 
 
 def test_an_offset_of_an_older_version_passes_the_cutover(kafka: Broker, tmp_path: Path) -> None:
-    """It holds where the stage begins, and no ids."""
     topic = filled(kafka)
     live = Hybrid(options(kafka, topic, lake(kafka, topic, tmp_path, 9)))
     live.enter({"number": 1, "name": "live", "begin": {"offsets": {f"{topic}:0": 9}, "time": None}})

@@ -25,8 +25,6 @@ WITHDRAWN = replace(RELEASE, value={**VALUE, "withdrawn": True})
 
 
 class Query:
-    """A query of two sources, `s` and `t`, whose planners a test asks."""
-
     def __init__(self, folder: Path, **registered: object) -> None:
         self.spark = FakeQuery(folder)
         given = {"incarnation": 2, "lineage": 1, "begun": 1, **registered}
@@ -79,7 +77,6 @@ def test_behind_the_barrier_it_stands_still_until_it_is_known_what_comes_of_it(
 def test_what_has_come_of_it_is_the_same_for_all_sources(
     query: Query, outcome: Event, found: dict[str, object], barriers: tuple[int, int]
 ) -> None:
-    """Whether or not they have passed the barrier: there may be another one since, or the query is a new one."""
     query.ledger.accepted.append(outcome)
     s, t = (at(uid, barrier) for uid, barrier in zip("st", barriers, strict=True))
     directives = [query.plan(s, t), query.plan(t, s)]

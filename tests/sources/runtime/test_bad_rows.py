@@ -28,7 +28,7 @@ from spark_ext.sources.runtime.conform import conform, sifted
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 from spark_ext.spark.session import registry
 from tests.queries.fakes import FakeQuery
-from tests.sources.memory import Memory, Store, memory, registration
+from tests.sources.memory import Memory, Store, registration
 
 DDL = columns("channel string, n bigint")
 START, END = SourceOffset("s", 1), SourceOffset("s", 1, {"a": Running(10, begin=0, new=True)})
@@ -53,7 +53,6 @@ def odd(**options: object) -> Odd:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job that has registered source `s`, whose first epoch is planned."""
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
     entry = registration(state=str(tmp_path / "state"), checkpoint=str(tmp_path / "checkpoint"), lineage=1)
     registry.publish([entry], tmp_path / "registry")
@@ -86,15 +85,9 @@ def test_they_are_left_in_one_file_of_the_range(job: Path) -> None:
     assert [row["raw"] for row in found] == ["1", "3", "5", "7", '{"channel": "a", "n": "eight"}', "9"]
     assert found[4]["position"] == '{"from": 0, "row": 4}', "the fifth row that the source has returned"
     assert pq.read_schema(file).metadata[METADATA] == b"", "the table of the state directory, wherever that is moved"
-
-
-def test_a_range_that_is_read_again_leaves_the_same_file(job: Path) -> None:
-    source = odd(on_bad_row="quarantine")
-    [task] = tasks(source)
+    before = file.read_bytes()
     read(source, task)
-    [before] = [(file, file.read_bytes()) for file in pending(job)]
-    read(source, task)
-    assert [(file, file.read_bytes()) for file in pending(job)] == [before]
+    assert pending(job) == [file] and file.read_bytes() == before, "the same when the range is read again"
 
 
 def test_a_range_that_is_not_read_to_its_end_leaves_nothing(job: Path) -> None:
@@ -204,9 +197,6 @@ def test_a_share_of_the_rows_is_a_share_of_the_bad_ones(job: Path) -> None:
     assert 800 < pq.read_metadata(file).num_rows < 1_200
 
 
-# -- rows that do not have the declared schema ------------------------------------------------------------------------
-
-
 @given(st.lists(st.one_of(st.integers(-5, 5).map(str), st.sampled_from(["x", "", "1e99"])), max_size=30))
 def test_rows_that_cannot_be_cast_are_found(values: list[str]) -> None:
     bad: list[BadRow] = []
@@ -244,10 +234,6 @@ def test_a_batch_in_the_declared_schema_is_not_touched(job: Path) -> None:
     source = Same({"uid": "s", "on_bad_row": "quarantine"})
     source.store = Store({"a": 10})
     assert next(ChannelReader(source, DDL).read(tasks(source)[0])) is batch
-
-
-def test_memory_is_what_it_was() -> None:
-    assert memory(Store({"a": 1})).options.on_bad_row == "fail"
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])

@@ -1,4 +1,4 @@
-"""Token buckets: the average holds with epochs of any duration, and a time without input is not made up for."""
+"""Token buckets, whose average holds whatever epochs take, and `target_epoch`, which adapts what epochs read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from spark_ext.model.token_bucket import TokenBucket
-from spark_ext.sources.runtime.rates import BURST_S, LEAST_S, MOST_S, bucket
+from spark_ext.sources.runtime.rates import BURST_S, FIRST, LEAST_S, MOST_S, Pace, bucket
 
 
 class World:
@@ -19,7 +19,6 @@ class World:
         self.epochs: list[tuple[float, int]] = []
 
     def run(self, seconds: float, available: int | None = None) -> int:
-        """Read for a time what the bucket allows; how many rows."""
         end, before = self.now + seconds, sum(rows for _, rows in self.epochs)
         left = available
         while self.now < end:
@@ -40,7 +39,6 @@ class World:
 @pytest.mark.parametrize("overhead", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("load", [0.0, 0.5, 0.8])
 def test_the_average_over_thirty_seconds_is_within_five_percent(rate: float, overhead: float, load: float) -> None:
-    """Also when reading takes most of the time: the bucket fills while an epoch runs."""
     world = World(rate, cost=load / rate, overhead=overhead)
     world.run(5)
     first = len(world.epochs) - 1
@@ -49,11 +47,6 @@ def test_the_average_over_thirty_seconds_is_within_five_percent(rate: float, ove
     rows = sum(rows for _, rows in world.epochs[first + 1 :])
     assert end - begin > 25
     assert rows / (end - begin) == pytest.approx(rate, rel=0.05)
-
-
-def test_from_the_very_beginning_no_more_is_read_than_the_rate_brings() -> None:
-    world = World(10_000)
-    assert world.run(30) == pytest.approx(300_000, rel=0.005)
 
 
 @given(rate=st.floats(0.01, 1e7), pauses=st.lists(st.floats(0, 100), min_size=1, max_size=20))
@@ -101,13 +94,6 @@ def test_a_long_epoch_is_made_up_for_up_to_ten_seconds() -> None:
     assert bucket(100, 0.0).fill(1_000.0, 600.0) == 60_000
 
 
-def test_a_query_that_is_slower_than_the_limit_does_not_read_more_and_more_at_once() -> None:
-    """A smaller limit would have to wait for such an epoch."""
-    world = World(1_000, cost=2 / 1_000)
-    world.run(600)
-    assert max(rows for _, rows in world.epochs) <= 1_000 * MOST_S
-
-
 def test_tokens_that_are_put_back_can_be_used_again() -> None:
     found = bucket(100, 0.0)
     found.use(found.fill(1.0, MOST_S))
@@ -117,10 +103,74 @@ def test_tokens_that_are_put_back_can_be_used_again() -> None:
 
 
 def test_requests_at_equal_distances() -> None:
-    """A pause is not made up for, and a request that was late does not move those after it."""
     found, waits = TokenBucket(4.0, 0.0, burst=1, least=0, held=1), []
     for now in (0.0, 0.0, 0.1, 10.0, 10.0):
         found.fill(now)
         found.use(1)
         waits.append(found.wait_s)
     assert waits == [0.0, 0.25, pytest.approx(0.4), 0.0, 0.25]
+
+
+TARGET = 2_000
+
+
+class Paced:
+    """A query whose epochs take `overhead` s and `cost` s per row."""
+
+    def __init__(self, cost: float, overhead: float = 0.0) -> None:
+        self.now, self.cost, self.overhead = 100.0, cost, overhead
+        self.pace = Pace(TARGET, lambda: self.now)
+
+    def epoch(self, available: int = 10**9, given: int | None = None) -> float:
+        self.pace.asked()
+        limit = self.pace.limit(given)
+        assert limit is not None
+        rows = min(limit, available)
+        self.pace.planned(rows)
+        took = self.overhead + rows * self.cost
+        self.now += took
+        return took
+
+    def settle(self) -> float:
+        return [self.epoch() for _ in range(30)][-1]
+
+
+@given(cost=st.floats(1e-6, 1e-2), overhead=st.floats(0, 1), slower=st.floats(0.1, 10))
+def test_epochs_settle_at_the_target_also_after_a_row_has_come_to_cost_more_or_less(
+    cost: float, overhead: float, slower: float
+) -> None:
+    world = Paced(cost, overhead)
+    assert abs(world.settle() - TARGET / 1000) <= 0.25 * TARGET / 1000
+    world.cost *= slower
+    assert abs(world.settle() - TARGET / 1000) <= 0.25 * TARGET / 1000
+
+
+def test_an_epoch_that_takes_ten_times_as_long_is_corrected_at_once() -> None:
+    world = Paced(cost=1e-3)
+    world.settle()
+    world.cost *= 10
+    slow, after = world.epoch(), world.epoch()
+    assert slow > 5 * TARGET / 1000
+    assert after <= 1.1 * TARGET / 1000
+
+
+def test_an_epoch_with_all_there_was_does_not_raise_the_limit() -> None:
+    world = Paced(cost=1e-6)
+    for _ in range(5):
+        world.epoch(available=10)
+    assert world.pace.limit(None) == FIRST
+
+
+def test_the_users_limit_is_never_exceeded_and_the_first_epoch_is_small() -> None:
+    world = Paced(cost=1e-6)
+    assert world.pace.limit(None) == FIRST
+    for _ in range(10):
+        world.epoch(given=5_000)
+        assert (world.pace.limit(5_000) or 0) <= 5_000
+
+
+def test_without_a_target_only_the_users_limit_counts() -> None:
+    pace = Pace(0, lambda: 0.0)
+    pace.planned(5)
+    pace.asked()
+    assert pace.limit(None) is None and pace.limit(7) == 7

@@ -25,8 +25,6 @@ HOUR = 3_600_000
 
 
 class Job:
-    """One source in one query, with a ledger and Spark's log."""
-
     def __init__(self, place: Path, store: Store | None = None, *, bounded: bool = False, **registered: object) -> None:
         self.store = store or Store({"a": 100, "b": 100}, ends=False)
         self.bounded = bounded
@@ -38,13 +36,11 @@ class Job:
         self.start()
 
     def start(self) -> None:
-        """A new planner process."""
         self.source = memory(self.store, bounded=self.bounded, **self.options)
         given = registration(**self.registered)
         self.planner = Planner(self.source, given, self.ledger, clock=lambda: self.now)
 
     def epoch(self) -> dict[str, tuple[int, int]] | None:
-        """Plan an epoch; what it reads of each channel."""
         read = self.log.plan(self.planner)
         return None if read is None else {piece.channel: (piece.start, piece.end) for piece in read}
 
@@ -56,22 +52,12 @@ class Job:
 
     @property
     def stamp(self) -> Stamp:
-        return self.stamp_of(self.log.offsets[-1])
-
-    def stamp_of(self, offset: SourceOffset) -> Stamp:
-        return stamps.read(str(self.registered["checkpoint"]), offset.stamp)
+        return stamps.read(str(self.registered["checkpoint"]), self.log.offsets[-1].stamp)
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
-
-
-# -- an event makes an epoch ------------------------------------------------------------------------------------------
-
-
-def idle(job: Job) -> None:
-    job.to_rest()
 
 
 def paused(job: Job) -> None:
@@ -94,7 +80,7 @@ def in_debt(job: Job) -> None:
     job.to_rest()
 
 
-@pytest.mark.parametrize("state", [idle, paused, interval, available_now, in_debt])
+@pytest.mark.parametrize("state", [Job.to_rest, paused, interval, available_now, in_debt])
 def test_e12_an_event_makes_an_epoch_whatever_keeps_the_source_from_reading(
     job: Job, state: Callable[[Job], None]
 ) -> None:
@@ -137,8 +123,8 @@ def test_events_for_others_make_no_epoch_and_are_part_of_the_configuration_of_th
 def test_many_events_for_others_are_looked_at_once(job: Job) -> None:
     """Spark asks every 10 ms."""
     job.to_rest()
-    for number in range(20_000):
-        job.ledger.accepted.append(_foreign(job, number))
+    others = FakeLedger()
+    job.ledger.accepted += [others.accept("broadcast", "query:other", {"type": "t"}) for _ in range(20_000)]
     assert job.epoch() is None
     looked: list[int] = []
     original = DirectiveBook._mine
@@ -153,14 +139,6 @@ def test_many_events_for_others_are_looked_at_once(job: Job) -> None:
         job.ledger.accept("set_config", "query:other", {"key": "k", "value": 1})
         assert job.epoch() is None
     assert len(looked) == 1
-
-
-def _foreign(job: Job, number: int) -> Any:
-    made = FakeLedger()
-    return made.accept("broadcast", "query:other", {"type": "t"}, sequence=number + 1)
-
-
-# -- pause and interval -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", ["job", "query:q", "source:s"])
@@ -279,9 +257,6 @@ def test_the_interval_is_that_of_the_query_then_that_of_the_job_then_the_given_o
     assert between() == pytest.approx(3, abs=0.2)
 
 
-# -- seek -------------------------------------------------------------------------------------------------------------
-
-
 def seek(job: Job, position: Json, channel: str = "a") -> str:
     return job.ledger.accept("seek", f"source:s/{channel}", {"position": position, "yes": True}).event_id
 
@@ -375,14 +350,18 @@ def test_channels_that_have_finished_or_never_were_are_not_sent_anywhere(tmp_pat
     assert job.stamp.configuration.standing.get("rate_limit") is None
 
 
+def failing(problem: Exception) -> Callable[..., Position]:
+    def seek(*_: object) -> Position:
+        raise problem
+
+    return seek
+
+
 @pytest.mark.parametrize("mistake", [ZeroDivisionError, KeyError, AttributeError])
 def test_a_mistake_in_the_source_rejects_the_event_and_does_not_stop_the_query(
     job: Job, monkeypatch: pytest.MonkeyPatch, mistake: type[Exception]
 ) -> None:
-    def failing(self: Memory, channel: Channel, at: Position, position: Json) -> Position:
-        raise mistake("oh")
-
-    monkeypatch.setattr(Memory, "seek", failing)
+    monkeypatch.setattr(Memory, "seek", failing(mistake("oh")))
     job.epoch()
     wrong = seek(job, 3)
     assert (job.epoch() or {})["a"] == (5, 10)
@@ -390,21 +369,15 @@ def test_a_mistake_in_the_source_rejects_the_event_and_does_not_stop_the_query(
 
 
 def test_storage_that_is_away_is_no_reason_to_reject(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: Memory, channel: Channel, at: Position, position: Json) -> Position:
-        raise StorageError("away", operator="s", kept="all", do="wait")
-
     job.epoch()
     there = seek(job, 50)
     with monkeypatch.context() as patch:
-        patch.setattr(Memory, "seek", failing)
+        patch.setattr(Memory, "seek", failing(StorageError("away", operator="s", kept="all", do="wait")))
         with pytest.raises(StorageError):
             job.epoch()
     job.start()
     job.epoch()
     assert job.stamp.outcomes[there]["status"] == "applied"
-
-
-# -- order, and once --------------------------------------------------------------------------------------------------
 
 
 def test_more_broadcasts_than_fit_are_spread_over_epochs_in_order(job: Job) -> None:
@@ -449,15 +422,13 @@ def test_a_plan_that_did_not_become_an_epoch_is_made_again_with_what_came_meanwh
 
 
 def test_an_event_that_had_expired_is_not_obeyed_whoever_looks_and_whenever(tmp_path: Path) -> None:
-    clock = [0.5]
+    clock, ledger = [0.5], FakeLedger()
     books = [
         DirectiveBook(
             memory(Store({}), uid=uid), registration(checkpoint=str(tmp_path), uid=uid), ledger, lambda: clock[0]
         )
-        for ledger in [FakeLedger()]
         for uid in ("s", "t")
     ]
-    ledger: Any = books[0]._view
     ledger.accept("set_config", "job", {"key": "k", "value": 1}, expires_ms=1_000)
     ledger.accept("set_config", "job", {"key": "l", "value": 1}, expires_ms=400)
     first = books[0].next(SourceOffset("s"))
@@ -507,15 +478,14 @@ def test_what_is_rejected_leaves_in_force_what_was(job: Job) -> None:
     wrong = job.ledger.accept("rate_limit", "source:s", {"rows_per_epoch": 1, "older_than": 1_000}).event_id
     assert job.epoch() == {"a": (0, 2), "b": (0, 2)}
     assert job.stamp.outcomes[wrong]["status"] == "rejected"
+    assert "when its rows were written" in job.stamp.outcomes[wrong]["reason"]
     assert job.stamp.configuration.of("rate_limit", source("s")) == {"rows_per_epoch": 4}
-    assert job.log.offsets[-1].control == 2
-
-
-# -- several sources --------------------------------------------------------------------------------------------------
+    assert (job.log.offsets[-1].control, job.stamp.configuration.sequence) == (2, 2)
+    job.start()
+    assert job.epoch() == {"a": (2, 4), "b": (2, 4)}
 
 
 def test_e11_one_source_has_ended_and_the_query_has_one_configuration_per_epoch(tmp_path: Path) -> None:
-    """The ended one looks no more; the highest sequence among the sources of an epoch counts."""
     ledger = FakeLedger()
     one = memory(Store({"a": 4}), max_rows_per_epoch=4)
     two = memory(Store({"a": 100}, ends=False), bounded=False, uid="t", max_rows_per_epoch=4)

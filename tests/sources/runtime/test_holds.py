@@ -20,8 +20,6 @@ KEYS = (SETTINGS, "key")
 
 
 class Query:
-    """One source in one query, whose function reads `key`."""
-
     def __init__(self, place: Path) -> None:
         self.place = str(place)
         self.ledger = FakeLedger()
@@ -30,7 +28,6 @@ class Query:
         self.start()
 
     def start(self, passed: int = 0) -> None:
-        """A new planner process."""
         source = memory(Store({"a": 1_000}, ends=False), bounded=False, max_rows_per_epoch=10)
         self.registration = replace(self.registration, passed=passed)
         self.planner = Planner(source, self.registration, self.ledger)
@@ -42,7 +39,6 @@ class Query:
         return holds.all_hold(self.place, 7, sequence, ["s"])
 
     def spark_logs(self) -> None:
-        """What was planned last is in Spark's log."""
         FakeQuery(Path(self.place)).plan(self.log.offsets[-1])
 
     @property

@@ -1,13 +1,15 @@
-"""How many rows a source has still to read, as far as it knows."""
+"""How many rows a source has still to read, as far as it knows, with each plan and between two of them."""
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 from hypothesis import given
 
@@ -16,9 +18,12 @@ from spark_ext.sources.contract import Channel, ChannelSource
 from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.hybrid.source import Hybrid
+from spark_ext.sources.runtime.live_lag import LiveLag
 from spark_ext.sources.runtime.planner import MOST_ASKED, NoLedger, Planner
 from spark_ext.sources.runtime.reader import report_of
-from tests.sources.memory import Log, Memory, Store, memory
+from spark_ext.spark.session import lag_notes, registry
+from tests.sources.memory import Log, Memory, Store, memory, registration
+from tests.support.waiting import until
 
 
 class Telling(Memory):
@@ -37,7 +42,6 @@ def planner(store: Store, **options: int) -> Planner:
 
 
 def epochs(source: ChannelSource | Planner) -> list[int | None]:
-    """The lag after each epoch."""
     made = source if isinstance(source, Planner) else Planner(source, None, NoLedger())
     log, found = Log(), []
     log.offsets = [SourceOffset(made._source.options.uid)]
@@ -113,3 +117,109 @@ def test_hybrid_knows_that_of_its_last_stage_alone() -> None:
         given |= {f"{stage}.format": "datagen", f"{stage}.rows": str(rows), f"{stage}.channels": "1"}
     found = epochs(Hybrid(given))
     assert found[0] is None and found[-2:] == [1, 0]
+
+
+AT = SourceOffset("s")
+
+
+class Asked:
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.now = 1_000.0
+        self.lag: int | None = 10
+        self.takes = 0.0
+        self.times: list[float] = []
+        registry.publish([registration()], place)
+        self.live = LiveLag("s", place, 5.0, self.ask, lambda: self.now, lambda: self.now + 1e9)
+
+    def ask(self, at: SourceOffset) -> int | None:
+        assert self.live.turn.locked() and at is AT
+        self.times.append(self.now)
+        self.now += self.takes
+        if self.lag == -1:
+            raise OSError("no broker")
+        return self.lag
+
+    def sleep(self, until_: float) -> None:
+        while self.now < until_:
+            self.now = min(until_, self.now + max(0.01, self.live.poll()))
+
+    @property
+    def noted(self) -> tuple[int | None, float | None] | None:
+        note = lag_notes.read(self.place, "s")
+        return None if note is None else (note.lag_rows, note.at)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    found = Asked(tmp_path / "registry")
+    found.live.planned(AT)
+    return found
+
+
+def test_short_epochs_never_make_it_ask(asked: Asked) -> None:
+    for _ in range(20):
+        asked.sleep(asked.now + 4)
+        asked.live.planned(AT)
+    assert asked.times == [] and asked.noted is None
+
+
+def test_during_a_long_epoch_the_figure_is_never_older_than_the_interval(asked: Asked) -> None:
+    asked.sleep(1_000 + 4.9)
+    assert asked.times == []
+    for number in range(1, 6):
+        asked.lag = 100 * number
+        asked.sleep(1_000 + 5 * number + 0.1)
+        assert asked.noted == (100 * number, 1e9 + 1_000 + 5 * number)
+    assert len(asked.times) == 5
+
+
+def test_a_source_that_answers_slowly_is_asked_less_often(asked: Asked) -> None:
+    asked.takes = 2.0
+    asked.sleep(1_000 + 1_000)
+    assert 20 <= len(asked.times) <= 25, "a twentieth of the time, at most"
+
+
+@pytest.mark.parametrize("lag", [None, -1], ids=["it does not know", "it fails"])
+def test_what_is_unknown_is_not_noted_and_the_next_answer_is(asked: Asked, lag: int | None) -> None:
+    asked.sleep(1_005.1)
+    asked.lag = lag
+    asked.sleep(1_010.1)
+    assert asked.noted == (10, 1e9 + 1_005), "as it was then"
+    asked.lag = 30
+    asked.sleep(1_015.1)
+    assert asked.noted == (30, 1e9 + 1_015)
+
+
+def test_it_ends_with_the_registration(tmp_path: Path) -> None:
+    registry.publish([registration()], tmp_path / "r")
+    live = LiveLag("s", tmp_path / "r", 0.01, lambda at: 3)
+    live.planned(AT)
+    live.start()
+    until(lambda: lag_notes.read(tmp_path / "r", "s"), "it has asked")
+    registry.withdraw(["s"], tmp_path / "r")
+    until(lambda: not any(one.name == "spark-ext-lag-s" for one in threading.enumerate()), "the thread has ended")
+
+
+def test_it_waits_while_spark_uses_the_source(tmp_path: Path) -> None:
+    registry.publish([registration()], tmp_path)
+    busy: list[bool] = []
+    using = threading.Event()
+
+    def ask(at: SourceOffset) -> int:
+        busy.append(using.is_set())
+        return 1
+
+    live = LiveLag("s", tmp_path, 0.001, ask)
+    live.planned(AT)
+    live.start()
+    for _ in range(50):
+        with live.turn:
+            using.set()
+            live.planned(AT)
+            threading.Event().wait(0.002)
+            using.clear()
+        threading.Event().wait(0.002)
+    until(lambda: len(busy) > 3, "it was asked some times")
+    assert not any(busy)
+    registry.withdraw(["s"], tmp_path)

@@ -18,35 +18,27 @@ from spark_ext.spark.session.registry import PARALLELISM
 from tests.sources.memory import FakeLedger, Log, Memory, Store, all_rows, memory, registration, rows_of, run_to_end
 
 
+def ran(planned: Planner) -> Log:
+    log = Log()
+    run_to_end(log, planned)
+    return log
+
+
 def planner(store: Store, *, bounded: bool = True, **options: object) -> Planner:
     return Planner(memory(store, bounded=bounded, **options), None, NoLedger())
 
 
 def test_without_a_limit_one_epoch_reads_all_and_says_that_the_source_has_ended() -> None:
-    log = Log()
-    run_to_end(log, planner(Store({"a": 3, "b": 0, "c": 5})))
+    log = ran(planner(Store({"a": 3, "b": 0, "c": 5})))
     assert len(log.offsets) == 2
     assert rows_of(log.read()) == {"a": [0, 1, 2], "c": [0, 1, 2, 3, 4]}
     assert log.offsets[-1].ended and not log.offsets[-1].drained
     assert [finish.channel for finish in log.offsets[-1].finished] == ["a", "b", "c"]
 
 
-def test_a_bounded_source_without_channels_ends_at_once() -> None:
-    log = Log()
-    run_to_end(log, planner(Store({})))
-    assert [offset.ended for offset in log.offsets] == [False, True]
-
-
-def test_an_unbounded_source_without_channels_makes_no_epoch() -> None:
-    log = Log()
-    run_to_end(log, planner(Store({}), bounded=False))
-    assert len(log.offsets) == 1
-
-
 @given(limit=st.integers(1, 10), rows=st.lists(st.integers(1, 20), min_size=1, max_size=5))
 def test_every_epoch_but_the_last_fills_at_least_half_of_its_limit(limit: int, rows: list[int]) -> None:
-    log = Log()
-    run_to_end(log, planner(Store({f"c{n}": count for n, count in enumerate(rows)}), max_rows_per_epoch=limit))
+    log = ran(planner(Store({f"c{n}": count for n, count in enumerate(rows)}), max_rows_per_epoch=limit))
     sizes = [sum(piece.end - piece.start for piece in epoch) for epoch in log.read()]
     assert all(size <= limit for size in sizes)
     # What one channel leaves of its share goes to those after it, so an epoch falls short by rounding only.
@@ -69,8 +61,7 @@ def test_a_byte_limit_holds_too() -> None:
 
     source = Sized({"uid": "s", "max_bytes_per_epoch": "40"})
     source.store = Store({"a": 10})
-    log = Log()
-    run_to_end(log, Planner(source, None, NoLedger()))
+    log = ran(Planner(source, None, NoLedger()))
     assert [sum(piece.end - piece.start for piece in epoch) for epoch in log.read()] == [4, 4, 2]
 
 
@@ -78,9 +69,6 @@ def test_readers_default_to_the_sessions_parallelism(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(PARALLELISM, "7")
     assert planner(Store({})).readers == 7
     assert planner(Store({}), readers=3).readers == 3
-
-
-# -- interval ---------------------------------------------------------------------------------------------------------
 
 
 def test_data_epochs_start_at_whole_multiples_of_the_interval() -> None:
@@ -139,12 +127,8 @@ def test_the_interval_delays_neither_drain_nor_final_epochs_nor_an_available_now
         memory(Store({"a": 3}), max_rows_per_epoch=1), registration(interval_ms=10**9), FakeLedger(), lambda: 1.0
     )
     at_once.prepare_available_now()
-    log = Log()
-    run_to_end(log, at_once)
+    log = ran(at_once)
     assert rows_of(log.read()) == {"a": [0, 1, 2]}
-
-
-# -- requests ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_drain_ends_the_source_where_it_stands_and_reads_nothing_more() -> None:
@@ -165,8 +149,7 @@ def test_a_drain_ends_the_source_where_it_stands_and_reads_nothing_more() -> Non
 
 
 def test_each_final_epoch_that_is_asked_for_is_made_once() -> None:
-    ledger = FakeLedger()
-    log = Log()
+    ledger, log = FakeLedger(), Log()
     source = Planner(memory(Store({"a": 1})), registration(), ledger)
     run_to_end(log, source)
     for asked in (1, 2, 3):
@@ -198,13 +181,9 @@ def test_the_highest_control_sequence_is_stamped_and_never_falls() -> None:
     assert log.offsets[-1].lineage == 3
 
 
-# -- flags ------------------------------------------------------------------------------------------------------------
-
-
 def test_flags_beyond_what_the_offset_says_are_not_honoured() -> None:
     """A replay or restore sees what was true then: the ledger's later flags are another time's."""
-    log = Log()
-    ledger = FakeLedger(flags=["a", "b"])
+    ledger, log = FakeLedger(flags=["a", "b"]), Log()
     source = Planner(memory(Store({"a": 2, "b": 2})), registration(), ledger)
     run_to_end(log, source)
     assert rows_of(log.read()) == all_rows({"a": 2, "b": 2})
@@ -239,9 +218,6 @@ def test_resume_receives_the_known_channels_and_those_that_have_finished() -> No
     one.next(end)
     assert calls == [([Channel("b", None, "data of b")], frozenset({"a"}))]
     assert [finish.channel for finish in end.finished] == ["b", "c"]
-
-
-# -- AvailableNow -----------------------------------------------------------------------------------------------------
 
 
 @given(
@@ -291,12 +267,8 @@ def test_an_available_now_run_continues_a_channel_that_is_no_longer_listed() -> 
     assert rows_of(log.read()) == {"a": [0, 1, 2, 3]}
 
 
-# -- cost -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("finished", [0, 99_900])
 def test_planning_costs_what_is_running_not_what_there_is(finished: int) -> None:
-    """100 channels are read in the same calls, with offsets of the same length, beside 99,900 finished ones."""
     names = [f"c{number:06}" for number in range(finished + 100)]
     store = Store(dict.fromkeys(names, 10))
     ledger = FakeLedger(flags=names[:finished])
@@ -331,8 +303,7 @@ def test_waiting_channels_are_looked_at_once() -> None:
 def test_an_idle_source_returns_its_start_itself(extra: int) -> None:
     store = Store({f"c{n}": 1 for n in range(extra)}, ends=False)
     source = planner(store, bounded=False)
-    log = Log()
-    run_to_end(log, source)
+    log = ran(source)
     end = log.offsets[-1]
     assert source.next(end) is end
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from spark_ext.control import stamps
 from spark_ext.model.configuration import Stamp
-from spark_ext.model.control import Target, source
-from spark_ext.model.offsets import Json, Position, Range, SourceOffset
+from spark_ext.model.control import Target
+from spark_ext.model.offsets import Json, Position, SourceOffset
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
 from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.files.source import Files
 from spark_ext.sources.runtime.planner import Planner
-from tests.sources.memory import FakeLedger, Log, Memory, Store, memory, registration, rows_of, run_to_end
+from tests.sources.memory import FakeLedger, Log, Memory, Store, memory, registration, rows_of
 
 ENDLESS = 10**12
 
@@ -43,41 +43,31 @@ class Job:
         self.ledger.accept("rate_limit", target, value)
 
     def run(self, seconds: float) -> dict[str, int]:
-        """Rows per channel that are planned in a time."""
         end, first = self.now + seconds, len(self.epochs)
         while self.now < end:
             read = self.log.plan(self.planner)
             if read is None:
                 self.now += 0.01
                 continue
-            self.epochs.append((self.now, _counted(read)))
+            self.epochs.append((self.now, {piece.channel: piece.end - piece.start for piece in read}))
             self.now += self.epoch_s
-        return _sum([rows for _, rows in self.epochs[first:]])
+        return dict(sum((Counter(rows) for _, rows in self.epochs[first:]), Counter()))
 
     @property
     def stamp(self) -> Stamp:
         return stamps.read(str(registration().checkpoint), self.log.offsets[-1].stamp)
 
 
-def _counted(read: Sequence[Range]) -> dict[str, int]:
-    return {piece.channel: piece.end - piece.start for piece in read}
-
-
-def _sum(epochs: Sequence[dict[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for rows in epochs:
-        for name, count in rows.items():
-            found[name] = found.get(name, 0) + count
-    return found
-
-
 def total(rows: dict[str, int]) -> int:
     return sum(rows.values())
 
 
-def job(channels: int = 3, rows: int = ENDLESS, **options: object) -> Job:
+def job(channels: int = 3, rows: int = ENDLESS, rate: int | None = None, **options: object) -> Job:
     store = Store({f"c{number}": rows for number in range(channels)}, ends=False)
-    return Job(memory(store, bounded=False, **options))
+    made = Job(memory(store, bounded=False, **options))
+    if rate is not None:
+        made.limit({"rows_per_second": rate})
+    return made
 
 
 @pytest.mark.parametrize("rate", [100, 10_000, 1_000_000])
@@ -93,8 +83,7 @@ def test_a_rate_holds_on_average_and_is_shared_over_the_channels(rate: int, epoc
 
 
 def test_a_channels_own_limit_holds_in_addition() -> None:
-    one = job(3)
-    one.limit({"rows_per_second": 3_000})
+    one = job(3, rate=3_000)
     one.limit({"rows_per_second": 100}, "source:s/c1")
     one.run(1)
     found = one.run(30)
@@ -122,16 +111,12 @@ def test_a_smaller_rate_holds_from_the_next_epoch_on_whatever_the_larger_one_has
 
 
 def test_a_greater_rate_is_not_held_up_by_a_debt() -> None:
-    store = Store({"c0": ENDLESS}, ends=False)
-
     class InGroups(Memory):
-        """Its steps are of 100,000 rows, whatever the limit."""
-
         def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
             return Advance(start + 100_000, rows=100_000, whole=True)
 
     made = InGroups({"uid": "s"})
-    made.store = store
+    made.store = Store({"c0": ENDLESS}, ends=False)
     one = Job(made)
     one.limit({"rows_per_second": 10_000})
     one.run(1)
@@ -141,8 +126,7 @@ def test_a_greater_rate_is_not_held_up_by_a_debt() -> None:
 
 
 def test_after_a_time_without_input_one_seconds_rows_are_read_at_once() -> None:
-    one = job(1, rows=0)
-    one.limit({"rows_per_second": 1_000})
+    one = job(1, rows=0, rate=1_000)
     one.run(60)
     one.source.store.rows["c0"] = ENDLESS  # type: ignore[attr-defined]
     begin = one.now
@@ -152,8 +136,7 @@ def test_after_a_time_without_input_one_seconds_rows_are_read_at_once() -> None:
 
 @pytest.mark.parametrize("target", ["source:s", "query:q", "job", "source:s/c0"])
 def test_a_pause_is_not_made_up_for(target: str) -> None:
-    one = job(1)
-    one.limit({"rows_per_second": 1_000})
+    one = job(1, rate=1_000)
     one.run(5)
     one.ledger.accept("pause", target)
     assert total(one.run(60)) == 0
@@ -162,17 +145,6 @@ def test_a_pause_is_not_made_up_for(target: str) -> None:
     one.run(0.1)
     assert sum(rows["c0"] for at, rows in one.epochs if at >= begin and rows) <= 1_100
     assert total(one.run(10)) == pytest.approx(10_000, rel=0.05)
-
-
-def test_few_rows_wait_for_one_another() -> None:
-    one = job(1)
-    one.epoch_s = 0.0
-    one.limit({"rows_per_second": 200})
-    one.run(10)
-    assert max(len([1 for at, _ in one.epochs if second <= at < second + 1]) for second in range(1000, 1010)) <= 11
-    slow = job(1)
-    slow.limit({"rows_per_second": 0.25})
-    assert total(slow.run(20.2)) == 5
 
 
 def test_rows_per_epoch_are_a_limit_of_each_epoch() -> None:
@@ -209,8 +181,7 @@ def test_bytes_per_second() -> None:
 
 
 def test_a_plan_that_did_not_become_an_epoch_takes_nothing_out() -> None:
-    one = job(1)
-    one.limit({"rows_per_second": 1_000})
+    one = job(1, rate=1_000)
     one.run(2)
     one.now += 1
     plans = [one.planner.next(one.log.offsets[-1]) for _ in range(3)]
@@ -219,15 +190,12 @@ def test_a_plan_that_did_not_become_an_epoch_takes_nothing_out() -> None:
 
 
 def test_a_bounded_source_ends_although_its_debt_is_large() -> None:
-    one = job(2, rows=100)
-    store = Store({"c0": 100_000}, step=None)
-
     class Whole(Memory):
         def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
             return Advance(100_000, rows=100_000, whole=True)
 
     made = Whole({"uid": "s"})
-    made.store = store
+    made.store = Store({"c0": 100_000}, step=None)
     one = Job(made)
     one.limit({"rows_per_second": 1})
     one.run(3)
@@ -239,8 +207,7 @@ def test_a_bounded_source_ends_although_its_debt_is_large() -> None:
 
 
 def test_an_available_now_run_waits_for_tokens_and_reads_everything() -> None:
-    one = job(2, rows=300)
-    one.limit({"rows_per_second": 1_000})
+    one = job(2, rows=300, rate=1_000)
     one.planner.prepare_available_now()
     begin = one.now
     while True:
@@ -254,20 +221,14 @@ def test_an_available_now_run_waits_for_tokens_and_reads_everything() -> None:
 
 
 def test_a_limit_does_not_keep_a_run_that_has_read_everything() -> None:
-    one = job(2, rows=300)
-    one.limit({"rows_per_second": 10})
+    one = job(2, rows=300, rate=10)
     one.planner.prepare_available_now()
     one.run(70)
     assert one.planner.next(one.log.offsets[-1]) is one.log.offsets[-1]
     assert one.planner.rationed_s == 0
 
 
-# -- old rows only ----------------------------------------------------------------------------------------------------
-
-
 class Dated(Memory):
-    """Rows of channel `old` were written long ago."""
-
     knows_when_written = True
 
     def written_before(self, channel: Channel, position: Position, at: float) -> bool:
@@ -287,21 +248,6 @@ def test_a_limit_for_old_rows_leaves_others_alone() -> None:
     found = one.run(30)
     assert found["old"] == pytest.approx(3_000, rel=0.05)
     assert found["new"] > 1_000_000
-
-
-def test_a_limit_by_age_is_rejected_by_a_source_that_cannot_know_it_and_changes_nothing() -> None:
-    one = job(1)
-    one.limit({"rows_per_second": 1_000})
-    one.run(3)
-    one.limit({"rows_per_second": 1, "older_than": 0})
-    one.run(0.01)
-    assert one.stamp.outcomes["e2"]["status"] == "rejected"
-    assert "when its rows were written" in str(one.stamp.outcomes["e2"]["reason"])
-    assert one.stamp.configuration.sequence == 2
-    assert one.stamp.configuration.of("rate_limit", source("s")) == {"rows_per_second": 1_000}
-    assert total(one.run(10)) == pytest.approx(10_000, rel=0.05)
-    one.restart()
-    assert total(one.run(10)) == pytest.approx(10_000, rel=0.05)
 
 
 def test_files_are_as_old_as_their_last_change(tmp_path: Path) -> None:
@@ -325,9 +271,6 @@ def test_paced_rows_are_as_old_as_they_are_late() -> None:
     assert made.written_before(channel, 9, 1001.1) and not made.written_before(channel, 11, 1001.1)
 
 
-# -- what cannot be divided -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["a.json.gz", "a.csv"])
 def test_a_file_that_is_read_in_one_step_is_counted_under_a_limit(tmp_path: Path, name: str) -> None:
     rows = "".join(json.dumps({"n": str(n)}) + "\n" if "json" in name else f'"{n}\n"\n' for n in range(500))
@@ -349,9 +292,3 @@ def test_limits_of_other_targets_do_not_hold_for_a_source() -> None:
     one.source.options = one.source.options.model_copy(update={"max_rows_per_epoch": 1_000})
     assert total(one.run(3)) > 10_000
     assert str(Target.parse("source:s2/c0")) == "source:s2/c0"
-
-
-def test_a_source_without_limits_is_planned_as_before() -> None:
-    one = Job(memory(Store({"a": 50, "b": 70})))
-    run_to_end(one.log, one.planner)
-    assert rows_of(one.log.read()) == {"a": list(range(50)), "b": list(range(70))}

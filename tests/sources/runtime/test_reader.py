@@ -1,18 +1,23 @@
-"""The stream reader of a source, without Spark."""
+"""The stream reader of a source, without Spark: its tasks, and how seldom it looks while its query is idle."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import StateError
-from spark_ext.model.offsets import SourceOffset
-from spark_ext.sources.runtime.reader import ChannelReader
+from spark_ext.model.offsets import Position, Range, SourceOffset
+from spark_ext.sources.contract import Channel
+from spark_ext.sources.runtime.reader import PATIENCE, PERIOD, ChannelReader, Idle, ReadTask, assign
 from spark_ext.spark.session import registry
-from tests.sources.memory import Store, memory
+from tests.sources.memory import Memory, Store, memory
 
 
 @pytest.mark.core
@@ -30,7 +35,150 @@ def test_i3_a_jobs_offset_is_not_planned_further_without_its_job(
         ChannelReader(memory(Store({"a": 3})), StructType()).partitions(start, start)
 
 
-def test_outside_a_job_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "gone"))
-    start = SourceOffset("s").to_json()
-    ChannelReader(memory(Store({"a": 3})), StructType()).latestOffset(start, ReadAllAvailable())
+pieces = st.lists(st.integers(1, 1000), max_size=30).map(
+    lambda sizes: [Range(f"c{n}", None, 0, size) for n, size in enumerate(sizes)]
+)
+
+
+class Splitting(Memory):
+    def split(
+        self, channel: Channel, start: Position, end: Position, parts: int
+    ) -> Sequence[tuple[Position, Position]]:
+        bounds = [start + (end - start) * part // parts for part in range(parts + 1)]
+        return [(low, high) for low, high in pairwise(bounds) if low < high]
+
+
+def splitting() -> Splitting:
+    source = Splitting({"uid": "s"})
+    source.store = Store({})
+    return source
+
+
+def tasks_of(source: Memory, given: list[Range], readers: int) -> list[tuple[Range, ...]]:
+    found = assign(source, given, readers)
+    assert all(isinstance(task, ReadTask) for task in found)
+    return [task.ranges for task in found]  # type: ignore[attr-defined]
+
+
+@given(pieces, st.integers(1, 12))
+def test_each_range_is_in_exactly_one_task_and_no_task_is_empty(given: list[Range], readers: int) -> None:
+    tasks = tasks_of(memory(Store({})), given, readers)
+    assert len(tasks) == min(readers, len(given))
+    assert all(tasks)
+    assert sorted((piece for task in tasks for piece in task), key=lambda piece: piece.channel) == sorted(
+        given, key=lambda piece: piece.channel
+    )
+
+
+@given(pieces, st.integers(1, 12))
+def test_no_task_has_more_than_the_even_share_and_one_range(given: list[Range], readers: int) -> None:
+    tasks = tasks_of(memory(Store({})), given, readers)
+    loads = [sum(piece.end - piece.start for piece in task) for task in tasks]
+    if given:
+        longest = max(piece.end for piece in given)
+        assert max(loads) <= sum(loads) / len(loads) + longest
+
+
+@given(pieces, st.integers(1, 12))
+def test_a_source_that_can_split_uses_all_readers_and_loses_no_row(given: list[Range], readers: int) -> None:
+    tasks = tasks_of(splitting(), given, readers)
+    assert len(tasks) <= readers
+    rows: dict[str, list[int]] = {}
+    for task in tasks:
+        for piece in task:
+            rows.setdefault(piece.channel, []).extend(range(piece.start, piece.end))
+    assert {name: sorted(found) for name, found in rows.items()} == {
+        piece.channel: list(range(piece.start, piece.end)) for piece in given
+    }
+    if given and all(piece.end >= 12 for piece in given):
+        assert len(tasks) == readers
+
+
+def test_a_source_that_cannot_split_keeps_a_channel_in_one_task() -> None:
+    assert tasks_of(memory(Store({})), [Range("a", None, 0, 9)], 5) == [(Range("a", None, 0, 9),)]
+
+
+def test_positions_that_are_not_numbers_count_as_one_each() -> None:
+    given = [Range(name, None, "x", "y") for name in "abcd"]
+    assert sorted(len(task) for task in tasks_of(memory(Store({})), given, 2)) == [2, 2]
+
+
+class Wanting(Splitting):
+    @property
+    def least_tasks(self) -> int:
+        return 6
+
+
+@given(pieces, st.integers(1, 12))
+def test_a_source_may_want_more_tasks_and_large_ranges_are_divided_among_more(given: list[Range], readers: int) -> None:
+    source = Wanting({"uid": "s"})
+    source.store = Store({})
+    tasks = tasks_of(source, given, readers)
+    rows = sum(piece.end for piece in given)
+    assert len(tasks) >= min(6, readers if readers > 6 else 6, rows)
+    covered: dict[str, int] = {}
+    for piece in sorted((one for task in tasks for one in task), key=lambda one: (one.channel, one.start)):
+        assert piece.start == covered.get(piece.channel, 0)
+        covered[piece.channel] = piece.end
+    assert covered == {piece.channel: piece.end for piece in given}
+    even = -(-rows // max(6, readers))
+    assert all(piece.end - piece.start <= even for task in tasks for piece in task), "none is larger than an even share"
+
+
+BETWEEN = 0.01  # what Spark waits between two questions, s
+
+
+class Asked:
+    """A reader over a store that Spark asks for its end every 10 ms."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pauses: list[float] = []
+        self.arrives = 0  # rows that arrive in the next pause
+        self.store = Store({"a": 3}, ends=False)
+        self.reader = ChannelReader(memory(self.store, bounded=False), StructType())
+        self.reader._idle = Idle(self._pause, lambda: self.now)
+        self.at = self.reader.initialOffset()
+
+    def _pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses.append(round(seconds, 6))
+        self.store.rows["a"] += self.arrives
+        self.arrives = 0
+
+    def __call__(self, after: float = BETWEEN) -> int:
+        self.now += after
+        self.at = self.reader.latestOffset(self.at, ReadAllAvailable())
+        return int(SourceOffset.from_json(self.at, "s").running["a"].at)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
+    return Asked()
+
+
+def test_rows_that_arrive_during_a_pause_are_in_the_answer(asked: Asked) -> None:
+    assert asked() == 3
+    for rows in (3, 5):
+        assert [asked() for _ in range(PATIENCE)] == [rows] * PATIENCE
+        assert asked.pauses == [], "the query was not idle yet"
+        asked.arrives = 2
+        assert asked() == rows + 2
+        assert asked.pauses == [round(PERIOD - BETWEEN, 6)]
+        asked.pauses.clear()
+
+
+def test_a_source_that_was_not_asked_for_long_answers_at_once(asked: Asked) -> None:
+    for _ in range(PATIENCE + 1):
+        asked()
+    for _ in range(5):
+        asked(after=PERIOD)
+    assert asked.pauses == []
+
+
+def test_a_source_without_rows_does_not_delay_the_epochs_of_another_one(asked: Asked) -> None:
+    for _ in range(3 * PATIENCE):
+        assert asked() == 3
+        asked.reader.commit(asked.at)
+    assert asked.pauses == []

@@ -104,9 +104,6 @@ def test_a_channels_own_share_counts() -> None:
     assert shares_of(in_force(("source:s", 0.5), ("source:s", None)), "s", pieces) == {}
 
 
-# -- in the reader ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a registry in which a job has registered source `s`."""

@@ -95,7 +95,6 @@ def test_a_note_that_says_nothing_of_this_run_is_replaced(place: Path, text: str
 
 
 def of_table(table: Path, known: Registration, **more: str) -> Planner:
-    """A planner process of a run over a table that is followed."""
     options = {"uid": "s", "path": str(table), "follow": "true", "poll_interval": "0", "readers": "1", **more}
     source = DeltaSnapshot(options)
     source.declared = source.schema()
@@ -119,7 +118,6 @@ def versions(log: Log) -> set[str]:
 def test_a_table_is_read_up_to_its_version_at_the_start_whenever_the_planner_dies(
     place: Path, tmp_path: Path, epochs: int
 ) -> None:
-    """Before the snapshot is chosen, while it is read, at the change to what comes later, and after it."""
     table, log, known = tmp_path / "table", Log(), until_now(place)
     for one in range(3):
         append(table, one)
