@@ -7,7 +7,7 @@ SLICE ?= now
 WORKERS ?= 3
 PYTHONS ?= python3.10 python3.12 python3.13
 BIN := .venv/bin
-# A file's tests stay on one worker, which has one Spark session; see tests/support/scheduling.py.
+# A file's tests stay on one worker, which has one Spark session; see tests/support/selection.py.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # Hundreds of short Python processes would each compile this package again.

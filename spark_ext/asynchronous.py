@@ -29,14 +29,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+# A row of the output schema, or None to drop the input row.
 Result: TypeAlias = "Mapping[str, Any] | tuple[Any, ...] | None"
-"""A row of the output schema, or None to drop the input row."""
 
-AHEAD: Final = 2
-"""Input batches that are processed at once: the next one starts while the last rows of another are awaited."""
-
+AHEAD: Final = 2  # input batches that are processed at once: one starts while the last rows of another are awaited
 _KEPT: Final = "nothing was started"
-
 _SHOWN: Final = 200
 
 
@@ -85,8 +82,6 @@ def async_map(
 
 @dataclass(frozen=True)
 class _AsyncMap:
-    """The work of one task; sent to executors."""
-
     fn: Callable[[Row], Awaitable[Result]]
     source: StructType
     target: StructType
@@ -131,11 +126,10 @@ class _AsyncMap:
         async def one(row: Row, slot: int | None) -> None:
             try:
                 result = await self._call(row)
-                if slot is None:
-                    if result is not None:
-                        results.append(result)
-                else:
+                if slot is not None:
                     results[slot] = result
+                elif result is not None:
+                    results.append(result)
             except asyncio.CancelledError:
                 # Also if the function cancelled itself: its row must not be lost silently.
                 failures.append(self._failed(row, "it was cancelled"))
@@ -202,15 +196,7 @@ class _AsyncMap:
 
 
 def _refuse_changed(given: Any, made: Any) -> None:
-    """Refuse what the conversion has changed: it rounds and cuts off, and leaves out what the schema does not have.
-
-    Args:
-        given: by the function.
-        made: as Arrow has it.
-
-    Raises:
-        ValueError: names it.
-    """
+    """Refuse what the conversion to Arrow has changed: it rounds, cuts off, and omits what the schema does not have."""
     if isinstance(given, Mapping):
         # Of a map Arrow has pairs.
         pairs = made if isinstance(made, dict) else dict(zip(given, (one for _, one in made), strict=True))
@@ -241,8 +227,6 @@ def _shown(row: Row) -> str:
 
 
 class _Loop:
-    """An event loop in its own thread."""
-
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="spark-ext-async-map", daemon=True)

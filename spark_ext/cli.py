@@ -47,25 +47,9 @@ if TYPE_CHECKING:
     from spark_ext.ledger.schema import Row
 
 
-class UntilChoice(str, Enum):
-    """When a run ends, other than with its input."""
-
-    NOW = "now"
-
-
-class EmitChoice(str, Enum):
-    """What becomes of open windows."""
-
-    CLOSED = "closed"
-    ALL = "all"
-
-
-class IfRunningChoice(str, Enum):
-    """What is done while another run is under way."""
-
-    REFUSE = "refuse"
-    WAIT = "wait"
-
+UntilChoice = Enum("UntilChoice", {"NOW": "now"}, type=str)
+EmitChoice = Enum("EmitChoice", {"CLOSED": "closed", "ALL": "all"}, type=str)
+IfRunningChoice = Enum("IfRunningChoice", {"REFUSE": "refuse", "WAIT": "wait"}, type=str)
 
 UntilOption = Annotated[
     UntilChoice | None, typer.Option("--until", help="'now': read the input that is available at the start, and exit.")
@@ -123,8 +107,6 @@ def console() -> None:
 
 
 class _End:
-    """Ends the process with its code, if it is known."""
-
     code: int | None = None
 
     def __call__(self) -> None:
@@ -141,12 +123,6 @@ def main() -> None:
     """The command line. An error of spark-ext is shown as its message, without a traceback."""
     try:
         app()
-    except JobFailedError as failure:
-        print_error(failure)
-        raise SystemExit(FAILED) from None
-    except JobRunningError as problem:
-        print_error(problem)
-        raise SystemExit(RUNNING) from None
     except SparkExtError as problem:
         print_error(problem)
         raise SystemExit(_code(problem)) from None
@@ -167,8 +143,9 @@ def main() -> None:
 
 
 def _code(problem: SparkExtError) -> int:
-    """The exit code of a refusal: schedulers may retry if something could not be reached."""
-    return UNREACHABLE if isinstance(problem, TransientError) else REFUSED
+    """The exit code: schedulers may retry if something could not be reached."""
+    codes = {JobFailedError: FAILED, JobRunningError: RUNNING, TransientError: UNREACHABLE}
+    return next((code for kind, code in codes.items() if isinstance(problem, kind)), REFUSED)
 
 
 app.add_typer(control_group.app, name="control")
@@ -382,7 +359,6 @@ def checkpoints(
 
 
 def _job(file: Path, function: str, master: str | None, storage: list[str] | None, *, short_lived: bool = False) -> Job:
-    """The job that a file defines, in a session of its own."""
     from spark_ext.script import check_file, load_function, make_job
     from spark_ext.spark.backend.kinds import backend_of
     from spark_ext.spark.session.sessions import session

@@ -14,24 +14,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from spark_ext.masking import mask
 
-if TYPE_CHECKING:
-    pass
-
+# What is kept when something is refused before any data moved, and when a sink fails before its commit.
 NOTHING_DONE: Final = "nothing was read or written"
-"""What is kept when something is refused before any data moved."""
-
 NOTHING_VISIBLE: Final = "nothing of this epoch is visible; what was committed before is untouched"
-"""What is kept when a sink fails before its commit."""
-
 
 _MARK_VARIABLE: Final = "SPARK_EXT_ERROR_MARK"
-
-_MARK: Final = secrets.token_hex(4)
-"""The mark of this driver's workers."""
+_MARK: Final = secrets.token_hex(4)  # of this driver's workers
 
 
 def for_workers() -> dict[str, str]:
@@ -84,11 +76,7 @@ class SparkExtError(Exception):
         return self
 
     def within(self, who: str) -> SparkExtError:
-        """The same error, placed in a job or query unless it names it: what raised it may know its own uid only.
-
-        Args:
-            who: the job, and the query if there is one.
-        """
+        """The same error, placed in a job or query unless it names it: what raised it may know its own uid only."""
         if who in self.operator:
             return self
         operator = who if not self.operator or self.operator in who else f"{who}, {self.operator}"
@@ -166,14 +154,7 @@ class FencedError(TerminalError):
 
     @classmethod
     def by(cls, newer: int, own: int, target: str, operator: str) -> FencedError:
-        """The error of an incarnation that finds its target claimed.
-
-        Args:
-            newer: the incarnation that has claimed it.
-            own: the incarnation that is fenced off.
-            target: what was claimed: "the table".
-            operator: the sink.
-        """
+        """The error of an incarnation that finds its target, such as "the table", claimed by a newer one."""
         return cls(
             f"incarnation {newer} of the job has claimed {target}; this is incarnation {own}",
             operator=operator,
@@ -253,22 +234,13 @@ class JobFailedError(SparkExtError):
         self.cause_text = mask(cause_text)
 
 
+# How the history of a query is discarded, and how input is read again, without writing rows twice into a target.
 RESET: Final = "job.reset('<query>', cascade=True), with new or emptied targets: all input is read and written again"
-"""How the history of a query is discarded without writing rows twice."""
-
 NEW_QUERY: Final = "in a new query with uids and a target of its own, in place of this one (job.remove)"
-"""How input is read again from its beginning without writing rows twice into a target."""
 
 
 def refused(what: str, who: str, do: str, kept: str = NOTHING_DONE) -> ConfigurationError:
-    """The refusal of an option, schema, path or plan.
-
-    Args:
-        what: what is wrong, one sentence.
-        who: the operator that refuses it.
-        do: what to change.
-        kept: what is safe.
-    """
+    """The refusal of an option, schema, path or plan by an operator, with what to change and what is safe."""
     return ConfigurationError(what, operator=who, kept=kept, do=do)
 
 
@@ -281,10 +253,8 @@ _RENDERED = re.compile(
 def from_text(text: str, *, marked: bool = False) -> SparkExtError | None:
     """The last error of this package in a stack trace, as an object; None if it has none.
 
-    Args:
-        text: of a worker's failure, as Spark returns it.
-        marked: only what this session's workers have raised. Without it any text in the form of an error counts, such
-            as the message of a user's exception.
+    With `marked` only what this session's workers have raised counts; else any text in the form of an error, such as
+    the message of a user's exception.
     """
     # A subclass without a code of its own has its parent's, and is rebuilt as its parent.
     kinds = {kind.code: kind for kind in reversed(_all_kinds(SparkExtError))}
@@ -300,28 +270,13 @@ _CODE = re.compile(r"\[(?P<code>[A-Z_]+)(?: (?P<mark>[0-9a-f]{8}))?\] ")
 
 
 def code_in(message: str, *, marked: bool = True) -> str:
-    """The code of the error of this package whose message this is; "" if it is not one.
-
-    Args:
-        message: of an exception of a worker.
-        marked: only an error that this session's workers have raised counts. Without it any text in that form does.
-    """
+    """The code of the error of this package whose message this is, or ""; for `marked` see `from_text`."""
     match = _CODE.match(message)
-    if match is None or (marked and match["mark"] != known_mark()):
-        return ""
-    return match["code"]
+    return "" if match is None or (marked and match["mark"] != known_mark()) else match["code"]
 
 
 def placed(problem: Exception, who: str, what: str, *, kept: str, do: str) -> SparkExtError:
-    """Any failure as one of our errors, which names the job or query.
-
-    Args:
-        problem: the failure; one of ours keeps its kind and text.
-        who: the job, and the query if there is one.
-        what: what has failed, for a failure that is not ours.
-        kept: likewise.
-        do: likewise.
-    """
+    """Any failure as one of our errors, which names the job or query; one of ours keeps its kind and text."""
     if isinstance(problem, SparkExtError):
         return problem.within(who)
     return TransientError(f"{what}: {type(problem).__name__}: {problem}", operator=who, kept=kept, do=do)

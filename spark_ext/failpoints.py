@@ -23,8 +23,7 @@ from typing import Final
 
 VARIABLE = "SPARK_EXT_FAILPOINTS"
 DRIVER_PID = "SPARK_EXT_DRIVER_PID"
-ONCE_DIR = "SPARK_EXT_FAILPOINTS_ONCE"
-"""A directory. If it is set, a point acts once in all processes that share it, instead of once per process."""
+ONCE_DIR = "SPARK_EXT_FAILPOINTS_ONCE"  # a directory: a point acts once in all processes that share it, not in each
 
 
 class FailPoint(str, Enum):
@@ -217,14 +216,9 @@ def for_workers() -> dict[str, str]:
 
 
 def reach(point: str) -> None:
-    """Pass a point; does nothing unless the environment sets an action for it.
+    """Pass a `FailPoint`, or a point of your own connector; does nothing unless the environment sets an action for it.
 
-    Args:
-        point: a `FailPoint`, or the name of a point in your own connector.
-
-    Raises:
-        ValueError: the environment sets actions, and this point or one of those named there is unknown.
-        OSError: the action `raise`.
+    With actions set, an unknown point raises a ValueError; the action `raise` an OSError.
     """
     wanted = os.environ.get(VARIABLE)
     if wanted:

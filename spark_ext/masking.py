@@ -17,29 +17,20 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, quote_plus, unquote_plus
 
-HIDDEN: Final = "***"
-"""What is shown instead of a secret."""
-
-SHORTEST: Final = 4
-"""Shorter values are not masked: they are not secret, and their characters are in every message."""
-
-_WORD: Final = 12
-"""A secret that is shorter is masked as a whole word only: `shop` is not hidden in `shopping`."""
-
+HIDDEN: Final = "***"  # what is shown instead of a secret
+SHORTEST: Final = 4  # shorter values are not masked: they are not secret, and their characters are in every message
+_WORD: Final = 12  # a secret that is shorter is masked as a whole word only: `shop` is not hidden in `shopping`
+# A secret that may be a word of any message: it is masked only where a value stands, as in `password=shop`.
 _COMMON: Final = re.compile(r"[A-Z]?[a-z]{1,10}|[A-Z]{1,11}")
-"""A secret that may be a word of any message: it is masked only where a value stands, as in `password=shop`."""
-
+# What stands before a value, and its quotation mark.
 _VALUE: Final = (
     r"(=\s*b?['\"]|=|['\"]\s*:\s*['\"]|//[^\s/@:]*:|(?:pass\w*|pwd|secret|token|key|credentials?)['\"]?\s*:\s*['\"]?"
     r"|\b(?:bearer|basic|password|secret|token) b?['\"]?)"
 )
-"""What stands before a value, and its quotation mark."""
-
+# Values of secret options, such as a mapping of storage options, that are settings rather than secrets.
 _PLAIN: Final = re.compile(r"true|false|none|null|\d{1,5}", re.IGNORECASE)
-"""Values of secret options, such as a mapping of storage options, that are settings rather than secrets."""
 
-_known: frozenset[str] = frozenset()
-"""Replaced as a whole, because threads mask while others remember."""
+_known: frozenset[str] = frozenset()  # replaced as a whole, because threads mask while others remember
 
 
 def remember(*values: str) -> None:
@@ -113,7 +104,6 @@ class _Filter(logging.Filter):
 
 
 def _forms(value: str) -> Iterator[str]:
-    """The secret as it may appear in a message."""
     value = value.strip()
     # The part after a scheme, `Bearer ...`, is a secret by itself.
     for part in (value, value.partition(" ")[2].strip()):

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -23,17 +23,15 @@ from spark_ext.errors import refused
 if TYPE_CHECKING:
     import pandas as pd
 
+# The form of a uid: it becomes part of file names, table rows and transaction ids.
 UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,127}")
-"""The form of a uid: it becomes part of file names, table rows and transaction ids."""
 
+# Options that Spark itself adds, and how the names of those begin that a job adds: connectors do not see them.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
-"""Options that Spark itself adds; a connector without such a field does not see them."""
-
 JOBS_OWN = "spark_ext."
-"""How the names of options begin that a job adds; connectors do not see them."""
 
+# Up to the last `@`: a password may contain one, or a slash, that should have been encoded.
 _PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)(\S+)@")
-"""Up to the last `@`: a password may contain one, or a slash, that should have been encoded."""
 
 _SECRET = re.compile(
     r"passw(or)?d|passphrase|secret|token|credential|(api|access|account|private|encryption)[._-]?key|authorization|"
@@ -47,31 +45,25 @@ PLACES = frozenset(
 )
 """Options that by convention say what an operator reads from or writes to."""
 
-_LOCATIONS = frozenset({"path", "outbox", "staging"})
-"""Options whose values are paths or URIs."""
-
-_IN_NO_ORDER = frozenset({"topics", "servers", "bootstrap_servers"})
-"""Options whose values are sets, as text or as a list."""
-
+_LOCATIONS = frozenset({"path", "outbox", "staging"})  # options whose values are paths or URIs
+_IN_NO_ORDER = frozenset({"topics", "servers", "bootstrap_servers"})  # and sets, as text or as a list
 _PARAMETER_OF_ADDRESS = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]+)")
 
+# In libpq's `key=value` form and in JAAS settings.
 _PASSWORD_OF_CONNECTION = re.compile(
     r"""\b\w*(?:password|secret|token)\s*=\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s&;]+)""", re.IGNORECASE
 )
-"""In libpq's `key=value` form and in JAAS settings."""
-
+# In SQL and in libpq's `options`: a literal behind a name that says what it is, such as `PASSWORD 'x'`.
 _PASSWORD_IN_TEXT = re.compile(
     r"""\b\w*(?:passw(?:or)?d|passphrase|secret|token|api_?key|access_?key)["']?\s*(?:=>|:=|[=:,]|\s)\s*E?"""
     r"""('(?:[^'\\]|\\.|'')+'|"(?:[^"\\]|\\.)+")|\b\w*passw(?:or)?d=([^\s&;'",)]+)""",
     re.IGNORECASE,
 )
-"""In SQL and in libpq's `options`: a literal behind a name that says what it is, such as `PASSWORD 'x'`."""
-
+# Names inside a secret mapping, such as `security.protocol`, whose values are in many messages and are not secret.
 _SETTING = re.compile(
     r"(^|[._-])(region|endpoint|protocol|mechanisms?|bucket|timeout|interval|ms|location|type|level|algorithm)([._-]|$)",
     re.IGNORECASE,
 )
-"""Names inside a secret mapping, such as `security.protocol`, whose values are in many messages and are not secret."""
 
 Self = TypeVar("Self", bound="Options")
 
@@ -95,16 +87,11 @@ def milliseconds(value: object) -> int:
 
 
 def instant(text: str) -> pd.Timestamp:
-    """An ISO 8601 time, in UTC if it has no zone.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """An ISO 8601 time, in UTC if it has no zone; else a ValueError."""
     import pandas as pd  # as above
 
     parsed = pd.Timestamp(text)
-    with_zone: pd.Timestamp = parsed.tz_localize("UTC") if parsed.tzinfo is None else parsed
-    return with_zone
+    return cast("pd.Timestamp", parsed.tz_localize("UTC")) if parsed.tzinfo is None else parsed
 
 
 def byte_count(value: object) -> int:
@@ -233,11 +220,7 @@ class Options(BaseModel):
 
     @classmethod
     def keep_secret(cls, given: Mapping[str, Any]) -> None:
-        """Have all secrets among these options masked in errors, in the log and in the ledger.
-
-        Args:
-            given: options by name, in lower case.
-        """
+        """Have all secrets among these options, by name in lower case, masked in errors, log and ledger."""
         masking.remember(*(text for name, value in given.items() for text in cls._secrets(name, value)))
 
     @classmethod
@@ -303,10 +286,6 @@ def _place(name: str, value: Any) -> str:
         return ",".join(sorted({part.strip() for part in parts}))
     if name not in _LOCATIONS or not isinstance(value, str):
         return str(value)
-    return _location(value)
-
-
-def _location(value: str) -> str:
     parsed = urlsplit(value)
     if parsed.scheme.lower() == "file":
         value = unquote(parsed.path)

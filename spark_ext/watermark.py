@@ -22,9 +22,6 @@ from spark_ext.spark.backend.kinds import backend_of, require_classic
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-FLAG: Final = "__end_of_input"
-"""The column that distinguishes the marker from the user's rows; it exists around the watermark operator only."""
-
 _KEPT: Final = "nothing was started"
 
 
@@ -61,7 +58,7 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
     if UNKNOWN in sources:
         # The end of a source without a uid is unknown.
         return df.withWatermark(column, delay)
-    flag = FLAG
+    flag = "__end_of_input"  # the column that distinguishes the marker from the user's rows
     while flag.lower() in {name.lower() for name in df.columns}:
         flag += "_"
     marker = _marker(df.sparkSession, sources, df.schema, field, flag)
@@ -109,7 +106,6 @@ def _check(df: DataFrame, who: str) -> tuple[str, ...]:
 
 
 def _event_time(df: DataFrame, column: str, who: str) -> int:
-    """The position of the event-time column."""
     sensitive = str(df.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
     fold = str if sensitive else str.lower
     found = [position for position, name in enumerate(df.columns) if fold(name) == fold(column.strip("`"))]

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def to_arrow_type(kind: DataType) -> pa.DataType:
-    """The Arrow type in which Spark passes a type to Python; timestamps are in UTC.
-
-    Raises:
-        PySparkTypeError: Arrow does not have it.
-    """
+    """The Arrow type in which Spark passes a type to Python, or a PySparkTypeError; timestamps are in UTC."""
     from pyspark.sql.pandas import types
 
     return types.to_arrow_type(kind, timezone="UTC")
@@ -40,11 +36,7 @@ def to_arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def from_arrow_type(kind: pa.DataType) -> DataType:
-    """The Spark type of an Arrow type.
-
-    Raises:
-        PySparkTypeError: Spark does not have it.
-    """
+    """The Spark type of an Arrow type, or a PySparkTypeError."""
     from pyspark.sql.pandas import types
 
     return types.from_arrow_type(kind)
@@ -88,9 +80,9 @@ def pickle_by_value(module: ModuleType) -> None:
 
 # -- functions of a worker that are replaced --------------------------------------------------------------------------
 
-_HANDLER: Final = "handle_worker_exception"
-"""Passes a failure on to the JVM as text."""
+_HANDLER: Final = "handle_worker_exception"  # passes a failure on to the JVM as text
 
+# Modules that have the handler under its name, once they are imported.
 _IMPORTERS: Final = (
     "pyspark.util",
     "pyspark.worker",
@@ -99,10 +91,8 @@ _IMPORTERS: Final = (
     "pyspark.sql.streaming.transform_with_state_driver_worker",
     "__main__",
 )
-"""Modules that have the handler under its name, once they are imported."""
 
-_handler: Callable[..., None] | None = None
-"""pyspark's own, once it was replaced."""
+_handler: Callable[..., None] | None = None  # pyspark's own, once it was replaced
 
 
 def extend_failures(text_of: Callable[[BaseException], str]) -> None:
@@ -157,11 +147,9 @@ def before_each_task(action: Callable[[], None]) -> None:
     worker.setup_broadcasts = setup_broadcasts
 
 
+# Functions of `pyspark.worker` that return function, profiler, deserializer and serializer of a task.
 _GIVERS: Final = ("read_udfs", "read_udtf")
-"""Functions of `pyspark.worker` that return function, profiler, deserializer and serializer of a task."""
-
-_waited = 0.0
-"""In this task so far, s."""
+_waited = 0.0  # in this task so far, s
 
 
 def report_without_waiting(wanted: Callable[[], bool]) -> None:
@@ -170,10 +158,7 @@ def report_without_waiting(wanted: Callable[[], bool]) -> None:
     pyspark's worker reports how long it took from its first look for a row to its last answer, which Spark shows as
     `pythonProcessingTime`. Most of that may be waiting: for a slow source, or for a JVM that is busy with its rows.
 
-    To be called once, before the worker's `main` runs.
-
-    Args:
-        wanted: says in a task whether it should.
+    To be called once, before the worker's `main` runs; `wanted` says in a task whether it should.
     """
     from pyspark import worker
 
@@ -202,8 +187,6 @@ def _with_timed_streams(giver: Callable[..., Any], wanted: Callable[[], bool]) -
 
 
 class _TimedSerializer:
-    """A serializer of pyspark's, on streams that are timed."""
-
     def __init__(self, serializer: Any) -> None:
         self._serializer = serializer
 

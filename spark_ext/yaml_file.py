@@ -7,28 +7,17 @@ from typing import Any, Final, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, refused
 
 M = TypeVar("M", bound=BaseModel)
 
-_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C, where there is one, is ten times as fast."""
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times as fast
 
 
 def read_model(model: type[M], text: str, name: str, who: str) -> tuple[M, Any]:
-    """The content of a file as a model.
+    """The text of a file as a model, and the document's root node, for `line_of`.
 
-    Args:
-        model: its form.
-        text: its content.
-        name: of the file, for messages.
-        who: what the file contains, for messages.
-
-    Returns:
-        The model, and the document's root node, which `line_of` knows.
-
-    Raises:
-        ConfigurationError: it is not YAML, or a field is unknown or invalid; the message names the line.
+    `name` is the file's and `who` what it contains, for the message of a refusal, which names the line.
     """
     try:
         node, given = _parsed(text)
@@ -47,26 +36,12 @@ def read_model(model: type[M], text: str, name: str, who: str) -> tuple[M, Any]:
 
 
 def wrong_line(name: str, line: int, what: str, who: str) -> ConfigurationError:
-    """The refusal of a file.
-
-    Args:
-        name: of the file.
-        line: that is wrong, from 1.
-        what: is wrong with it.
-        who: what the file contains.
-    """
-    return ConfigurationError(
-        f"{name}, line {line}: {what}", operator=who, kept="nothing was started", do=f"correct line {line} of {name}"
-    )
+    """The refusal of a file; lines are counted from 1."""
+    return refused(f"{name}, line {line}: {what}", who, f"correct line {line} of {name}", "nothing was started")
 
 
 def line_of(node: Any, loc: tuple[Any, ...]) -> int:
-    """The line, from 1, of a place in a document, or of the nearest that contains it.
-
-    Args:
-        node: the document's root.
-        loc: names and indexes, from the root on; as pydantic names places.
-    """
+    """The line, from 1, of a place in a document, as pydantic names places, or of the nearest that contains it."""
     line: int = node.start_mark.line if node is not None else 0
     for part in loc:
         if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
@@ -83,7 +58,6 @@ def line_of(node: Any, loc: tuple[Any, ...]) -> int:
 
 
 def _parsed(text: str) -> tuple[Any, Any]:
-    """The nodes of a document, which know their lines, and its values."""
     loader = _LOADER(text)
     try:
         node = loader.get_single_node()

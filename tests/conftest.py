@@ -119,7 +119,6 @@ pytest_plugins = [
     "tests.support.budget",
     "tests.support.jobs",
     "tests.support.saved",
-    "tests.support.scheduling",
     "tests.support.selection",
     "tests.servers.postgres",
     "tests.servers.kafka",

@@ -12,7 +12,7 @@ from spark_ext.model.offsets import Json, Position, SourceOffset, ranges
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.staged import StagedSource
 from spark_ext.spark.session import registry
-from spark_ext.spark.session.registry import Registration, targets_note
+from spark_ext.spark.session.registry import Registration
 
 
 class Stages:
@@ -77,13 +77,13 @@ class Targets:
         name = json.dumps(stage, sort_keys=True)
         if name not in known:
             known[name] = dict(now())
-            note = place / targets_note(registration.uid)
+            note = place / registry.note(registration.uid, "now")
             registry.write_private(note, {"start": registration.start, "targets": known})
         return known[name]
 
     def _read(self, place: Path, registration: Registration) -> dict[str, dict[str, Position]]:
         try:
-            with (place / targets_note(registration.uid)).open() as file:
+            with (place / registry.note(registration.uid, "now")).open() as file:
                 found = json.load(file) if os.fstat(file.fileno()).st_uid == os.geteuid() else {}
             return dict(found["targets"]) if found["start"] == registration.start else {}
         except (OSError, ValueError, KeyError, TypeError):

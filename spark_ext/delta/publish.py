@@ -41,7 +41,7 @@ from spark_ext.schemas.parquet_types import from_delta, table_schema
 from spark_ext.schemas.values import refuse_far_times
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake import CommitProperties, Transaction
     from pyspark.sql.types import StructType
 
     from spark_ext.model.commits import Epoch

@@ -10,8 +10,7 @@ from spark_ext.jobs.result import QueryResult, SourceResult
 from spark_ext.metrics.gauges import Live, QueryFacts
 from spark_ext.model.lifecycle import State
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.watching.query_events import event_time
-from spark_ext.spark.watching.source_reports import known_lags, lags_at
+from spark_ext.spark.watching.query_events import event_time, known_lags, lags_at
 from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot, QuerySnapshot
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from spark_ext.masking import logger
 from spark_ext.observing.foreign_query import Run
 from spark_ext.spark.backend.kinds import backend_of
-from spark_ext.spark.logs import queries_of_jobs as of_jobs
+from spark_ext.spark.logs.checkpoint_directory import is_of_job
 from spark_ext.spark.watching import attendance, worker_daemon
 
 if TYPE_CHECKING:
@@ -132,6 +132,6 @@ def run_of(query: StreamingQuery, began: float, *, found: bool = False) -> Run |
         found: whether it ran before it was noticed.
     """
     checkpoint = backend_of(query).checkpoint(query)
-    if of_jobs.has(checkpoint):
+    if is_of_job(checkpoint):
         return None
     return Run(query, str(query.id), str(query.runId), query.name or "", checkpoint, began, found)

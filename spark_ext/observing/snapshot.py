@@ -7,8 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from spark_ext.metrics.gauges import Live, QueryFacts
-from spark_ext.spark.watching.query_events import event_time
-from spark_ext.spark.watching.source_reports import known_lags, lags_at
+from spark_ext.spark.watching.query_events import event_time, known_lags, lags_at
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 
 if TYPE_CHECKING:

@@ -146,7 +146,7 @@ def refuse_change(before: QuerySpec, after: QuerySpec, committed: Mapping[str, s
     operator = after.built.operator
     old, new = backend_of(before.writer).target(before.writer), backend_of(after.writer).target(after.writer)
     changed: list[tuple[str, object, object]] = [
-        ("the path of its sink", old.path, new.path),
+        ("the path of its sink", old.options.get("path"), new.options.get("path")),
         ("its output mode", old.output_mode, new.output_mode),
         ("its partition columns", old.partitioning, new.partitioning),
         ("available_now", before.available_now, after.available_now),

@@ -12,8 +12,7 @@ from typing import Any
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample, divided
 from spark_ext.model.offsets import LoggedOffsets
-from spark_ext.spark.watching.query_events import Hint, event_time
-from spark_ext.spark.watching.source_reports import Lag, SourceReport, newest, total_at, total_lag
+from spark_ext.spark.watching.query_events import Hint, Lag, SourceReport, event_time, newest, total_at, total_lag
 
 RECENT = 256
 """Epochs whose execution times are remembered."""

@@ -18,9 +18,7 @@ from spark_ext.model.identity import OPTION
 from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.spark.backend.failures import is_lost_connection
 from spark_ext.spark.backend.kinds import backend_of
-from spark_ext.spark.logs import queries_of_jobs as of_jobs
-from spark_ext.spark.logs.checkpoint_directory import clear_drafts, clear_unfinished
-from spark_ext.spark.logs.checkpoint_files import cheap_files
+from spark_ext.spark.logs.checkpoint_directory import cheap_files, clear_drafts, clear_unfinished, enter
 from spark_ext.spark.logs.epoch_files import unrecorded_settings
 from spark_ext.spark.session.session_settings import with_settings
 from spark_ext.spark.watching import attendance, worker_daemon
@@ -167,7 +165,7 @@ class SparkQuery:
     def _start(self, only_planned: bool) -> StreamingQuery:
         # A start comes from a worker's thread, which has no active session of its own.
         self._backend.activate(self._session, self._properties)
-        of_jobs.add(self._checkpoint)
+        enter(self._checkpoint)
         clear_unfinished(self._checkpoint)
         if self._query is None:
             # Of earlier drivers: tasks that only fail remove theirs.

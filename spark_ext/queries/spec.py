@@ -176,9 +176,9 @@ def _named_table(target: WriterTarget, operator: str) -> str | None:
     """
     option = operators.named_option(target.format)
     name = None if option is None else target.options.get(option)
-    if name is not None and target.path is not None:
+    if name is not None and "path" in target.options:
         raise ConfigurationError(
-            f"the options '{option}' and 'path' are both set: '{name}' and '{target.path}'",
+            f"the options '{option}' and 'path' are both set: '{name}' and '{target.options['path']}'",
             operator=operator,
             kept=NOTHING_STARTED,
             do="use one of them",

@@ -27,7 +27,6 @@ from spark_ext.server.limits import Limits, Slots
 from spark_ext.server.problems import Problem, documented
 
 if TYPE_CHECKING:
-    from spark_ext.control.event_state import EventState
     from spark_ext.server.served import ServedJob, ServedJobs
 
 LONGEST_WAIT = 60

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos import follow, history
-from tests.chaos.commands import workplace
+from tests.chaos.commands import end_on_sigterm, workplace
 from tests.chaos.harness import Report, Say, Target, kills_at_steps, random_kills, undisturbed
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import Scenario, actions, compact, diamond, flights
@@ -141,6 +139,5 @@ def show(report: Report, console: Console) -> bool:
 
 
 if __name__ == "__main__":
-    # Raises SystemExit, so that a SIGTERM also terminates the processes that were started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_on_sigterm()
     typer.run(main)

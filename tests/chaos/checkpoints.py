@@ -1,13 +1,11 @@
 """Aligned checkpoints of the diamond at random moments: `python -m tests.chaos.checkpoints --count 50 --restores 8`.
 
-Each of them is compared with the input: both outputs, as of the checkpoint, hold exactly the rows that its source had
-delivered. Then the job is put back to some of them, in random order; it continues for a while, is compared again, and
-in the end it is drained and compared as a whole.
+Both outputs as of each checkpoint, of each restore, and at the end, hold exactly the rows that its source had
+delivered.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -16,13 +14,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 import spark_ext as sx
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
-from tests.chaos.commands import generated, workplace
+from tests.chaos.commands import arguments, generated, verdict, workplace
 from tests.chaos.diamond import GENERATED, job
 
 ROWS = 3_000_000  # more than a run reads
@@ -96,7 +93,8 @@ class Trial:
         rows = made.ledger.checkpoints().where(f"checkpoint_id = {number} and status = 'COMPLETED'")
         newest = rows.orderBy("at", ascending=False).first()
         assert newest is not None
-        metadata = CheckpointMetadata.from_json(_json(newest["metadata"]))
+        raw = newest["metadata"]
+        metadata = CheckpointMetadata.from_json(raw if isinstance(raw, dict) else json.loads(raw))
         offset = metadata.queries["rows"].sources["generated"].offset
         positions = {} if offset is None else {name: int(one.at) for name, one in offset.running.items()}
         read = self._input(positions)
@@ -111,11 +109,6 @@ class Trial:
         whole = self._input(dict.fromkeys("012", 1 + len(copy)))
         read = whole[whole["id"].isin(copy["number"])]
         return [f"the end: {problem}" for problem in problems(Outputs(copy, diamond), read, ended=True)]
-
-
-def _json(text: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = text if isinstance(text, dict) else json.loads(text)
-    return found
 
 
 def run(folder: Path, count: int, restores: int, seed: int) -> list[str]:
@@ -144,18 +137,11 @@ def run(folder: Path, count: int, restores: int, seed: int) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.checkpoints")
-    parser.add_argument("--count", type=int, default=50)
-    parser.add_argument("--restores", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", type=Path, help="work in this directory, and keep everything")
-    given = parser.parse_args()
+    given = arguments("checkpoints", count=(50, "checkpoints"), restores=(8, "restores")).parse_args()
     with workplace("checkpoints", given.keep) as folder:
         wrong = run(folder, given.count, given.restores, given.seed)
-    for problem in wrong:
-        print(problem)
-    verdict = f"{len(wrong)} problems" if wrong else "all outputs reflect the same input rows, and the end is exact"
-    print(f"{given.count} aligned checkpoints, {given.restores} restores, seed {given.seed}: {verdict}")
+    said = verdict(wrong, "all outputs reflect the same input rows, and the end is exact")
+    print(f"{given.count} aligned checkpoints, {given.restores} restores, seed {given.seed}: {said}")
     return 1 if wrong else 0
 
 

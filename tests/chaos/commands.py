@@ -1,8 +1,11 @@
-"""What the commands of `tests.chaos` and their jobs have in common."""
+"""What the commands of `tests.chaos`, their jobs and their reports have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,3 +56,33 @@ def ended(result: JobResult) -> int:
 def tail(run: Tree, lines: int = 30) -> str:
     """The last lines of a run's output."""
     return "\n".join(run.text().splitlines()[-lines:])
+
+
+def arguments(command: str, **numbers: tuple[int, str]) -> argparse.ArgumentParser:
+    """The arguments of a command: numbers with their defaults and meanings, the seed, and where to work."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.chaos.{command}")
+    for name, (default, meaning) in {**numbers, "seed": (1, "determines the order of events")}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=meaning)
+    parser.add_argument("--keep", type=Path, help="work in this directory, and keep everything")
+    return parser
+
+
+def verdict(problems: Sequence[str], otherwise: str) -> str:
+    """Print each problem; returns how many there are, or what is true otherwise."""
+    for problem in problems:
+        print(f"PROBLEM {problem}")
+    return f"{len(problems)} problems" if problems else otherwise
+
+
+def end_on_sigterm() -> None:
+    """A SIGTERM also terminates the processes that were started, as it raises SystemExit."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def the_job(make: Callable[..., sx.Job], **kinds: Callable[[str], Any]) -> int:
+    """The main function of a job's script: make it in the folder `--out`, with further arguments, and run it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=lambda given: Path(given).resolve(), required=True)
+    for name, kind in kinds.items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    return ended(make(**vars(parser.parse_args())).run(progress=False))

@@ -1,13 +1,10 @@
 """A small job in which everything can fail: `python tests/chaos/compact.py --out DIR`. Run it again until it ends.
 
-Two queries of about twelve epochs each, or as many as `CHAOS_EPOCHS` says: windows over generated rows of three
-channels, with state and an end of input, and a copy of Parquet files into a partitioned table. The exit code is 0 once
-both queries have finished.
+Two queries of about twelve epochs, or as many as `CHAOS_EPOCHS` says: windows with state, and a copy of Parquet files.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -18,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from tests.chaos.commands import ended, generated, killed_job
+from tests.chaos.commands import generated, killed_job, the_job
 
 ROWS = 24_000  # number of generated rows, over three channels
 FILES, FILE_ROWS = 4, 3_000
@@ -44,15 +41,8 @@ def expected() -> dict[str, pa.Table]:
     rows = generated(GENERATED, dict.fromkeys("012", ROWS // 3)).to_pandas()
     windows = rows.groupby([rows["ts"].dt.floor("min").rename("minute"), "key"])
     table = windows.agg(rows=("id", "size"), ids=("id", "sum"), greatest=("value", "max")).reset_index()
-    schema = pa.schema(
-        [
-            ("minute", pa.timestamp("us", "UTC")),
-            ("key", pa.int64()),
-            ("rows", pa.int64()),
-            ("ids", pa.int64()),
-            ("greatest", pa.float64()),
-        ]
-    )
+    numbers = [(name, pa.int64()) for name in ("key", "rows", "ids")]
+    schema = pa.schema([("minute", pa.timestamp("us", "UTC")), *numbers, ("greatest", pa.float64())])
     return {"windows": pa.Table.from_pandas(pd.DataFrame(table), schema), "copy": _rows(0, FILES * FILE_ROWS)}
 
 
@@ -60,35 +50,20 @@ def job(out: Path) -> sx.Job:
     prepare(out / "data")
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
     spark = sx.session("chaos", conf=conf)
-    rows = (
-        spark.readStream.format("datagen")
-        .options(uid="generated", max_rows_per_epoch=ROWS // EPOCHS, readers=3, **GENERATED)
-        .load()
-    )
+    reader = spark.readStream.format("datagen").options(uid="generated", max_rows_per_epoch=ROWS // EPOCHS, readers=3)
     windows = (
-        sx.with_watermark(rows, "ts", "10 minutes")
+        sx.with_watermark(reader.options(**GENERATED).load(), "ts", "10 minutes")
         .groupBy(F.window("ts", "1 minute"), "key")
         .agg(F.count("*").alias("rows"), F.sum("id").alias("ids"), F.max("value").alias("greatest"))
         .select(F.col("window.start").alias("minute"), "key", "rows", "ids", "greatest")
     )
-    files = (
-        spark.readStream.format("files")
-        .options(uid="files", path=str(out / "data"), max_rows_per_epoch=FILES * FILE_ROWS // EPOCHS, readers=2)
-        .load()
-    )
+    per_epoch = FILES * FILE_ROWS // EPOCHS
+    files = spark.readStream.format("files").options(uid="files", max_rows_per_epoch=per_epoch, readers=2)
     made = killed_job(spark, "chaos", out / "state")
     made.add("windows", windows.writeStream.format("delta_2pc").options(uid="windows-table", path=str(out / "windows")))
-    copy = files.writeStream.format("delta_2pc").options(
-        uid="copy-table", path=str(out / "copy"), partition_by="bucket"
-    )
-    return made.add("copy", copy)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
-    return ended(job(parser.parse_args().out.resolve()).run(progress=False))
+    copy = files.load(str(out / "data")).writeStream.format("delta_2pc")
+    return made.add("copy", copy.options(uid="copy-table", path=str(out / "copy"), partition_by="bucket"))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(the_job(job))

@@ -1,17 +1,13 @@
 """Kills of a job that four clients change meanwhile: `python -m tests.chaos.control --count 100 --seed 1`.
 
-The driver, Python workers, the REST server and (on a cluster) executors are killed at random moments. Then: each
-accepted event is there once, in one order, and at the same epoch whatever was replayed; each row saw the configuration
-that `/config?epoch` says; rows are those that the offsets promise, once; no event is without a final status; and a
-restore of an older checkpoint has the rows of the first time.
+Afterwards each accepted event is there once, at one epoch; each row saw the configuration that `/config?epoch` says,
+and is there once; no event is without a final status; a restored checkpoint has the rows of the first time.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import signal
 import socket
 import sys
 import threading
@@ -28,7 +24,7 @@ from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.server import tokens
 from spark_ext.spark.logs.spark_log import SparkLog
-from tests.chaos.commands import tail, workplace
+from tests.chaos.commands import arguments, end_on_sigterm, tail, verdict, workplace
 from tests.chaos.control_clients import Client, Sent
 from tests.chaos.control_job import EMITS
 from tests.chaos.scenario import ROOT
@@ -232,9 +228,8 @@ class Trial:
             self.problems.append(f"{len(left)} events without a final status: {left[:10]}")
 
     def _open(self) -> list[str]:
-        done = {
-            row.event_id for rows in self.told.steps().values() for row in rows if not row.query and row.status in FINAL
-        }
+        every = (row for rows in self.told.steps().values() for row in rows)
+        done = {row.event_id for row in every if not row.query and row.status in FINAL}
         rows = (row for row in self.told.events() if row.event_id not in done)
         return [f"{row.sequence} {row.kind} for {row.target}, {row.delivery}" for row in rows]
 
@@ -277,11 +272,8 @@ class Trial:
     def _cut(self) -> tuple[int, dict[str, int]]:
         rows = self.told.ledger.table(CheckpointRow).rows([("query", "=", ""), ("kind", "=", "periodic")])
         gone = {row.checkpoint_id for row in rows if row.status == "RELEASED"}
-        kept = sorted(
-            (row for row in rows if row.status == "COMPLETED" and row.checkpoint_id not in gone),
-            key=lambda row: row.checkpoint_id,
-        )
-        usable = {row.checkpoint_id: _epochs(row) for row in kept}
+        kept = {row.checkpoint_id: row for row in rows if row.status == "COMPLETED" and row.checkpoint_id not in gone}
+        usable = {number: _epochs(kept[number]) for number in sorted(kept)}
         number = self.chance.choice([one for one, cut in usable.items() if set(cut) == set(QUERIES)])
         return number, usable[number]
 
@@ -411,28 +403,21 @@ def run(folder: Path, count: int, per_round: int, seed: int, cluster: bool) -> t
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.control")
-    parser.add_argument("--count", type=int, default=100, help="kills")
-    parser.add_argument("--per-round", type=int, default=20, help="kills of one job")
-    parser.add_argument("--seed", type=int, default=1)
+    parser = arguments("control", count=(100, "kills"), per_round=(20, "kills of one job"))
     parser.add_argument("--cluster", action="store_true", help="on a cluster of two workers; kills executors, too")
-    parser.add_argument("--keep", type=Path, help="work in this directory, and keep everything")
     given = parser.parse_args()
     began = time.monotonic()
     with workplace("control", given.keep) as folder:
         problems, kills, events = run(folder, given.count, given.per_round, given.seed, given.cluster)
-    for problem in problems:
-        print(problem)
-    verdict = f"{len(problems)} problems" if problems else "each event once, at one epoch; all rows exact"
+    said = verdict(problems, "each event once, at one epoch; all rows exact")
     killed = ", ".join(f"{name} {number}" for name, number in sorted(kills.items()))
     print(
         f"{kills.total()} kills ({killed}) under {events} events of {CLIENTS} clients, seed {given.seed}, "
-        f"{time.monotonic() - began:.0f} s: {verdict}"
+        f"{time.monotonic() - began:.0f} s: {said}"
     )
     return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    # Raises SystemExit, so that a SIGTERM also terminates the processes that were started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_on_sigterm()
     sys.exit(main())

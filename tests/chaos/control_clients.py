@@ -1,7 +1,6 @@
 """Clients that change the job of `control_job`: through its server while that answers, else by the ledger itself.
 
-Each request has an idempotency key, and is repeated until there is an answer. What was sent and answered is kept, for
-the comparison at the end.
+Each request has an idempotency key, and is repeated until there is an answer, which is kept for the comparison.
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ SOURCES = ("a-in", "b-in", *CHANNELS)
 PAUSED = ("query:a", "query:b", "source:a-in", *(f"source:{name}" for name in CHANNELS))  # what is paused at times
 EVERYWHERE = ("job", "query:a", "query:b")
 
+# How often a client sends what.
 WEIGHTS = {
     "config": 16, "aligned": 1, "expiring": 4, "rate_limit": 4, "sample": 2, "pause": 2, "resume": 8, "seek": 4,
     "trigger_interval": 2, "broadcast": 8, "driver": 4,
 }  # fmt: skip
-"""How often a client sends what."""
 _SOURCES = tuple(f"source:{name}" for name in SOURCES)
+# Targets and values of some kinds.
 CHOICES: dict[str, tuple[Sequence[str], Sequence[Any]]] = {
     "rate_limit": (_SOURCES, ({"rows_per_epoch": 7}, {"rows_per_epoch": 40}, {"rows_per_second": 60}, None, None)),
     "sample": (_SOURCES, ({"fraction": 0.5}, {"fraction": 0.1}, None, None)),
@@ -40,8 +40,8 @@ CHOICES: dict[str, tuple[Sequence[str], Sequence[Any]]] = {
     "resume": (PAUSED, (None,)),
     "trigger_interval": (EVERYWHERE, ({"interval": 0}, {"interval": "200 ms"}, None)),
 }
-"""Targets and values of some kinds."""
 
+# Requests that are refused, and why.
 BAD: tuple[tuple[Request, Refusal], ...] = (
     (Request("dance"), Refusal.UNKNOWN_KIND),
     (Request("pause", "query:nobody"), Refusal.UNKNOWN_TARGET),
@@ -51,7 +51,6 @@ BAD: tuple[tuple[Request, Refusal], ...] = (
     (Request("pause", "sink:a-table"), Refusal.BAD_VALUE),
     (Request("pause", "a"), Refusal.MALFORMED),
 )
-"""Requests that are refused, and why."""
 
 
 @dataclass

@@ -1,8 +1,7 @@
 """A job that is changed while it runs: `python -m tests.chaos.control_job --out DIR`. Run it again until it ends.
 
-Query `a` reads a source of three channels, `b` one of two channels and one that ends. Their rows hold what functions
-saw of control events; now and then the functions emit some. The exit code is 0 once the job has been drained, 3 when it
-was stopped. With `--restore` it continues from a retained checkpoint.
+Query `a` reads three channels, `b` two and one that ends. Rows hold what functions saw of control events; now and then
+they emit some. The exit code is 0 once it was drained, 3 when it was stopped; `--restore` takes a retained checkpoint.
 """
 
 from __future__ import annotations

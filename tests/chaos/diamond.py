@@ -1,8 +1,7 @@
 """Linked queries in which everything can fail: `python tests/chaos/diamond.py --out DIR`. Run it again until it ends.
 
-Generated rows -> `rows` -> exchange x -> `minutes` (windows) -> exchange y; x and y -> `both` -> the table `diamond`;
-x -> `copy` -> the table `copy`. While it runs, aligned checkpoints are taken at random moments, or a savepoint.
-The exit code is 0 once all queries have finished. With `--restore` or `--rescale` the job is only changed.
+Generated rows -> `rows` -> exchange x -> `minutes` (windows) -> exchange y; x and y -> `both` -> the table `diamond`; x
+-> `copy` -> the table `copy`. Meanwhile checkpoints are taken, or a savepoint; `--restore`, `--rescale` only change it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A job that reads the change data feed of a table while others commit to it, under `kill -9` of driver and workers.
 
-The changes that have arrived are replayed in the order of their epochs: a row that is taken away has to be there, and
-in the end the copy is equal to the table. A second reading, without Spark, has the same changes.
+Replayed in the order of their epochs, the changes make a copy of the table; a reading without Spark has the same ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Starts a job, kills parts of it, starts it again until it ends, and compares its output with an undisturbed run.
 
-The order of events is random and comes from a seed; the exact moment of a kill depends on the machine. The result must
-always be the same.
+A seed determines the order of events; the exact moment of a kill depends on the machine.
 """
 
 from __future__ import annotations
@@ -24,14 +23,12 @@ from tests.support.cluster import Cluster
 from tests.support.processes import Member, Tree
 from tests.support.waiting import until
 
+# What is killed: the driver's Python; one Python process of its workers; an executor of the cluster; the driver's JVM;
+# the server that the sink writes to; or driver, JVM and workers at once, as when a machine dies.
 Target = Literal["driver", "worker", "executor", "jvm", "server", "all"]
-"""What is killed: the driver's Python; one Python process of its workers; an executor of the cluster; the driver's JVM;
-the server that the sink writes to; or driver, JVM and workers at once, as when a machine dies."""
 
 RUN_LIMIT = 900.0  # maximum duration of one start, s
-MAX_FAILED_STARTS = 4
-"""Number of consecutive starts that fail by themselves, without a kill, after which the harness gives up."""
-
+MAX_FAILED_STARTS = 4  # consecutive starts that fail by themselves, without a kill, after which the harness gives up
 Say = Callable[[str], None]
 
 
@@ -69,9 +66,7 @@ def undisturbed(scenario: Scenario, folder: Path, env: Mapping[str, str]) -> tup
             raise AssertionError(f"the undisturbed run exited with {code}:\n{tail(run)}")
     content = scenario.content(out)
     report.problems += ledger_problems(scenario.state(out), scenario.queries, 1)
-    report.problems += [
-        f"{name}: the undisturbed run wrote no rows" for name, rows in content.items() if not rows.total
-    ]
+    report.problems += [f"{name}: the undisturbed run wrote no rows" for name, one in content.items() if not one.total]
     return Reference(scenario, content), report
 
 
@@ -172,22 +167,19 @@ class Round:
 
     def kill(self, run: Tree, target: Target, random_: random.Random) -> bool:
         """Kill a part of a running job; returns False if there was nothing to kill."""
-        if target == "driver":
-            if run.poll() is not None:
-                return False
-            run.kill()
-            return True
-        if target == "all":
-            run.kill_all()
-            return True
-        if target == "server":
+        if target == "driver" and run.poll() is not None:
+            return False
+        if target in ("driver", "all"):
+            run.kill() if target == "driver" else run.kill_all()
+        elif target == "server":
             assert self.scenario.server is not None
             self.scenario.server.kill()
             time.sleep(random_.uniform(0, 1))
             self.scenario.server.start()
-            return True
-        victims = sorted(self._victims(run, target), key=lambda member: member.pid)
-        return bool(victims) and random_.choice(victims).kill()
+        else:
+            victims = sorted(self._victims(run, target), key=lambda member: member.pid)
+            return bool(victims) and random_.choice(victims).kill()
+        return True
 
     def _victims(self, run: Tree, target: Target) -> list[Member]:
         if target == "executor":
@@ -256,7 +248,8 @@ def _strike(round_: Round, due: list[Target], random_: random.Random, limit: flo
         epochs = random_.choice([0, 0, 1, 2, 4])
         moment = random_.uniform(0, 0.6)
         early = target in ("driver", "all") and random_.random() < 0.2
-        if not (_wait(run, random_.uniform(0, 8)) if early else _progress(round_, run, epochs, moment, limit)):
+        alive = run.wait(random_.uniform(0, 8)) is None if early else _progress(round_, run, epochs, moment, limit)
+        if not alive:
             code = run.poll()
             if code == 0:
                 return
@@ -296,11 +289,7 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float, latest: floa
                 return False
             if time.monotonic() > limit:
                 raise TimeoutError(f"no progress in {RUN_LIMIT} s: {tail(run)}")
-    return _wait(run, moment)
-
-
-def _wait(run: Tree, seconds: float) -> bool:
-    return run.wait(seconds) is None
+    return run.wait(moment) is None
 
 
 def kills_at_steps(

@@ -1,7 +1,6 @@
 """The job of `history_job`, its servers and kills: a PostgreSQL table, and a Kafka topic that is filled while it runs.
 
-The topic holds all events; the table holds the first ones of each partition. A feeder keeps sending while processes are
-killed. The job does not read messages with the end time or a later one. Every row is known in advance.
+The topic holds all events, the table the first ones of each partition. Messages from the end time on are not read.
 """
 
 from __future__ import annotations

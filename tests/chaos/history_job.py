@@ -1,15 +1,10 @@
-"""A job that reads a PostgreSQL table, then the Kafka topic that it was filled from, up to a time in the future.
+"""Reads a PostgreSQL table, then the Kafka topic from which it was filled, into both servers. Run it until it ends.
 
-It writes to PostgreSQL and Kafka at the same time.
-
-    python tests/chaos/history_job.py --out DIR --given '{"history": {}, "live": {}, "table": {}, "topic": {}}'
-
-Run it again until it ends.
+It takes `--out DIR --given '{"history": {}, "live": {}, "table": {}, "topic": {}}'`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -18,19 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from tests.chaos.commands import ended, killed_job
+from tests.chaos.commands import killed_job, the_job
 
 EPOCH_ROWS = 150
 
 
 def events(spark: SparkSession, uid: str, given: dict[str, dict[str, str]]) -> DataFrame:
     stages = {f"{stage}.{name}": value for stage in ("history", "live") for name, value in given[stage].items()}
-    return (
-        spark.readStream.format("hybrid")
-        .options(**{"uid": uid, "stages": "history,live", "history.seam": "part:offset", **stages})
-        .option("max_rows_per_epoch", EPOCH_ROWS)
-        .load()
-    )
+    reader = spark.readStream.format("hybrid").option("max_rows_per_epoch", EPOCH_ROWS)
+    return reader.options(**{"uid": uid, "stages": "history,live", "history.seam": "part:offset", **stages}).load()
 
 
 def job(out: Path, given: dict[str, dict[str, str]]) -> sx.Job:
@@ -47,13 +38,5 @@ def job(out: Path, given: dict[str, dict[str, str]]) -> sx.Job:
     return made
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--given", type=json.loads, required=True)
-    asked = parser.parse_args()
-    return ended(job(asked.out.resolve(), asked.given).run(progress=False))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(the_job(job, given=json.loads))

@@ -1,15 +1,12 @@
 """`python -m tests.chaos.object_store`: kills a job in an object store; exits with 1 on a difference.
 
-The job is started again until it ends. Then its tables must be those of pandas, and the store must hold no object that
-nothing needs: no file of a dead incarnation, no unfinished file of Spark's logs, no upload in parts.
+Its tables must be those of pandas, and the store must hold no object that nothing needs.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import signal
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +18,7 @@ from rich.console import Console
 
 from tests.chaos import object_store_flights, object_store_job
 from tests.chaos.__main__ import show
+from tests.chaos.commands import end_on_sigterm
 from tests.chaos.harness import Reference, random_kills
 from tests.chaos.scenario import FLIGHTS, Scenario
 from tests.chaos.verify import Content, dead_files
@@ -94,5 +92,5 @@ def main(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_on_sigterm()
     typer.run(main)

@@ -1,9 +1,7 @@
 """A job whose everything lies in an object store: `python tests/chaos/object_store_job.py --out s3://BUCKET/FOLDER`.
 
 Parquet files -> `rows` -> exchange x -> `minutes` (windows, state in RocksDB) -> the table `minutes`; x -> `copy` ->
-the table `copy`. State directory, ledger, Spark's checkpoints, the exchange, input, outputs and retained checkpoints
-are all in the store, which the environment names (AWS_...). Run it again until it ends: the exit code is 0 once all
-queries have finished.
+the table `copy`. The environment names the store (AWS_...). Run it again until it ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What chaos needs to know about each sink.
-
-Its options for a round, its rows as a reader sees them, what it may leave behind, its named steps, and the server to
-which it writes.
-"""
+"""What chaos needs to know about each sink: options, rows, named steps, what it may leave behind, and its server."""
 
 from __future__ import annotations
 
@@ -72,6 +68,10 @@ class Outlet(ABC):
         return expected()
 
 
+def trace_of(out: Path) -> traces.Trace:
+    return traces.of_job(out / "state", out / "table", query="copy", source="generated", sink=UID)
+
+
 class DeltaOutlet(Outlet):
     name = "delta_2pc"
     starts = (FailPoint.DELTA_BEFORE_FENCE, FailPoint.DELTA_FENCED, FailPoint.DELTA_CLEANED)
@@ -87,13 +87,11 @@ class DeltaOutlet(Outlet):
         return leftovers("table", out / "table", UID)
 
     def disallowed(self, out: Path) -> list[str]:
-        trace = traces.of_job(out / "state", out / "table", query="copy", source="generated", sink=UID)
-        problem = traces.validate(trace)
+        problem = traces.validate(trace_of(out))
         return [problem] if problem else []
 
 
-MOST_FILES = 30
-"""Live files at the end of a round with compaction: without it there are more than ninety, two for each epoch."""
+MOST_FILES = 30  # live ones at the end of a round with compaction: without it there are over ninety, two per epoch
 
 
 class OptimizedOutlet(DeltaOutlet):
@@ -252,8 +250,6 @@ class PostgresOutlet(Outlet):
 
 
 class PreparedOutlet(PostgresOutlet):
-    name = "postgres_2pc"
-    starts = PostgresOutlet.starts
     commits = (FailPoint.POSTGRES_PREPARED, *PostgresOutlet.commits[1:], FailPoint.POSTGRES_PART_COMMITTED)
 
     def options(self, out: Path) -> dict[str, str]:
@@ -287,11 +283,9 @@ class KafkaOutlet(Outlet):
 
 
 ASIDE: Mapping[str, str] = {"on_bad_row": "quarantine"}
+# Fail points of a commit with bad rows, and of the driver when it moves them into their table.
 KEPT = (FailPoint.BAD_ROWS_BEFORE_KEPT, FailPoint.BAD_ROWS_KEPT, FailPoint.BAD_ROWS_DECIDED)
-"""Fail points of a commit with bad rows."""
-
 MOVED = (FailPoint.BAD_ROWS_BEFORE_COMMIT, FailPoint.BAD_ROWS_COMMITTED, FailPoint.BAD_ROWS_DELETED)
-"""Those of the driver when it moves them into their table."""
 
 
 def with_bad_rows(good: pa.Table, out: Path) -> pa.Table:
@@ -328,7 +322,7 @@ class DeltaBadRowsOutlet(DeltaOutlet):
 
     def disallowed(self, out: Path) -> list[str]:
         """In the model an epoch writes all rows that it has read: here those of both tables together."""
-        trace = traces.of_job(out / "state", out / "table", query="copy", source="generated", sink=UID)
+        trace = trace_of(out)
         bad = Counter(pa.table(DeltaTable(str(out / "state" / "bad_rows" / "table")).scan())["epoch"].to_pylist())
         both = tuple(replace(it, rows=it.rows + bad[it.epoch - 1]) if it.kind == "epoch" else it for it in trace.target)
         problem = traces.validate(replace(trace, target=both))
@@ -384,6 +378,7 @@ def _kafka(folder: Path) -> Iterator[Outlet]:
         yield KafkaOutlet(broker)
 
 
+# For each sink, a function that opens its outlet and server in a directory.
 OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
     "delta_2pc": lambda _: nullcontext(DeltaOutlet()), "delta_2pc-optimize": lambda _: nullcontext(OptimizedOutlet()),
     "delta_2pc-upsert": lambda _: nullcontext(UpsertOutlet()),
@@ -393,7 +388,6 @@ OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
     "delta_2pc-bad-rows": lambda _: nullcontext(DeltaBadRowsOutlet()),
     "postgres_2pc-bad-rows": partial(_postgres, kind=PostgresBadRowsOutlet),
 }  # fmt: skip
-"""For each sink, a function that opens its outlet and server in a directory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,6 @@
 """`python -m tests.chaos.repeated`: one job, run with `until="now"` on growing input again and again, and killed.
 
-Each run that was not disturbed must have read what was there when it began; in the end the output is the whole input,
-each row once.
+Each undisturbed run has read what was there when it began; in the end the output is the whole input, each row once.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import random
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import pyarrow as pa
 import typer
@@ -48,19 +46,18 @@ def plain(rows: Sequence[Row]) -> list[str]:
     return [json.dumps({**one, "at": one["at"].strftime("%Y-%m-%dT%H:%M:%SZ")}) for one in rows]
 
 
-class Inlet(ABC):
+class Inlet(Protocol):
     options: Mapping[str, Any]
 
-    @abstractmethod
     def add(self, rows: Sequence[Row]) -> None:
         """Add rows; on return a reader finds them."""
 
 
-class Folder(Inlet):
+class Folder:
     def __init__(self, place: Path) -> None:
         self._place = place
         place.mkdir()
-        self.options = {"path": str(place)}
+        self.options: Mapping[str, Any] = {"path": str(place)}
 
     def add(self, rows: Sequence[Row]) -> None:
         name = f"{rows[0]['id']:09}.json"
@@ -69,10 +66,10 @@ class Folder(Inlet):
         draft.rename(self._place / name)
 
 
-class Table(Inlet):
+class Table:
     def __init__(self, place: Path) -> None:
         self._place = place
-        self.options = {"path": str(place)}
+        self.options: Mapping[str, Any] = {"path": str(place)}
         self.add([row(0)])
 
     def add(self, rows: Sequence[Row]) -> None:
@@ -80,11 +77,11 @@ class Table(Inlet):
         write_deltalake(str(self._place), pa.Table.from_pylist(list(rows), schema), mode="append")
 
 
-class Topic(Inlet):
+class Topic:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._topic = broker.topic("in", partitions=2)
-        self.options = {"bootstrap_servers": broker.bootstrap, "topics": self._topic}
+        self.options: Mapping[str, Any] = {"bootstrap_servers": broker.bootstrap, "topics": self._topic}
 
     def add(self, rows: Sequence[Row]) -> None:
         for partition in (0, 1):
@@ -99,21 +96,18 @@ class Stages(Topic):
         super().__init__(broker)
         self.add([row(0), row(1)])
         common = {"format": "kafka_range", **self.options}
-        stages = {
-            "history": {**common, "ending": "latest", "seam": "partition:offset"},
-            "live": {**common, "ending": "none"},
-        }
+        history = {**common, "ending": "latest", "seam": "partition:offset"}
+        stages = {"history": history, "live": {**common, "ending": "none"}}
         named = {f"{stage}.{name}": value for stage, given in stages.items() for name, value in given.items()}
         self.options = {"stages": "history,live", **named}
 
 
-class Relation(Inlet):
+class Relation:
     def __init__(self, database: Database, incremental: str) -> None:
         self._database = database
         database.run("CREATE TABLE rows (id bigint PRIMARY KEY, at timestamptz NOT NULL)")
-        self.options = {**database.options, "table": "rows", "incremental": incremental, "poll_interval": "10 ms"}
-        if incremental == "column":
-            self.options["incremental_column"] = "id"
+        common = {**database.options, "table": "rows", "incremental": incremental, "poll_interval": "10 ms"}
+        self.options: Mapping[str, Any] = common | ({"incremental_column": "id"} if incremental == "column" else {})
 
     def add(self, rows: Sequence[Row]) -> None:
         values = ", ".join(f"({one['id']}, '{one['at'].isoformat()}')" for one in rows)
@@ -136,6 +130,7 @@ def _folder(folder: Path) -> AbstractContextManager[Inlet]:
     return nullcontext(Folder(folder / "in"))
 
 
+# By name: the shape of the job, how many rows there are at the beginning, and what opens the input in a folder.
 INLETS: Mapping[str, tuple[str, int, Callable[[Path], AbstractContextManager[Inlet]]]] = {
     "delta": ("delta", 1, lambda folder: nullcontext(Table(folder / "in"))),
     "files": ("files", 0, _folder),
@@ -147,8 +142,6 @@ INLETS: Mapping[str, tuple[str, int, Callable[[Path], AbstractContextManager[Inl
     "postgres-xmin": ("postgres", 0, partial(_relation, incremental="xmin")),
     "windows": ("windows", 0, _folder),
 }
-"""By name: the shape of the job, how many rows there are at the beginning, and what opens the input in a folder."""
-
 
 WITHIN = 600.0  # a run takes less, s
 ENDS_WITHIN = 120.0  # so does the end of the driver behind its last run, s

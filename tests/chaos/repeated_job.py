@@ -1,8 +1,7 @@
 """Jobs that are run with `until="now"` again and again in one process: `python repeated_job.py`.
 
-Each line of standard input is a job: shape, folder and options, as JSON. Runs take turns as `turns.py` says. A process
-that is started again continues with the first run that is not done. The frame of an input is made once in a process:
-what a run costs is then mostly the run.
+Each line of standard input is a job: shape, folder and options, as JSON. Runs take turns as `turns.py` says; a process
+that is started again continues with the first one that is not done. The frame of an input is made once.
 """
 
 from __future__ import annotations

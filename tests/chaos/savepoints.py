@@ -1,14 +1,11 @@
 """Savepoints, restores and rescales of the diamond under `kill -9`: `python -m tests.chaos.savepoints --restores 10`.
 
-In each cycle the job is started from where it stands, and its driver is killed at a random moment. In between it takes
-a savepoint, and is put back to it; or its state gets another number of partitions. Before each of these its process is
-killed once at a named step, each step in turn; half-way through a restore the job must refuse to start. In the end both
-tables must be those of a job that nothing has happened to.
+The driver is killed at a random moment of each cycle, and at a named step of each savepoint, restore and rescale. Half
+restored, the job must refuse to start. In the end both tables are those of a job that nothing has happened to.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
 import signal
@@ -26,7 +23,7 @@ from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.failpoints import VARIABLE, FailPoint
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.chaos import diamond
-from tests.chaos.commands import tail, workplace
+from tests.chaos.commands import arguments, end_on_sigterm, tail, verdict, workplace
 from tests.chaos.scenario import ROOT, Scenario
 from tests.chaos.scenario import diamond as scenario
 from tests.chaos.verify import Content, differences
@@ -37,20 +34,19 @@ from tests.support.waiting import until
 ROWS: Final = 90_000  # of the input: the cycles together do not read all of it
 LIMIT_S: Final = 900.0  # maximum duration of one command
 
-RESTORE_STEPS: Final = (
-    *(point for point in FailPoint if point.startswith("restore.")),
-    FailPoint.DELTA_BEFORE_ROLLBACK,
-    FailPoint.DELTA_ROLLED_BACK,
-    FailPoint.EXCHANGE_BEFORE_PUT_BACK,
-    FailPoint.EXCHANGE_PUT_BACK,
+
+def steps_of(area: str, *others: FailPoint) -> tuple[FailPoint, ...]:
+    return (*(point for point in FailPoint if point.startswith(f"{area}.")), *others)
+
+
+_OF_RESTORES = (FailPoint.DELTA_BEFORE_ROLLBACK, FailPoint.DELTA_ROLLED_BACK)
+RESTORE_STEPS: Final = steps_of(
+    "restore", *_OF_RESTORES, FailPoint.EXCHANGE_BEFORE_PUT_BACK, FailPoint.EXCHANGE_PUT_BACK
 )
-RESCALE_STEPS: Final = tuple(point for point in FailPoint if point.startswith("rescale."))
-SAVEPOINT_STEPS: Final = (
-    *(point for point in FailPoint if point.startswith("savepoint.")),
-    FailPoint.EXCHANGE_BEFORE_PIN,
-    FailPoint.EXCHANGE_PINNED,
-    FailPoint.CHECKPOINT_TRIGGERED,
-    FailPoint.CHECKPOINT_CUT,
+RESCALE_STEPS: Final = steps_of("rescale")
+_OF_SAVEPOINTS = (FailPoint.EXCHANGE_BEFORE_PIN, FailPoint.EXCHANGE_PINNED)
+SAVEPOINT_STEPS: Final = steps_of(
+    "savepoint", *_OF_SAVEPOINTS, FailPoint.CHECKPOINT_TRIGGERED, FailPoint.CHECKPOINT_CUT
 )
 HALF_WAY: Final = "is not complete"  # what a start says of a restore that was interrupted
 say = partial(print, flush=True)
@@ -245,26 +241,19 @@ def play(folder: Path, restores: int, rescales: int, seed: int) -> Trial:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.savepoints")
-    parser.add_argument("--restores", type=int, default=10)
-    parser.add_argument("--rescales", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", type=Path, help="work in this directory, and keep everything")
-    given = parser.parse_args()
+    given = arguments("savepoints", restores=(10, "savepoints and restores"), rescales=(5, "rescales")).parse_args()
     began = time.monotonic()
     with workplace("savepoints", given.keep) as folder:
         trial = play(folder, given.restores, given.rescales, given.seed)
         rows = trial.rows()
-    for problem in trial.wrong:
-        print(f"PROBLEM {problem}")
-    verdict = f"{len(trial.wrong)} problems" if trial.wrong else "both tables equal by content, nothing left behind"
+    said = verdict(trial.wrong, "both tables equal by content, nothing left behind")
     print(
         f"{given.restores} restores, {given.rescales} rescales, {trial.kills} kills, {trial.starts} starts, seed "
-        f"{given.seed}, {time.monotonic() - began:.0f} s: {rows}: {verdict}"
+        f"{given.seed}, {time.monotonic() - began:.0f} s: {rows}: {said}"
     )
     return 1 if trial.wrong else 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_on_sigterm()
     sys.exit(main())

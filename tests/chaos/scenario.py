@@ -12,18 +12,14 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from tests.chaos.verify import Content, leftovers
 
 ROOT = Path(__file__).parents[2]
+# Fail points of the final checkpoint and of a start, passed in the driver's own process.
 FINAL_STEPS = (*(point for point in FailPoint if point.startswith("final.")), FailPoint.JOB_ENDED)
-"""Fail points of the final checkpoint; all are passed in the driver's own process."""
-
 START_STEPS = (FailPoint.INCARNATION_TAKEN, FailPoint.DELTA_FENCED, FailPoint.DELTA_CLEANED, FailPoint.SINK_CLAIMED)
-"""Fail points of a start, in the driver's own process."""
-
+# Fail points of an epoch, passed in Python workers of the driver's JVM or of an executor.
 COMMIT_STEPS = (
     *(FailPoint.SOURCE_PLANNED, FailPoint.SINK_WRITTEN, FailPoint.SINK_BEFORE_COMMIT, FailPoint.DELTA_BEFORE_COMMIT),
     *(FailPoint.DELTA_COMMITTED, FailPoint.SINK_COMMITTED, FailPoint.END_OF_INPUT_PLANNED),
 )
-"""Fail points of an epoch, passed in Python workers of the driver's JVM or of an executor."""
-
 _IN_WORKERS = (FailPoint.EXCHANGE_BEFORE_ENTRY, FailPoint.EXCHANGE_ENTRY, FailPoint.SOURCE_STAMPED)
 _IN_THE_DRIVER = (
     *(FailPoint.EXCHANGE_BEFORE_CLAIM, FailPoint.EXCHANGE_CLAIMED, FailPoint.EXCHANGE_CLEANED),
@@ -32,8 +28,8 @@ _IN_THE_DRIVER = (
     *(FailPoint.LEDGER_BEFORE_EXCHANGES, FailPoint.LEDGER_EXCHANGES, FailPoint.CHECKPOINT_TRIGGERED),
     *(FailPoint.CHECKPOINT_CUT, FailPoint.CHECKPOINT_RECORDED),
 )
+# Fail points of an exchange and of aligned checkpoints, and who is killed there.
 EXCHANGE_STEPS = {**dict.fromkeys(_IN_THE_DRIVER, "kill"), **dict.fromkeys(_IN_WORKERS, "kill-driver")}
-"""Fail points of an exchange and of aligned checkpoints, and who is killed there."""
 
 
 def actions(job: str) -> dict[str, str]:

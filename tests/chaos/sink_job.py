@@ -1,13 +1,10 @@
-"""A job with one query that copies generated rows into a sink, in many small epochs. Run it again until it ends.
+"""One query that copies generated rows, known in advance, into a sink in many small epochs. Run it until it ends.
 
-    python tests/chaos/sink_job.py --out DIR --sink http_2pc --options '{"url": ...}'
-
-The rows are known in advance (`expected`), so no undisturbed run is needed for the comparison.
+It takes `--out DIR --sink http_2pc --options '{"url": ...}'`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -18,14 +15,12 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from tests.chaos.commands import ended, generated, killed_job
+from tests.chaos.commands import generated, killed_job, the_job
 
 ROWS_OF = (2_000, 3_000, 4_000)  # rows of each channel; the channels end one after the other
 EPOCH_ROWS = int(os.environ.get("CHAOS_EPOCH_ROWS", "100"))  # rows per epoch; 100 give about ninety epochs
 BAD_EVERY = 10  # one of this many ids is refused, where the sink puts bad rows aside
 SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.int32()), ("value", pa.float64()), ("tag", pa.string())])
-"""The rows."""
-
 SOURCE: dict[str, Any] = {"rows_of": ",".join(map(str, ROWS_OF)), "keys": 5}
 
 
@@ -35,11 +30,10 @@ def expected() -> pa.Table:
 
 
 KEYS = 701  # keys of each channel when rows replace each other
+# The rows as upserts: `{at}` is the time by which the newest row of a key wins. Times rise in each channel, or do not;
+# both tell all rows apart, as 12007 is a prime beyond all ids.
 UPSERTS = ("id % 701 AS id", "channel", "value", "tag", "{at} AS at", "value < 0.2 AS gone")
-"""The rows as upserts; `{at}` is the time by which the newest row of a key wins."""
-
 IN_ORDER, SHUFFLED = "id", "id * 5003 % 12007"
-"""Times that rise in each channel, and times that do not. Both tell all rows apart: 12007 is a prime beyond all ids."""
 
 
 def expected_upserts(*, shuffled: bool) -> pa.Table:
@@ -54,12 +48,8 @@ def expected_upserts(*, shuffled: bool) -> pa.Table:
 def job(out: Path, sink: str, options: dict[str, str]) -> sx.Job:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
     spark = sx.session("chaos-sink", conf=conf)
-    rows = (
-        spark.readStream.format("datagen")
-        .options(uid="generated", max_rows_per_epoch=EPOCH_ROWS, readers=2, **SOURCE)
-        .load()
-        .select(*SCHEMA.names)
-    )
+    reader = spark.readStream.format("datagen").options(uid="generated", max_rows_per_epoch=EPOCH_ROWS, readers=2)
+    rows = reader.options(**SOURCE).load().select(*SCHEMA.names)
     if options.get("on_bad_row") == "quarantine":
         # The target refuses a null here: each tenth row goes to the table of bad rows.
         rows = rows.withColumn("ok", F.when(F.col("id") % BAD_EVERY != 0, F.lit(1)))
@@ -74,14 +64,5 @@ def job(out: Path, sink: str, options: dict[str, str]) -> sx.Job:
     return made.add("copy", rows.writeStream.format(sink).option("uid", "copied").options(**options))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--sink", required=True)
-    parser.add_argument("--options", type=json.loads, required=True)
-    given = parser.parse_args()
-    return ended(job(given.out.resolve(), given.sink, given.options).run(progress=False))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(the_job(job, sink=str, options=json.loads))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from spark_ext.failpoints import ONCE_DIR, VARIABLE, FailPoint
 from tests.chaos import harness
@@ -41,12 +42,8 @@ def chaos(
                 reports.append(server_at_steps(reference, folder / "server", outlet, say))
         left = kills - sum(len(report.kills) for report in reports)
         if left > 0 and not any(report.problems for report in reports):
-            targets = _targets(outlet)
-            reports.append(
-                harness.random_kills(
-                    reference, folder, kills=left, targets=targets, seed=seed, env=LOCAL, per_round=per_round, say=say
-                )
-            )
+            how: dict[str, Any] = {"kills": left, "targets": _targets(outlet), "seed": seed, "per_round": per_round}
+            reports.append(harness.random_kills(reference, folder, **how, env=LOCAL, say=say))
     return reports
 
 

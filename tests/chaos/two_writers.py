@@ -1,7 +1,6 @@
 """`python -m tests.chaos.two_writers`: two processes commit to one Delta table in an object store; none may be lost.
 
-Each is a sink of its own, as two jobs have it. Nothing is locked: a commit is a write on the condition that the log has
-no entry of that number yet. Exits with 1 if a commit is missing, is there twice, or has other rows.
+Nothing is locked: a commit is a write on the condition that the log has no entry of that number yet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What must be true of a job's outputs and ledger once it has ended, whatever was killed while it ran.
-
-Everything is compared by content. Each function returns a list of faults, described in words.
-"""
+"""What must be true of a job's outputs and ledger once it has ended; each function returns faults, in words."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from spark_ext.model.event_progress import Step
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import SourceOffset
 from tests.queries.fakes import Bench
-from tests.support.coordinated import NoRebuilds, execution_of
+from tests.support.coordinated import execution_of, no_rebuilds
 from tests.support.ledgers import started
 from tests.support.waiting import until
 
@@ -108,7 +108,7 @@ class Desk:
         self.run.start()
         self.now = 0.0
         actions: Any = self.actions
-        rebuilds: Any = NoRebuilds()
+        rebuilds = no_rebuilds()
         self.controller = Controller(
             self.context,
             ledger,

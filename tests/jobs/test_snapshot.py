@@ -14,7 +14,7 @@ from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import Finished, LoggedOffsets, Running, SourceOffset
 from spark_ext.queries.history import Figures
-from spark_ext.spark.watching.source_reports import SourceReport
+from spark_ext.spark.watching.query_events import SourceReport
 from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot
 from tests.support.snapshots import T0
 

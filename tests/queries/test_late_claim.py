@@ -54,7 +54,7 @@ class Late:
     def ask(self) -> None:
         """Its planner has something to plan."""
         context = self.bench.context
-        registry.write_private(context.registry / registry.claim_note("in"), context.incarnation.start)
+        registry.write_private(context.registry / registry.note("in", "claim"), context.incarnation.start)
         self.bench.tick()
 
 

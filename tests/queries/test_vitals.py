@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from spark_ext.queries.history import Figures, vitals
-from spark_ext.spark.watching.source_reports import SourceReport
+from spark_ext.spark.watching.query_events import SourceReport
 
 
 def test_each_query_says_what_is_known_of_it() -> None:

@@ -23,7 +23,7 @@ from tests.support import validators
 from tests.support.jobs import JobHarness
 
 SINKS = ("delta_2pc", "files_2pc", "kafka_2pc", "http_2pc", "postgres_2pc")
-PLAIN = WriterTarget("delta_2pc", {"uid": "out"}, None, "Append", "ProcessingTimeTrigger(0)", ())
+PLAIN = WriterTarget("delta_2pc", {"uid": "out"}, "Append", "ProcessingTimeTrigger(0)", ())
 
 
 # -- the writer's settings, without Spark -----------------------------------------------------------------------------

@@ -18,8 +18,7 @@ COMMITTED: Final = 4
 ABORTED: Final = 5
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 _UNCOUNTED: Final = 12  # bytes before those that a batch's length counts
-_STATE: Final = struct.Struct(">hqhib")
-"""Version, producer id, its epoch, time-out, state: what a value of `__transaction_state` begins with."""
+_STATE: Final = struct.Struct(">hqhib")  # version, producer id, its epoch, time-out, state: of `__transaction_state`
 
 
 def states(data: Path) -> dict[str, int]:
@@ -75,11 +74,10 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 ANSWER_S: Final = 10.0  # how long a request waits for its answer, before another client makes it
+# Of clients that live for a request or two: half of it passes before their second connection.
 QUICK: Final[dict[str, str | int | float]] = {"reconnect.backoff.ms": 20}
-"""Of clients that live for a request or two: half of it passes before their second connection."""
-
+# Errors of requests that another client repeats.
 NO_ANSWER: Final = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "REQUEST_TIMED_OUT"})
-"""Errors of requests that another client repeats."""
 
 
 def messages(bootstrap: str, data: Path, topic: str, isolation: str = "read_committed") -> list[Message]:

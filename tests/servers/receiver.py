@@ -1,14 +1,8 @@
 """A real HTTP receiver with a memory: rows and idempotency keys in one SQLite transaction. Killed and started at will.
 
-    with Receiver(folder) as receiver:
-        receiver.behave({"status": 503, "headers": {"Retry-After": "1"}}, {"cut": True})
-        ...
-        receiver.rows()
-
-It obeys the contract of `docs/http_2pc.md`: a key that it knows is answered with success and without effect, a request
-of an older incarnation with 412. With `memory="newest"` it keeps the keys of each sink's newest epoch only, as small as
-the page says a memory may be. What it does to the next requests is set by `behave`: `status` and `headers` answer
-without effect, `delay` waits seconds before the effect, `cut` has the effect and closes the connection instead of
+It obeys the contract of `docs/http_2pc.md`. With `memory="newest"` it keeps the keys of each sink's newest epoch only.
+`behave({"status": 503, "headers": {...}}, {"cut": True})` says what it does to the next requests: `status` and
+`headers` answer without effect, `delay` waits seconds before the effect, `cut` has the effect and closes instead of
 answering.
 """
 
@@ -22,6 +16,7 @@ import sys
 import threading
 import time
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +26,6 @@ from tests.support.processes import Tree
 from tests.support.waiting import until
 
 REFUSED = "refused"  # a request with a row of this name is refused for good, without effect
-
 TABLES = """
 CREATE TABLE IF NOT EXISTS keys (
     stream TEXT, epoch INTEGER, key TEXT, digest TEXT, repeats INTEGER DEFAULT 0, PRIMARY KEY (stream, key)
@@ -88,18 +82,9 @@ class Store:
 
     def note(self, status: int, headers: Any, size: int) -> None:
         with self._lock:
-            self._database.execute(
-                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    headers["Idempotency-Key"],
-                    status,
-                    headers["Content-Type"],
-                    headers["Authorization"],
-                    size,
-                    headers["Spark-Ext-Last-Chunk"],
-                    headers["X-Other"],
-                ),
-            )
+            first = (headers["Idempotency-Key"], status, headers["Content-Type"], headers["Authorization"])
+            values = (*first, size, headers["Spark-Ext-Last-Chunk"], headers["X-Other"])
+            self._database.execute("INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
 
 class ReceiverHandler(Handler):
@@ -193,13 +178,10 @@ class Receiver:
     def forget(self) -> None:
         """Everything, as if it were a new one."""
         self.behave()
-        database = sqlite3.connect(self.folder / "receiver.sqlite", timeout=30)
-        try:
+        with _database(self.folder) as database:
             for table in ("keys", "incarnations", "rows", "requests"):
                 database.execute(f"DELETE FROM {table}")
             database.commit()
-        finally:
-            database.close()
 
     def rows(self) -> list[dict[str, Any]]:
         return rows(self.folder)
@@ -225,12 +207,13 @@ def rows(folder: Path, path: str = "") -> list[dict[str, Any]]:
 
 
 def _select(folder: Path, query: str) -> list[dict[str, Any]]:
-    database = sqlite3.connect(folder / "receiver.sqlite", timeout=30)
-    try:
+    with _database(folder) as database:
         database.row_factory = sqlite3.Row
         return [dict(row) for row in database.execute(query)]
-    finally:
-        database.close()
+
+
+def _database(folder: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(folder / "receiver.sqlite", timeout=30))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""Schema registries for tests.
+"""Schema registries for tests: ours, a real HTTP server with the part of Confluent's REST interface that clients use.
 
-`SchemaRegistry` is ours: a real HTTP server in a thread, with the part of Confluent's documented REST interface that
-clients use to register and look up schemas. It does not compare schemas: tests say which subjects are `fixed`.
-`apicurio` is a real registry (Apicurio Registry, in memory, by its interface that is compatible with Confluent's), if
-Maven can fetch it: to show that ours answers as a real one does.
+It does not compare schemas: tests say which subjects are `fixed`. `apicurio` is a real registry, in memory, if Maven
+can fetch it: it shows that ours answers as a real one does.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class SchemaRegistry(Client, InThread):
                     return self._look_up(subject, body)
                 case ["compatibility", "subjects", subject, "versions", "latest"] if method == "POST":
                     if subject not in self._subjects:
-                        return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+                        return _no_subject(subject)
                     return 200, {"is_compatible": subject not in self.fixed}
                 case ["schemas", "ids", id]:
                     if 0 < int(id) <= len(self._schemas):
@@ -94,7 +92,7 @@ class SchemaRegistry(Client, InThread):
 
     def _look_up(self, subject: str, body: Any) -> tuple[int, Any]:
         if subject not in self._subjects:
-            return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+            return _no_subject(subject)
         schema = _parts(body)
         for number, id in enumerate(self._subjects[subject], 1):
             if self._schemas[id - 1] == schema:
@@ -116,12 +114,16 @@ class SchemaRegistry(Client, InThread):
     def _version(self, subject: str, version: str) -> tuple[int, Any]:
         versions = self._subjects.get(subject)
         if versions is None:
-            return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+            return _no_subject(subject)
         number = len(versions) if version == "latest" else int(version)
         if not 0 < number <= len(versions):
             return 404, {"error_code": 40402, "message": f"Version {version} not found."}
         id = versions[number - 1]
         return 200, {"subject": subject, "version": number, "id": id, **self._schemas[id - 1]}
+
+
+def _no_subject(subject: str) -> tuple[int, Any]:
+    return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
 
 
 def _parts(body: Any) -> dict[str, Any]:

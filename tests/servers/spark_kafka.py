@@ -10,8 +10,8 @@ from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark.session.jars import session_jars
 
 PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+# A dependency for delegation tokens, which are not used here; not every mirror has its version 4.2.0.
 TOKENS: Final = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
-"""A dependency for delegation tokens, which are not used here; not every mirror has its version 4.2.0."""
 OTHER_TOKENS: Final = f"{TOKENS}:4.0.0"
 
 

@@ -1,8 +1,4 @@
-"""A real HTTP server before an object store: it passes requests on, and answers some itself, late, or not at all.
-
-with StoreProxy(store.port) as proxy:
-    proxy.behave(Fault(method="PUT", path="/state/", status=503, times=5), Fault(path="/commits/", delay=2.0))
-"""
+"""A real HTTP server before an object store: it passes requests on, and answers some itself, late, or not at all."""
 
 from __future__ import annotations
 
@@ -22,9 +18,8 @@ from tests.servers.ports import free_ports
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
+# Headers that each connection has for itself.
 _OWN = frozenset({"connection", "keep-alive", "transfer-encoding", "expect", "content-length", "date", "server"})
-"""Headers that each connection has for itself."""
-
 CONTROL = "/-/faults"  # the path under which the tests say what is done
 
 
@@ -110,21 +105,15 @@ class ProxyHandler(Handler):
 
     def _refuse(self, status: int) -> None:
         code = {403: "AccessDenied", 503: "SlowDown"}.get(status, "InternalError")
-        text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>a test</Message></Error>".encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(text)
+        text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>a test</Message></Error>"
+        self.answer(status, b"" if self.command == "HEAD" else text.encode(), {"Content-Type": "application/xml"})
 
     def _fault(self) -> Fault | None:
         with ProxyHandler.lock:
             ProxyHandler.seen[self.command] += 1
             for number, fault in enumerate(ProxyHandler.faults):
-                if fault.meets(self.command, self.path) and (
-                    fault.times is None or ProxyHandler.met[number] < fault.times
-                ):
+                due = fault.times is None or ProxyHandler.met[number] < fault.times
+                if due and fault.meets(self.command, self.path):
                     ProxyHandler.met[number] += 1
                     ProxyHandler.seen["faulty"] += 1
                     return fault

@@ -1,10 +1,4 @@
-"""A token endpoint of OAuth 2 in a thread, and a receiver that takes its tokens only: real HTTP on loopback.
-
-with TokenEndpoint() as endpoint:
-    endpoint.life = 3600
-    endpoint.refuse(401)          # the next requests for a token
-    endpoint.revoke()             # no token that was given so far is taken any longer
-"""
+"""A token endpoint of OAuth 2 in a thread, and a receiver that takes its tokens only: real HTTP on loopback."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Ends the servers of a test process that is gone, also when it was killed with SIGKILL.
+"""Ends the servers of a test process that is gone, also when it was killed with SIGKILL: `watchdog.py PID FOLDER`.
 
-`python watchdog.py PID FOLDER`, started by process PID, waits for the end of that process, then kills what FOLDER/pids
-lists, with all its children, and removes FOLDER. The fixture ends the watchdog.
+It waits for the end of process PID, kills what FOLDER/pids lists, with all children, and removes FOLDER.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from typing import Any
 
 import psutil
 
+# File of the folder: a line `pid identity` for each process to end. The identity is psutil's, by which a reused pid is
+# told; unlike the start time, it does not move when the machine's clock is set.
 PIDS = "pids"
-"""File of the folder: a line `pid identity` for each process to end. The identity is psutil's, by which a reused pid is
-told; unlike the start time, it does not move when the machine's clock is set."""
 
 
 class Watched:

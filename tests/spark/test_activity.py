@@ -39,12 +39,8 @@ def test_tasks_executors_and_threads_of_a_streaming_query(spark: SparkSession, t
 
     reader, dumps = ActivityReader(spark), ThreadDumps(spark)
     frame = spark.readStream.format("rate").option("rowsPerSecond", 10).option("numPartitions", 5).load()
-    query = (
-        frame.withColumn("v", wait("value"))
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
-    )
+    writer = frame.withColumn("v", wait("value")).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
         run = str(query.runId)
         activity = until(lambda: full(reader.read(), run), "two tasks run")

@@ -49,60 +49,42 @@ def counting(spark: SparkSession, **options: str) -> DataFrame:
     return spark.readStream.format("counting").options(**options).load()
 
 
-def test_java_version_is_one_that_spark_runs_on(spark: SparkSession) -> None:
+def test_the_driver_s_jvm(spark: SparkSession) -> None:
     assert java_major(CLASSIC.java_version(spark)) >= 17
-
-
-def test_jvm_pid_is_a_java_process_that_this_one_started(spark: SparkSession) -> None:
     process = psutil.Process(CLASSIC.jvm_pid(spark))
-    assert "java" in process.name()
-    assert os.getpid() in [parent.pid for parent in process.parents()]
-
-
-def test_has_class_tells_present_from_absent(spark: SparkSession) -> None:
+    assert "java" in process.name() and os.getpid() in [parent.pid for parent in process.parents()]
     assert CLASSIC.has_class(spark, "io.delta.tables.DeltaTable")
     assert not CLASSIC.has_class(spark, "io.delta.tables.NoSuchTable")
 
 
-def test_plan_sources_shows_a_python_sources_options_with_keys_in_lower_case(spark: SparkSession) -> None:
+def test_sources_of_a_plan_have_their_options_with_keys_in_lower_case(spark: SparkSession) -> None:
     (found,) = CLASSIC.sources(counting(spark, uid="a", rowLimit="5"))
-    assert (found.format, found.uid) == ("counting", "a")
-    assert found.options == {"uid": "a", "rowlimit": "5"}
+    assert (found.format, found.uid, found.options) == ("counting", "a", {"uid": "a", "rowlimit": "5"})
+    (found,) = CLASSIC.sources(spark.readStream.format("rate").option("uid", "r").load())
+    assert (found.format, found.uid) == ("rate", "r")
 
 
-def test_plan_sources_keeps_plan_order_through_operators(spark: SparkSession) -> None:
-    left = counting(spark, uid="left").where("n > 1").withColumn("t", F.timestamp_seconds("n"))
-    right = counting(spark, uid="right").withColumn("t", F.timestamp_seconds("n"))
-    joined = left.withWatermark("t", "1 minute").join(right.withWatermark("t", "1 minute"), ["n", "t"])
-    windows = joined.groupBy(F.window("t", "1 day")).count()
-    assert [source.uid for source in CLASSIC.sources(windows)] == ["left", "right"]
+def test_sources_of_a_plan_in_its_order_each_as_often_as_it_occurs(spark: SparkSession) -> None:
+    def timed(frame: DataFrame) -> DataFrame:
+        return frame.withColumn("t", F.timestamp_seconds("n")).withWatermark("t", "1 minute")
 
-
-def test_plan_sources_shows_a_self_join_twice(spark: SparkSession) -> None:
-    df = counting(spark, uid="a")
-    assert [source.uid for source in CLASSIC.sources(df.join(df, "n"))] == ["a", "a"]
-    assert [source.uid for source in CLASSIC.sources(df.union(df))] == ["a", "a"]
-
-
-def test_plan_sources_leaves_out_static_tables(spark: SparkSession) -> None:
-    joined = counting(spark, uid="a").join(spark.range(3).withColumnRenamed("id", "n"), "n")
-    assert [source.uid for source in CLASSIC.sources(joined)] == ["a"]
-    assert CLASSIC.sources(spark.range(3)) == ()
-
-
-def test_plan_sources_has_no_uid_for_a_source_that_was_given_none(spark: SparkSession) -> None:
-    (found,) = CLASSIC.sources(counting(spark))
-    assert found.uid is None
-
-
-def test_plan_sources_sees_through_views_and_python_functions(spark: SparkSession) -> None:
-    counting(spark, uid="a").createOrReplaceTempView("numbers")
-    mapped = spark.sql("select * from numbers").mapInPandas(lambda frames: frames, "n int")
-    assert [source.uid for source in CLASSIC.sources(mapped)] == ["a"]
+    left, right = timed(counting(spark, uid="left").where("n > 1")), timed(counting(spark, uid="right"))
+    df, static = counting(spark, uid="a"), spark.range(3).withColumnRenamed("id", "n")
+    df.createOrReplaceTempView("numbers")
+    for frame, uids in (
+        (left.join(right, ["n", "t"]).groupBy(F.window("t", "1 day")).count(), ["left", "right"]),
+        (df.join(df, "n"), ["a", "a"]),
+        (df.union(df), ["a", "a"]),
+        (df.join(static, "n"), ["a"]),
+        (static, []),
+        (counting(spark), [None]),
+        (spark.sql("select * from numbers").mapInPandas(lambda frames: frames, "n int"), ["a"]),
+    ):
+        assert [source.uid for source in CLASSIC.sources(frame)] == uids
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_plan_sources_shows_sparks_file_and_delta_streams_as_its_own(
+def test_sources_of_a_plan_show_sparks_file_and_delta_streams_as_its_own(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
     spark.range(2).write.format(form).save(str(tmp_path / "t"))
@@ -111,59 +93,31 @@ def test_plan_sources_shows_sparks_file_and_delta_streams_as_its_own(
     assert found.description.startswith("Spark's own source ") and (found.uid, dict(found.options)) == (None, {})
 
 
-def test_plan_sources_shows_the_rate_source(spark: SparkSession) -> None:
-    (found,) = CLASSIC.sources(spark.readStream.format("rate").option("uid", "r").load())
-    assert (found.format, found.uid) == ("rate", "r")
-
-
-def test_writer_target_of_a_writer_with_every_setting(spark: SparkSession) -> None:
-    writer = (
-        counting(spark, uid="a")
-        .writeStream.format("parquet")
-        .option("path", "/somewhere")
-        .option("uid", "sink")
-        .option("checkpointLocation", "/checkpoint")
-        .queryName("q")
-        .outputMode("append")
-        .partitionBy("n")
-        .trigger(availableNow=True)
-    )
-    target = CLASSIC.target(writer)
-    assert (target.format, target.path) == ("parquet", "/somewhere")
-    assert target.options["uid"] == "sink"
-    assert target.options["checkpointlocation"] == "/checkpoint"
-    assert (target.output_mode, target.partitioning) == ("Append", ("n",))
-    assert target.trigger == "AvailableNowTrigger"
-
-
-def test_writer_target_of_a_writer_without_settings(spark: SparkSession) -> None:
-    target = CLASSIC.target(counting(spark, uid="a").writeStream.format("noop"))
-    assert (target.path, target.partitioning) == (None, ())
-    assert target.output_mode == "Append"
+def test_target_of_a_writer(spark: SparkSession) -> None:
+    df = counting(spark, uid="a")
+    writer = df.writeStream.format("parquet").options(path="/somewhere", uid="sink", checkpointLocation="/checkpoint")
+    target = CLASSIC.target(writer.queryName("q").outputMode("append").partitionBy("n").trigger(availableNow=True))
+    assert (target.format, target.options["path"], target.output_mode) == ("parquet", "/somewhere", "Append")
+    assert (target.options["uid"], target.options["checkpointlocation"]) == ("sink", "/checkpoint")
+    assert (target.partitioning, target.trigger) == (("n",), "AvailableNowTrigger")
+    target = CLASSIC.target(df.writeStream.format("noop"))
+    assert ("path" in target.options, target.partitioning, target.output_mode) == (False, (), "Append")
     assert target.trigger.startswith("ProcessingTimeTrigger(0")
+    assert CLASSIC.frame(df.writeStream) is df
 
 
 @pytest.mark.parametrize(
     ("trigger", "shown"),
     [({"once": True}, "OneTimeTrigger"), ({"processingTime": "2 seconds"}, "ProcessingTimeTrigger(2000)")],
 )
-def test_writer_target_shows_the_trigger(spark: SparkSession, trigger: dict[str, object], shown: str) -> None:
+def test_target_of_a_writer_shows_the_trigger(spark: SparkSession, trigger: dict[str, object], shown: str) -> None:
     writer = counting(spark, uid="a").writeStream.format("noop").trigger(**trigger)  # type: ignore[call-overload]
     assert CLASSIC.target(writer).trigger == shown
 
 
-def test_writer_frame_is_the_frame_that_is_written(spark: SparkSession) -> None:
-    df = counting(spark, uid="a")
-    assert CLASSIC.frame(df.writeStream) is df
-
-
 def test_checkpoint_location_is_resolved(spark: SparkSession, tmp_path: Path) -> None:
-    query = (
-        counting(spark, uid="a")
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path / "with space"))
-        .start()
-    )
+    writer = counting(spark, uid="a").writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "with space")).start()
     place = CLASSIC.checkpoint(query)
     query.stop()
     assert place.startswith("file:")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,8 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
-from spark_ext.spark.logs.checkpoint_files import cheap_files, is_improved
+from spark_ext.spark.logs.checkpoint_directory import cheap_files, is_improved
 from tests.support.jobs import JobHarness
-from tests.support.jvm_processes import recorded
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -23,11 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEFAULT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
-EPOCH = 1
-"""The epoch whose processes are counted: the first one also makes folders."""
-
+EPOCH = 1  # the epoch whose processes are counted: the first one also makes folders
+# A file of an epoch in the checkpoint directory named first.
 _FILE = re.compile(r"/(\w+)/(?:offsets|commits|state/\d+/\d+)/\.*(\d+)[_.]?\S*$")
-"""A file of an epoch in the checkpoint directory named first."""
 
 
 @pytest.fixture
@@ -44,17 +43,33 @@ def plain(spark: SparkSession) -> SparkSession:
         ("file:/data/state", None, {"DATABRICKS_RUNTIME_VERSION": "18.0"}, False),
         ("file:/data/state", LOCAL_FILES, {}, False),
         ("file:/data/state", DEFAULT, {}, False),
-        ("hdfs://name:8020/data/state", None, {}, False),
-        ("s3a://bucket/state", None, {}, False),
-        ("abfss://box@account.dfs.core.windows.net/state", None, {}, False),
-        ("dbfs:/state", None, {}, False),
-        ("/data/state", None, {}, False),
+        *((place, None, {}, False) for place in ("hdfs://name:8020/d", "s3a://b/d", "abfss://b@a/d", "dbfs:/d", "/d")),
     ],
 )
 def test_only_a_local_disk_without_a_choice_is_improved(
     root: str, given: str | None, environment: dict[str, str], improved: bool
 ) -> None:
     assert is_improved(root, given, environment) is improved
+
+
+@contextmanager
+def recorded(spark: SparkSession, file: Path) -> Iterator[list[str]]:
+    """The command of each process that the JVM starts in the block, by its Flight Recorder; filled at the end."""
+    java = spark._jvm
+    assert java is not None
+    recording = java.jdk.jfr.Recording()
+    recording.enable("jdk.ProcessStart").withoutStackTrace()
+    recording.start()
+    found: list[str] = []
+    try:
+        yield found
+        recording.stop()
+        target = java.java.io.File(str(file)).toPath()
+        recording.dump(target)
+        events = java.jdk.jfr.consumer.RecordingFile.readAllEvents(target)
+        found += [str(event.getString("command")) for event in events]
+    finally:
+        recording.close()
 
 
 def manager(log: Any) -> str:

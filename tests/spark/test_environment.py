@@ -21,9 +21,6 @@ BARE_PYTHON = str(Path(sys.executable).resolve())
 )
 def test_java_major(version: str, major: int) -> None:
     assert environment.java_major(version) == major
-
-
-def test_java_major_of_no_version() -> None:
     with pytest.raises(ValueError, match="not a Java version"):
         environment.java_major("unknown")
 
@@ -49,58 +46,43 @@ def test_no_java_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert "JAVA_HOME" in refused.value.do
 
 
-def test_java_home_that_is_not_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "release", "problem"),
+    [
+        (None, None, r"JAVA_HOME is '\S+', which has no bin/java"),
+        ("exit 1", 'IMPLEMENTOR="x"\nJAVA_VERSION="11.0.2"\n', r"Java 11\.0\.2 is too old"),
+        ("echo 'openjdk version \"1.8.0_402\"' >&2", None, r"Java 1\.8\.0_402 is too old"),
+        ("echo 'Unable to locate a Java' >&2; exit 1", None, "does not run: Unable to locate a Java"),
+    ],
+    ids=["no home", "its release file says", "it says itself", "it does not run"],
+)
+def test_a_java_home_that_does_not_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None, release: str | None, problem: str
+) -> None:
+    if script is not None:
+        _script(tmp_path / "bin" / "java", script)
+    if release is not None:
+        (tmp_path / "release").write_text(release)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match="has no bin/java") as refused:
+    with pytest.raises(EnvironmentProblem, match=problem):
         environment.require_java()
-    assert str(tmp_path) in refused.value.what
-
-
-def test_the_version_is_read_from_a_java_homes_release_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _script(tmp_path / "bin" / "java", "exit 1")
-    (tmp_path / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="11.0.2"\n')
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match=r"Java 11\.0\.2 is too old"):
-        environment.require_java()
-
-
-def test_a_java_without_a_release_file_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _script(tmp_path / "bin" / "java", "echo 'openjdk version \"1.8.0_402\"' >&2")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match=r"Java 1\.8\.0_402 is too old"):
-        environment.require_java()
-
-
-def test_a_java_that_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _script(tmp_path / "bin" / "java", "echo 'Unable to locate a Java Runtime' >&2; exit 1")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match="does not run: Unable to locate a Java Runtime"):
-        environment.require_java()
-
-
-def test_this_interpreter_is_right_for_workers() -> None:
-    environment.require_python(sys.executable)
-
-
-def test_a_workers_python_that_is_not_there() -> None:
-    with pytest.raises(EnvironmentProblem, match="'/no/such/python' was not found") as refused:
-        environment.require_python("/no/such/python")
-    assert f"PYSPARK_PYTHON to {sys.executable}" in refused.value.do
-
-
-def test_a_workers_python_without_our_packages() -> None:
-    with pytest.raises(EnvironmentProblem, match="cannot import pyspark"):
-        environment.require_python(BARE_PYTHON)
-
-
-def test_a_workers_python_of_another_version(tmp_path: Path) -> None:
-    other = _script(tmp_path / "python3", "echo '[[3, 6], true, \"4.2.0\"]'")
-    with pytest.raises(EnvironmentProblem, match=r"is Python 3\.6, and the driver's is 3\."):
-        environment.require_python(str(other))
 
 
 def test_another_path_to_an_equal_python_is_right(tmp_path: Path) -> None:
+    environment.require_python(sys.executable)
     environment.require_python(str(_script(tmp_path / "python3", f'exec {sys.executable} "$@"')))
+
+
+def test_a_workers_python_that_does_not_do(tmp_path: Path) -> None:
+    other = str(_script(tmp_path / "python3", "echo '[[3, 6], true, \"4.2.0\"]'"))
+    for python, problem in (
+        ("/no/such/python", "'/no/such/python' was not found"),
+        (BARE_PYTHON, "cannot import pyspark"),
+        (other, r"is Python 3\.6, and the driver's is 3\."),
+    ):
+        with pytest.raises(EnvironmentProblem, match=problem) as refused:
+            environment.require_python(python)
+        assert f"PYSPARK_PYTHON to {sys.executable}" in refused.value.do
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "4.1.0", "4.3.0"])

@@ -125,21 +125,11 @@ def test_a_query_without_state_needs_its_logs_only(spark: SparkSession, tmp_path
         files_of_epoch(spark, str(checkpoint), 20, "q")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "named"),
-    [
-        ("checkpointFormatVersion", "1", "format 1"),
-        (
-            "providerClass",
-            "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
-            "HDFSBackedStateStoreProvider",
-        ),
-    ],
-)
-def test_other_state_is_refused(spark: SparkSession, tmp_path: Path, key: str, value: str, named: str) -> None:
-    if key == "providerClass":
-        spark.conf.set(STORE + "checkpointFormatVersion", "1")
-    spark.conf.set(STORE + key, value)
+@pytest.mark.parametrize("named", ["format 1", "HDFSBackedStateStoreProvider"])
+def test_other_state_is_refused(spark: SparkSession, tmp_path: Path, named: str) -> None:
+    spark.conf.set(STORE + "checkpointFormatVersion", "1")
+    if named != "format 1":
+        spark.conf.set(STORE + "providerClass", f"org.apache.spark.sql.execution.streaming.state.{named}")
     add_files(tmp_path / "in", range(1))
     checkpoint = tmp_path / "checkpoint"
     run(spark, KINDS["aggregation"].build(spark, tmp_path / "in"), "update", checkpoint)

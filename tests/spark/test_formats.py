@@ -28,8 +28,6 @@ SCHEMA = StructType().add("id", "long")
 
 
 class Renamed(DataGen):
-    """A source of this module."""
-
     @classmethod
     def name(cls) -> str:
         return "Renamed"
@@ -44,8 +42,6 @@ class Forgotten(DataGen):
 
 
 class Nowhere(TwoPhaseCommitSink):
-    """A sink of this module."""
-
     @classmethod
     def name(cls) -> str:
         return "nowhere_2pc"
@@ -63,9 +59,6 @@ class Nowhere(TwoPhaseCommitSink):
 @pytest.fixture(autouse=True)
 def _a_registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "_registered", {})
-
-
-# -- names ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "place"), formats.SHIPPED.items())
@@ -135,9 +128,6 @@ def test_a_class_that_lacks_methods_of_its_contract_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="does not implement advance, discover, read"):
         formats.add(Half)
     assert formats.find("half") is None
-
-
-# -- what Spark is given ----------------------------------------------------------------------------------------------
 
 
 def sent(value: Any) -> Any:

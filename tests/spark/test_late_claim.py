@@ -99,7 +99,7 @@ def test_a_planner_whose_driver_is_killed_waits_no_longer(mine: Registration, tm
 
 
 def test_what_a_planner_of_another_start_asks_for_does_not_count(mine: Registration, tmp_path: Path) -> None:
-    registry.write_private(place(tmp_path) / registry.claim_note(mine.uid), 6)
+    registry.write_private(place(tmp_path) / registry.note(mine.uid, "claim"), 6)
     assert not late_claim.is_asked([mine.uid], mine.start, place(tmp_path))
     registry.withdraw([mine.uid], place(tmp_path))
     assert not (tmp_path / "registry").exists(), "nothing is left of it"

@@ -1,16 +1,21 @@
-"""Which Python processes below a JVM are Spark's: a tree of real processes."""
+"""Which Python processes below a JVM are Spark's, and their stacks: real processes, one of them held by C."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from spark_ext.spark.watching.local_workers import started_by
+from spark_ext.spark.watching import local_workers
+from spark_ext.spark.watching.local_workers import PySpy, ptrace_refused, started_by
 from tests.support.waiting import until
 
 DAEMON = """
@@ -41,3 +46,89 @@ def test_workers_and_planners_and_nothing_that_they_have_started(tmp_path: Path)
             process.kill()
         jvm.wait()
     assert list(started_by(jvm.pid)) == []
+
+
+HELD = """
+import ctypes
+
+def held_in_c():
+    print("begins", flush=True)
+    ctypes.PyDLL(None).sleep(600)
+
+held_in_c()
+"""
+
+CAPABLE, PLAIN = "Name:\tpython\nCapEff:\t000001ffffffffff\n", "CapEff:\t0000000000000000\n"
+
+
+@contextmanager
+def process(folder: Path, text: str) -> Iterator[subprocess.Popen[str]]:
+    program = folder / "held.py"
+    program.write_text(text)
+    started = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert started.stdout is not None and started.stdout.readline() == "begins\n"
+        yield started
+    finally:
+        started.kill()
+        started.wait()
+
+
+def allowed() -> PySpy:
+    found = PySpy.here()
+    if found.refused:
+        pytest.skip(found.refused)
+    return found
+
+
+def test_one_that_a_function_in_c_holds_is_read_from_outside(tmp_path: Path) -> None:
+    reader = allowed()
+    with process(tmp_path, HELD) as held:
+        threads, why = reader.threads(held.pid)
+        for _ in range(50):
+            if threads and threads[0].frames[0].line == 6:
+                break
+            time.sleep(0.1)
+            threads, why = reader.threads(held.pid)
+        assert why == "" and len(threads) == 1
+        inner = threads[0].frames[0]
+        assert (inner.function, inner.line, inner.file) == ("held_in_c", 6, str(tmp_path / "held.py"))
+        assert held.poll() is None, "it still runs"
+    threads, why = reader.threads(held.pid)
+    assert threads == () and f"py-spy has failed for process {held.pid}" in why
+
+
+def test_one_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "py-spy"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(local_workers, "PY_SPY_WITHIN", 0.2)
+    assert PySpy(str(slow)).threads(1) == ((), "py-spy has failed for process 1: it has not answered within 0.2 s")
+    slow.write_text("#!/bin/sh\necho '[1]'\n")
+    assert "no stacks of py-spy" in PySpy(str(slow)).threads(1)[1]
+    slow.write_text(f"#!/bin/sh\nkill -{signal.SIGKILL.value} $$\n")
+    assert PySpy(str(slow)).threads(1)[0] == ()
+
+
+def test_without_it_the_reason_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_ext.spark.watching.local_workers.sysconfig.get_path", lambda name: str(tmp_path))
+    assert PySpy.here() == PySpy("", local_workers.NOT_INSTALLED)
+    assert PySpy.here().threads(1) == ((), local_workers.NOT_INSTALLED)
+
+
+@pytest.mark.parametrize(
+    ("scope", "status", "refused"),
+    [
+        ("", PLAIN, ""),
+        ("0\n", PLAIN, ""),
+        ("1\n", PLAIN, "ptrace_scope is 1"),
+        ("1\n", CAPABLE, ""),
+        ("2\n", PLAIN, "ptrace_scope is 2"),
+        ("2\n", CAPABLE, ""),
+        ("3\n", CAPABLE, "ptrace_scope is 3"),
+        ("1\n", "", "ptrace_scope is 1"),
+    ],
+)
+def test_what_the_kernel_allows(scope: str, status: str, refused: str) -> None:
+    found = ptrace_refused(scope, status)
+    assert refused in found and bool(found) == bool(refused)

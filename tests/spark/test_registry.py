@@ -13,7 +13,8 @@ import pytest
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError, StateError
 from spark_ext.queries.launcher import Registrations
 from spark_ext.spark.session import lag_notes, registry
-from spark_ext.spark.watching.source_reports import SourceReport
+from spark_ext.spark.session.lag_notes import LagNotes
+from spark_ext.spark.watching.query_events import SourceReport
 from tests.sources.memory import registration
 
 
@@ -154,3 +155,29 @@ def test_what_a_source_has_noted_goes_with_its_registration(tmp_path: Path) -> N
     assert lag_notes.read(place, "s") == SourceReport(5, None, 12.5)
     registry.withdraw(["s"], place)
     assert not place.exists() and lag_notes.read(place, "s") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"lag": "x", "at": 1}', '{"lag": 3}', "null"])
+def test_what_is_no_note_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / registry.note("s", "lag")).write_text(text)
+    assert lag_notes.read(tmp_path, "s") is None
+
+
+def test_notes_are_read_once_a_second_at_most(tmp_path: Path) -> None:
+    registry.publish([registration()], tmp_path)
+    now = [100.0]
+    notes = LagNotes(tmp_path, ["s", "t"], lambda: now[0])
+    unknown = SourceReport(None, None)
+    assert notes() == {"s": unknown, "t": unknown}
+    lag_notes.write(tmp_path, "s", 7, 1.5)
+    now[0] += 0.9
+    assert notes()["s"] == unknown
+    now[0] += 0.1
+    assert notes() == {"s": SourceReport(7, None, 1.5), "t": unknown}
+
+
+def test_nothing_is_left_of_a_note_that_is_written_again(tmp_path: Path) -> None:
+    registry.publish([registration()], tmp_path)
+    for lag in range(3):
+        assert lag_notes.write(tmp_path, "s", lag, float(lag))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.json", "s.lag"]

@@ -72,15 +72,8 @@ def expected(spark: SparkSession) -> dict[str, str]:
 
 def test_state_is_on_rocksdb_with_changelog_and_format_2(spark: SparkSession, tmp_path: Path) -> None:
     rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
-    query = (
-        rates.groupBy("value")
-        .count()
-        .writeStream.format("noop")
-        .outputMode("complete")
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(once=True)
-        .start()
-    )
+    writer = rates.groupBy("value").count().writeStream.format("noop").outputMode("complete").trigger(once=True)
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
     query.awaitTermination()
     last = query.lastProgress
     assert last is not None
@@ -92,13 +85,16 @@ def test_state_is_on_rocksdb_with_changelog_and_format_2(spark: SparkSession, tm
 
 
 def test_settings_of_a_session(spark: SparkSession) -> None:
-    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
-    assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == str(2**31 - 1)
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
-    assert spark.conf.get("spark.driver.host") == "127.0.0.1"
-    assert spark.sparkContext.uiWebUrl is None
-    assert spark.sparkContext.pythonExec == sys.executable
+    for name, value in (
+        ("sql.session.timeZone", "UTC"),
+        ("sql.execution.arrow.pyspark.enabled", "true"),
+        ("sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)),
+        ("sql.shuffle.partitions", "2"),
+        ("driver.host", "127.0.0.1"),
+    ):
+        assert spark.conf.get(f"spark.{name}") == value
+    assert spark.sparkContext.uiWebUrl is None and spark.sparkContext.pythonExec == sys.executable
+    assert sx.session("another").sparkContext is spark.sparkContext
 
 
 def test_delta_is_there_with_its_sql(spark: SparkSession, tmp_path: Path) -> None:
@@ -107,25 +103,14 @@ def test_delta_is_there_with_its_sql(spark: SparkSession, tmp_path: Path) -> Non
     assert [row.version for row in history.collect()] == [0]
 
 
-def test_a_second_session_is_the_running_one(spark: SparkSession) -> None:
-    assert sx.session("another").sparkContext is spark.sparkContext
-
-
 def test_planners_and_readers_see_the_registered_environment(spark: SparkSession) -> None:
     sx.register(spark, Environment)
-    rows = spark.read.format("environment").load().collect()
-    for who in ("planner", "reader"):
-        assert {row.name: row.value for row in rows if row.who == who} == expected(spark)
-
-
-def test_streaming_planners_see_it_too(spark: SparkSession, tmp_path: Path) -> None:
-    sx.register(spark, Environment)
+    batch = spark.read.format("environment").load()
     frame = spark.readStream.format("environment").load()
-    query = frame.writeStream.format("memory").queryName("seen").trigger(once=True).start()
-    query.awaitTermination()
-    rows = spark.table("seen").collect()
-    for who in ("planner", "reader"):
-        assert {row.name: row.value for row in rows if row.who == who} == expected(spark)
+    frame.writeStream.format("memory").queryName("seen").trigger(once=True).start().awaitTermination()
+    for rows in (batch.collect(), spark.table("seen").collect()):
+        for who in ("planner", "reader"):
+            assert {row.name: row.value for row in rows if row.who == who} == expected(spark)
 
 
 def test_register_twice_is_no_harm_and_makes_nothing(spark: SparkSession) -> None:
@@ -175,12 +160,8 @@ def test_the_shipped_defaults_are_settings() -> None:
     assert all(key.startswith("spark.") and value for key, value in defaults.items())
 
 
-@pytest.mark.parametrize(("master", "cores"), [("local", 1), ("local[4]", 4), ("local[3,2]", 3)])
-def test_cores_of_a_local_master(master: str, cores: int) -> None:
-    assert sessions._cores(master) == cores
-
-
-def test_cores_of_a_local_master_that_takes_all() -> None:
+def test_cores_of_a_local_master() -> None:
+    assert [sessions._cores(master) for master in ("local", "local[4]", "local[3,2]")] == [1, 4, 3]
     assert sessions._cores("local[*]") == len(os.sched_getaffinity(0))
 
 

@@ -1,15 +1,17 @@
-"""What sources say in Spark's progress reports, in the forms that Spark gives it."""
+"""What is read from Spark's progress reports, in the forms that Spark gives it."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ext.spark.watching.source_reports import (
+from spark_ext.spark.watching.query_events import (
     SourceReport,
+    hints_of,
     known_lags,
     lags_at,
     newest,
@@ -56,12 +58,8 @@ def test_sparks_kafka_source_by_partition() -> None:
 @pytest.mark.parametrize(
     ("end", "latest"),
     [
-        (None, {"t": {"0": 1}}),
-        ({"t": {"0": 1}}, None),
-        ({"t": {"0": 1}}, {"t": {"0": 1, "1": 9}}),
-        ({"t": 3}, {"t": {"0": 1}}),
-        ("not json", {"t": {"0": 1}}),
-        ({"t": {"0": 1}}, {"t": {"0": -1}}),
+        *((end, {"t": {"0": 1}}) for end in (None, {"t": 3}, "not json")),
+        *(({"t": {"0": 1}}, latest) for latest in (None, {"t": {"0": 1, "1": 9}}, {"t": {"0": -1}})),
     ],
 )
 def test_nothing_is_made_up(end: Any, latest: Any) -> None:
@@ -99,15 +97,8 @@ def test_each_lag_has_a_time_spark_s_own_that_of_the_epoch() -> None:
     assert lags_at(source_reports({"timestamp": "soon", "sources": sources})) == {"a": 9.5}
 
 
-REPORTS = st.dictionaries(
-    st.sampled_from("abc"),
-    st.builds(
-        SourceReport,
-        st.none() | st.integers(0, 9),
-        st.none() | st.integers(0, 9),
-        st.none() | st.floats(1, 9, allow_nan=False),
-    ),
-)
+FEW = st.none() | st.integers(0, 9)
+REPORTS = st.dictionaries(st.sampled_from("abc"), st.builds(SourceReport, FEW, FEW, st.none() | st.floats(1, 9)))
 
 
 @given(REPORTS, REPORTS)
@@ -120,3 +111,15 @@ def test_the_newer_figure_counts_and_no_source_is_lost(said: Any, noted: Any) ->
         assert (one.at or 0) == max(each.at or 0 for each in known)
         assert uid not in said or one.waiting == said[uid].waiting
     assert newest(found, noted) == found
+
+
+def text(epoch: int, **durations: int) -> str:
+    states = [{"numRowsTotal": rows, "numRowsDroppedByWatermark": late} for rows, late in ((5, 2), (1, 1))]
+    numbers = {"batchId": epoch, "numInputRows": 3, "durationMs": durations}
+    return json.dumps({"id": "i", "runId": "r", "sources": [], "stateOperators": states, **numbers})
+
+
+def test_a_trigger_that_had_nothing_to_do_is_no_epoch() -> None:
+    found = hints_of([text(7, addBatch=5, triggerExecution=9), text(8, latestOffset=1, triggerExecution=1)])
+    assert [(hint.epoch, hint.input_rows, hint.duration_ms) for hint in found] == [(7, 3, 9)]
+    assert [(hint.state_rows, hint.late_rows) for hint in found] == [(6, 3)]

@@ -34,15 +34,18 @@ def advice() -> dict[str, str]:
                 constants.setdefault(line.target.id, _texts(line.value, {}))
     found: dict[str, str] = {}
     for file, tree in modules.items():
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            for node in _given(call, takes):
+        for one in (node for node in ast.walk(tree) if isinstance(node, (ast.Call, ast.Assign))):
+            for node in _given(one, takes):
                 for text in _texts(node, constants):
-                    found.setdefault(text, f"{file.relative_to(ROOT)}:{call.lineno}")
+                    found.setdefault(text, f"{file.relative_to(ROOT)}:{one.lineno}")
     # What is nothing but an expression passes on what is given elsewhere.
     return {text: place for text, place in found.items() if not re.fullmatch(r"(\{[^{}]*\})*", text)}
 
 
-def _given(call: ast.Call, takes: dict[str, int]) -> Iterator[ast.expr]:
+def _given(call: ast.Call | ast.Assign, takes: dict[str, int]) -> Iterator[ast.expr]:
+    if isinstance(call, ast.Assign):
+        yield from (call.value for name in call.targets if isinstance(name, ast.Name) and name.id == "do")
+        return
     yield from (keyword.value for keyword in call.keywords if keyword.arg == "do")
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name in takes and len(call.args) > takes[name]:

@@ -1,7 +1,4 @@
-"""A driver that is killed, in the test's own JVM: a Python process with a session of its own there.
-
-Only for what runs no query when it is killed: the JVM survives, and with it the queries.
-"""
+"""A driver that is killed while it runs no query, in the test's own JVM: a Python process with a session there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A real browser for tests of the page, driven by Playwright, which downloads none.
-
-It is a Chromium of this machine, or the one that `fetch_browser` has put into `.venv`.
-"""
+"""A real browser for the page, driven by Playwright: a Chromium of this machine, or that of `fetch_browser`."""
 
 from __future__ import annotations
 

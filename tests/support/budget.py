@@ -1,8 +1,7 @@
 """What the tests cost: worker-seconds of the core by folder, beside the budget in `pyproject.toml`, and of the slice.
 
-A fixed loop is timed in each worker before each file. Its median against that of the time when the budget was set tells
-a slow or busy machine from tests that have become slow. Tests that take more than 10 s without
-`@pytest.mark.slow(seconds, reason)` are listed. Time alone never fails a run.
+A fixed loop, timed in each worker before each file, tells a slow or busy machine from tests that have become slow.
+Tests above 10 s without `@pytest.mark.slow(seconds, reason)` are listed. Time alone never fails a run.
 """
 
 from __future__ import annotations

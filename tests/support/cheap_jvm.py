@@ -1,9 +1,7 @@
 """JVMs that start in a third of the time, for all Spark drivers of the tests and of processes that tests start.
 
-The options reach every driver through the environment variable `SPARK_SUBMIT_OPTS`, which Spark's launcher reads. Spark
-takes properties of the JVM that begin with `spark.` as settings. A short-lived JVM gains nothing from the second
-compiler or from a parallel collector. The class archive saves the most time: `make test` has `spark-ext prepare` make
-it once, and every local session uses it.
+Spark's launcher reads `SPARK_SUBMIT_OPTS`, and takes the JVM's properties that begin with `spark.` as settings. The
+class archive of `spark-ext prepare` saves the most time; short-lived JVMs gain nothing from a second compiler.
 """
 
 from __future__ import annotations

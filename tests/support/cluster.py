@@ -1,10 +1,4 @@
-"""A real standalone Spark cluster on loopback: one Master and some Workers, each a process with its executors.
-
-    with Cluster(tmp_path, workers=2) as cluster:
-        run_driver(env=cluster.environment)
-
-Drivers run as separate processes, since a test process can hold only one Spark session.
-"""
+"""A real standalone Spark cluster on loopback: one Master and some Workers, each a process with its executors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Rows that hold what functions saw of control events in their epoch, and what they must hold by the query's offsets.
 
-`told` adds to the rows of `datagen` what `sx.control` says where they are. `Told` reads them back, and computes from
-the offsets of each epoch which rows it has, and which configuration.
+`told` adds what `sx.control` says to the rows of `datagen`; `Told` reads them, and computes what each epoch must have.
 """
 
 from __future__ import annotations

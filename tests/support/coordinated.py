@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import Mock
 
 from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
 from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
@@ -30,54 +31,18 @@ if TYPE_CHECKING:
     from spark_ext.queries.run import QueryRun
 
 
-class NoController:
+def no_controller() -> Any:
     """No control events."""
-
-    stop_requested = ""
-
-    def paused(self, run: QueryRun) -> bool:
-        return False
-
-    def tick(self, now: float) -> None:
-        pass
-
-    def conclude(self, state: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    return Mock(stop_requested="", paused=Mock(return_value=False))
 
 
-class NoRebuilds:
+def no_rebuilds() -> Any:
     """Nobody restarts queries."""
-
-    def resume(self, refused: object) -> None:
-        pass
-
-    def take(self, event: object) -> None:
-        pass
-
-    def pending(self, event_id: str) -> bool:
-        return False
-
-    def refusal(self, event_id: str) -> None:
-        return None
-
-    def rebuilt(self, event_id: str) -> dict[str, Any]:
-        return {}
-
-    def tick(self, now: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    returns: dict[str, Any] = {"pending": False, "refusal": None, "rebuilt": {}}
+    return Mock(**{f"{name}.return_value": value for name, value in returns.items()})
 
 
-class NoDumps:
-    """Nobody takes dumps."""
-
-    def finish(self) -> None:
-        pass
+_UNASKED: Final = Mock(side_effect=AssertionError("no query waits"))
 
 
 class RecordedAtOnce:
@@ -101,22 +66,12 @@ class RecordedAtOnce:
         gate, incarnation, at = CompletionGate(), self._context.incarnation, datetime.now(timezone.utc)
         gate.complete()
         queries = {uid: {"epoch": look.newest, "finished": look.finished} for uid, look in looks.items()}
-        self._context.write_behind.put(
-            CheckpointRow(
-                checkpoint_id=number,
-                kind=kind,
-                query="",
-                epoch=None,
-                status="COMPLETED",
-                lineage=incarnation.lineage,
-                incarnation=incarnation.number,
-                metadata={"queries": queries},
-                at=at,
-                reason="",
-                mode=mode.value,
-                triggered_at=triggered_at or at,
-            )
-        )
+        row = CheckpointRow(
+            checkpoint_id=number, kind=kind, query="", epoch=None, status="COMPLETED", lineage=incarnation.lineage,
+            incarnation=incarnation.number, metadata={"queries": queries}, at=at, reason="", mode=mode.value,
+            triggered_at=triggered_at or at,
+        )  # fmt: skip
+        self._context.write_behind.put(row)
         then(Outcome())
         return gate
 
@@ -149,7 +104,7 @@ def coordinated(
     execution: ExecutionGraph,
     *,
     gates: Sequence[Gate] = (),
-    build: Callable[[Gate], QueryRun] = lambda gate: _never(),
+    build: Callable[[Gate], QueryRun] = _UNASKED,
     begin: Callable[[QueryRun], None] = lambda run: None,
     savepoints: Any = None,
     at_end: Sequence[Callable[[], object]] = (),
@@ -158,8 +113,6 @@ def coordinated(
     savepoints = savepoints or RecordedAtOnce(context)
     exchanges = unlinked(context, execution)
     take_id = partial(next, count(context.first_checkpoint))
-    null: Any = NoController()
-    dumps: Any = NoDumps()
     parts = JobParts(
         request=EndRequest(context, execution),
         upkeep=Upkeep(context, ledger, execution.keep_registered),
@@ -168,13 +121,9 @@ def coordinated(
         savepoints=savepoints,
         aligned=AlignedCheckpoints(context, execution, exchanges, savepoints, take_id),
         periodic=PeriodicCheckpoints(context, execution, exchanges, savepoints, take_id),
-        controller=null,
+        controller=no_controller(),
         latency=NoLatency(),
-        dumps=dumps,
+        dumps=Mock(),
         take_id=take_id,
     )
     return Coordinator(context, execution, parts, {}, at_end), parts
-
-
-def _never() -> QueryRun:
-    raise AssertionError("no query waits")

@@ -1,7 +1,4 @@
-"""Spark's daemon that forks Python workers, with what the workers of the tests' session need imported beforehand.
-
-Importing takes longer than their work. For Spark's other Python processes see `tests.support.forks`.
-"""
+"""Spark's daemon that forks Python workers, with what they need imported before; for other processes see `forks`."""
 
 from __future__ import annotations
 

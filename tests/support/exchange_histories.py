@@ -1,7 +1,4 @@
-"""Simulated histories of linked queries: epochs that read and write exchanges, and looks at them at any times.
-
-An epoch has three moments: it is planned, its sink commits (its entry is visible to consumers), and Spark commits.
-"""
+"""Simulated histories of linked queries: each epoch is planned, then visible to consumers, then committed by Spark."""
 
 from __future__ import annotations
 

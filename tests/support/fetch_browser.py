@@ -1,7 +1,6 @@
 """`python -m tests.support.fetch_browser`: a Chromium for the tests of the page, by npm, where the machine has none.
 
-The npm package `@sparticuz/chromium` contains one, compressed, with the libraries that a small machine does not have.
-Without npm, or without a network, nothing is done: the tests that need a browser are skipped then, and say why.
+Without npm, or without a network, nothing is done: the tests that need a browser are skipped then.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from tests.support.browser import FETCHED, installed
 PACKAGE: Final = "@sparticuz/chromium"
 VERSION: Final = "153.0.0"
 SECONDS: Final = 300  # longest time for the download
-
 INFLATE: Final = """
 const fs = require("fs"), zlib = require("zlib");
 const [from, to] = process.argv.slice(1);

@@ -1,8 +1,7 @@
 """Forks the Python processes of a Spark driver: all but the workers of its tasks, which `tests.support.daemon` forks.
 
-Those are the planner of each source, and Spark's own daemons, whose workers read schemas, plan, write and commit.
-Importing what they need takes longer than most of them work. `planners/sitecustomize.py` runs in each process that
-Spark starts, and sends here what is to be done instead: `python -m tests.support.forks SOCKET JVM`.
+Importing what they need takes longer than most of them work. `planners/sitecustomize.py`, in each process that Spark
+starts, sends here what is to be done: `python -m tests.support.forks SOCKET JVM`.
 """
 
 from __future__ import annotations

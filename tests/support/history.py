@@ -1,8 +1,4 @@
-"""The history of a job, read once: its operators' event log, its ledger, and Spark's logs of its queries.
-
-The validators in `tests.support.validators` are functions of it. A `History` is a value: tests of the validators build
-one by hand.
-"""
+"""The history of a job, a value for `validators`: its operators' event log, its ledger, and Spark's logs."""
 
 from __future__ import annotations
 

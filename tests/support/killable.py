@@ -1,7 +1,4 @@
-"""A job in a separate process, to be killed: `python -m tests.support.killable JOB FOLDER`; a test continues it.
-
-A job is a function of its harness, so that the test can build the same job after the kill.
-"""
+"""A job to be killed, a function of its harness: `python -m tests.support.killable JOB FOLDER`; a test continues it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs a notebook and keeps its outputs in it: `python -m tests.support.notebook examples/first_job.ipynb`.
-
-What is kept can be read without a kernel, and has nothing of the machine: no message of the JVM, no state of a widget.
-"""
+"""Runs a notebook and keeps its outputs, without a trace of the machine: `python -m tests.support.notebook FILE`."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from nbclient import NotebookClient
 VIEW: Final = "application/vnd.jupyter.widget-view+json"
 STATES: Final = "application/vnd.jupyter.widget-state+json"
 PLACES: Final = re.compile(r"(?:^|[\s'\"(=])(?:/[\w.-]+){2,}|\b[A-Z]:\\")  # what looks like an absolute path
-
 LAST: Final = """
 import threading
 from ipywidgets.widgets.widget import _instances

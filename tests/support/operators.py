@@ -1,7 +1,4 @@
-"""Operators for tests: a source and a sink that write an event log, which the tests' validators read.
-
-The event log is a file of JSON lines, to which every process of a job appends. Rows are counted by content.
-"""
+"""Operators for tests: a source and a sink that append to an event log of JSON lines, which the validators read."""
 
 from __future__ import annotations
 

@@ -9,7 +9,10 @@ from math import sin
 from pathlib import Path
 from typing import Any
 
+from deltalake import write_deltalake
+
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.columns import to_arrow
 from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.schema import (
     CheckpointRow,
@@ -74,7 +77,7 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
     if not alive:
         rows.append(JobRow(**{**second, "event": "ended", "at": now, "reason": "FAILED"}))
     # The start of this process is the second one: the table is rewritten, as nothing else can date a start back.
-    _replace(ledger, rows)
+    write_deltalake(ledger.table(JobRow).uri, to_arrow(JobRow, rows), mode="overwrite")
 
     def state(name: str, uid: str, at: datetime, number: int, reason: str = "") -> ExecutionStateRow:
         return ExecutionStateRow(operator=uid, state=name, since=at, incarnation=number, reason=reason)
@@ -95,46 +98,31 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
                 ms = int(dice.lognormvariate(6.3 if uid == "price" else 5.6, 0.5))
                 epochs.append((uid, epoch, number, at, int(dice.uniform(500, 4_000)), ms))
                 at, epoch = at + timedelta(seconds=hours * 8, milliseconds=ms), epoch + 1
+    closed = ("load-orders", "NETWORK", "library", "postgres: the server closed the connection", "restart 1 in 100 ms")
     cases = [
-        (
-            0.2, "load-orders", "NETWORK", "library", "postgres: the server closed the connection",
-            "restart 1 in 100 ms", 45,
-        ),
+        (0.2, *closed, 45),
         (0.6, "price", "RESOURCE", "spark", "no space left on device", "restart 1 in 1 s", 130),
-        (
-            0.75, "load-orders", "NETWORK", "library", "postgres: the server closed the connection",
-            "restart 1 in 100 ms", 20,
-        ),
+        (0.75, *closed, 20),
         (0.9, "price", "USER_CODE", "user", "shop.py, line 41, in price: KeyError: 'CHF'", "stopped: FAILED", 0),
-    ]  # fmt: skip
+    ]
     for place, (share, uid, kind, origin, text, action, seconds) in enumerate(cases):
         at = begin + timedelta(hours=hours * share)
         number = 1 if at < lost else 2
         incidents.append(
             IncidentRow(
-                incident_id=f"{place + 1}c1f02aa{place}",
-                at=at,
-                job="shop",
-                incarnation=number,
-                operator=f"job 'shop', query '{uid}'",
-                type="failure",
-                labels={"type": kind, "origin": origin, "team": "billing"},
-                what=what or text if place == 3 else text,
+                incident_id=f"{place + 1}c1f02aa{place}", at=at, job="shop", incarnation=number, type="failure",
+                operator=f"job 'shop', query '{uid}'", labels={"type": kind, "origin": origin, "team": "billing"},
+                what=what or text if place == 3 else text, action=action, severity="WARNING", fingerprint="f",
                 evidence={
-                    "stack": STACK,
-                    "verdict": {"type": kind, "place": "shop.py, line 41, in price", "rule": ""},
+                    "stack": STACK, "verdict": {"type": kind, "place": "shop.py, line 41, in price", "rule": ""},
                     "exceptions": [{"class": "KeyError", "message": what or "'CHF'"}],
                 },
-                action=action,
-                severity="WARNING",
-                fingerprint="f",
             )
-        )
+        )  # fmt: skip
         if seconds:
-            states.append(state("RESTARTING", uid, at, number, text))
-            states.append(state("RESTARTING", "", at, number, text))
-            states.append(state("RUNNING", uid, at + timedelta(seconds=seconds), number))
-            states.append(state("RUNNING", "", at + timedelta(seconds=seconds), number))
+            for name in (uid, ""):
+                states.append(state("RESTARTING", name, at, number, text))
+                states.append(state("RUNNING", name, at + timedelta(seconds=seconds), number))
         else:
             states.append(state("FAILED", uid, at, number, what or text))
             states.append(state("FAILING", "", at, number, what or text))
@@ -148,71 +136,45 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
         )
     )  # fmt: skip
     failed_at = begin + timedelta(hours=hours * 0.9)
+    offset = {
+        "kind": "channels",
+        "version": 2,
+        "lineage": 1,
+        "running": {f"part-{n}": {"at": 1} for n in range(17, 30)},
+    }
     for made in (
         definitions,
         states,
         incidents,
         [
             EpochRow(
-                query=uid,
-                query_id=uid,
-                epoch=epoch,
-                lineage=1,
-                incarnation=number,
-                input_rows=rows_,
-                committed_at=at,
-                duration_ms=ms,
+                query=uid, query_id=uid, epoch=epoch, lineage=1, incarnation=number, input_rows=rows_,
+                committed_at=at, duration_ms=ms,
                 lag_rows=int(20_000 * (1.2 + sin(epoch / 9))) if uid in ("load-orders", "price") else None,
-                offsets=[
-                    {
-                        "uid": f"{uid}-{SHOP[uid][0][0].rpartition('/')[2].lstrip('@')}",
-                        "kind": "channels",
-                        "version": 2,
-                        "lineage": 1,
-                        "running": {f"part-{n}": {"at": 1} for n in range(17, 30)},
-                    }
-                ],
+                offsets=[{"uid": f"{uid}-{SHOP[uid][0][0].rpartition('/')[2].lstrip('@')}", **offset}],
             )
             for uid, epoch, number, at, rows_, ms in epochs
             if uid != "price" or at < failed_at
         ],
         [
             FinishedRow(
-                kind="channel",
-                query=uid,
-                source=f"{uid}-{SHOP[uid][0][0].rpartition('/')[2]}",
-                channel=f"part-{n}",
-                sequence=n + 1,
-                epoch=100 + n,
-                lineage=1,
-                incarnation=1,
-                position=None,
-                drained=n == 3,
-                at=begin,
+                kind="channel", query=uid, source=f"{uid}-{SHOP[uid][0][0].rpartition('/')[2]}", channel=f"part-{n}",
+                sequence=n + 1, epoch=100 + n, lineage=1, incarnation=1, position=None, drained=n == 3, at=begin,
             )
             for uid in ("load-orders", "load-rates", "audit")
             for n in range(17 if uid != "audit" else 9)
         ],
         [
             CheckpointRow(
-                checkpoint_id=n,
-                kind="savepoint" if n % 17 == 0 else "periodic",
-                query="",
-                epoch=None,
-                status="FAILED" if n == 23 else "COMPLETED",
-                lineage=1,
-                metadata=None,
-                incarnation=1 if n < 24 else 2,
-                at=begin + timedelta(seconds=hours * 3600 * n / 60 + n / 100 + (n % 7) / 5),
-                mode="aligned",
-                triggered_at=begin + timedelta(seconds=hours * 3600 * n / 60),
-                reason="",
-                rows_in_flight=n * 7,
+                checkpoint_id=n, kind="savepoint" if n % 17 == 0 else "periodic", query="", epoch=None, lineage=1,
+                status="FAILED" if n == 23 else "COMPLETED", metadata=None, incarnation=1 if n < 24 else 2,
+                at=begin + timedelta(seconds=hours * 3600 * n / 60 + n / 100 + (n % 7) / 5), mode="aligned",
+                triggered_at=begin + timedelta(seconds=hours * 3600 * n / 60), reason="", rows_in_flight=n * 7,
             )
             for n in range(1, 60)
             if n not in (24, 25)
         ],
-    ):
+    ):  # fmt: skip
         for table in {type(row) for row in made}:
             ledger.table(table).append(made)
     if alive:
@@ -235,12 +197,3 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
 
 def _ms(at: datetime) -> int:
     return round(at.timestamp() * 1000)
-
-
-def _replace(ledger: Ledger, rows: Sequence[JobRow]) -> None:
-    from deltalake import write_deltalake
-
-    from spark_ext.ledger.columns import to_arrow
-
-    table = ledger.table(JobRow)
-    write_deltalake(table.uri, to_arrow(JobRow, rows), mode="overwrite")

@@ -1,7 +1,6 @@
 """Trees of real processes that a test starts, kills in part, and never leaves behind.
 
-Each tree is a separate session of the operating system: its processes are found by their session id, even after their
-parents have died, and no other process is ever touched.
+Each is a session of the operating system: its processes are found even after their parents have died.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A job with a savepoint taken half-way, prepared once per test process and put back before each test that needs it.
 
 Generated rows -> `rows` -> exchange x -> `unique` (first rows of each key, by state) -> the Delta table `unique`. Of
-the 80 rows of each of two channels, the last 40 have the keys of the first 40: a row too many in the table was not
-known to the state, and one that is missing was known to it too early.
+the 80 rows of two channels the last 40 have the keys of the first: one too many, or missing, shows what the state knew.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Determines what each test needs when it is collected, and whether it is in the core; sets the order of the files.
+"""Determines what each test needs when it is collected, whether it is in the core, and in which worker it runs.
 
-A test is marked `spark` if it or one of its fixtures requests the Spark session, `server` if it uses something from
-`tests.servers`, `process` if it starts a process itself, and `table` if it uses a Delta table itself. What a test uses
-is read from the code: the functions and classes of the tests that it refers to, those that they refer to, and so on.
+A test is marked `spark`, `server` (`tests.servers`), `process` or `table` (Delta) by the functions and classes of the
+tests that it and its fixtures refer to, those that they refer to, and so on.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.scheduling import group
-from tests.support.slices import CORE
+from tests.support.slices import CORE, ROOT
 
 SESSION: Final = "spark_of_process"  # the fixture of the Spark session
 _OURS: Final = ("tests.", "spark_ext.testing.")
@@ -26,8 +25,31 @@ _TABLES: Final = (
     "deltalake", "spark_ext.delta.", "spark_ext.ledger.", "spark_ext.control.log", "spark_ext.exchange.kinds",
 )  # fmt: skip
 _PURE: Final = ("spark_ext.ledger.schema", "spark_ext.ledger.columns", "deltalake.exceptions")
+# Assumed cost of a test without `slow`, by the most expensive of its markers; without any marker it is near zero.
 _SECONDS: Final = {"chaos": 60.0, "cluster": 30.0, "process": 4.0, "spark": 4.0, "server": 2.0}
-"""Assumed cost of a test without `slow`, by the most expensive of its markers; without any marker it is near zero."""
+_USES_BROKER: Final = re.compile(r"^from tests\.(servers\.kafka|sinks\.kafka_2pc|sources\.kafka_range)\b", re.MULTILINE)
+
+
+@cache
+def group(file: str) -> str:
+    """The tests that run in one worker: those of a file, and all that use the Kafka broker, which is costly."""
+    return "kafka" if _USES_BROKER.search((ROOT / file).read_text(encoding="utf-8")) else file
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers take the groups in the order of `selection`, not by their number of tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute groups of files, instead of files."""
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduling = LoadFileScheduling(config, log)
+    scheduling._split_scope = lambda nodeid: group(nodeid.partition("::")[0])
+    return scheduling
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,5 @@
-"""What a run takes: the core, and one slice of the rest.
+"""What a run takes: the core, and one slice of the rest, of those that `tests/slices.toml` lists with their last pass.
 
-`tests/slices.toml` lists the slices with the files of each, the slice that is on, and each slice's last pass.
 `python -m tests.support.slices` turns the slice on whose pass is the oldest.
 """
 

@@ -79,6 +79,20 @@ class Counting(StatefulProcessor):
         pass
 
 
+def _windows(rows: DataFrame) -> DataFrame:
+    return rows.groupBy(F.window("t", "20 seconds"), "k").count()
+
+
+def _mapped(rows: DataFrame) -> DataFrame:
+    none = GroupStateTimeout.NoTimeout
+    return rows.groupBy("k").applyInPandasWithState(_counted, "k long, n long", "n long", "update", none)
+
+
+def _transformed(rows: DataFrame) -> DataFrame:
+    schema = "k long, n long, different long"
+    return rows.groupBy("k").transformWithStateInPandas(Counting(), schema, "update", "none")
+
+
 @dataclass(frozen=True)
 class Kind:
     build: Callable[[SparkSession, Path], DataFrame]
@@ -89,36 +103,15 @@ KINDS = {
     "aggregation": Kind(lambda spark, at: stream(spark, at).groupBy("k").agg(F.sum("v"), F.count("*")), "update"),
     "aggregation-without-keys": Kind(lambda spark, at: stream(spark, at).groupBy().agg(F.sum("v")), "update"),
     "limit": Kind(lambda spark, at: stream(spark, at).limit(27)),
-    "window": Kind(lambda spark, at: stream(spark, at).groupBy(F.window("t", "20 seconds"), "k").count()),
+    "window": Kind(lambda spark, at: _windows(stream(spark, at))),
     "session": Kind(lambda spark, at: stream(spark, at).groupBy(F.session_window("t", "8 seconds"), "k").count()),
     "duplicates": Kind(lambda spark, at: stream(spark, at).dropDuplicates(["k"])),
     "duplicates-watermark": Kind(lambda spark, at: stream(spark, at).dropDuplicatesWithinWatermark(["k"])),
     "inner-join": Kind(lambda spark, at: _joined(spark, at, "inner")),
     "outer-join": Kind(lambda spark, at: _joined(spark, at, "left_outer")),
-    "two-operators": Kind(
-        lambda spark, at: (
-            stream(spark, at)
-            .dropDuplicatesWithinWatermark(["k", "v"])
-            .groupBy(F.window("t", "20 seconds"), "k")
-            .count()
-        )
-    ),
-    "flat-map-groups": Kind(
-        lambda spark, at: (
-            stream(spark, at)
-            .groupBy("k")
-            .applyInPandasWithState(_counted, "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout)
-        ),
-        "update",
-    ),
-    "transform-with-state": Kind(
-        lambda spark, at: (
-            stream(spark, at)
-            .groupBy("k")
-            .transformWithStateInPandas(Counting(), "k long, n long, different long", "update", "none")
-        ),
-        "update",
-    ),
+    "two-operators": Kind(lambda spark, at: _windows(stream(spark, at).dropDuplicatesWithinWatermark(["k", "v"]))),
+    "flat-map-groups": Kind(lambda spark, at: _mapped(stream(spark, at)), "update"),
+    "transform-with-state": Kind(lambda spark, at: _transformed(stream(spark, at)), "update"),
 }
 
 
@@ -139,12 +132,6 @@ def run(
         found[epoch] = sorted(tuple(map(str, row)) for row in rows.collect())
         at_epoch(epoch)
 
-    query = (
-        df.writeStream.foreachBatch(write)
-        .outputMode(mode)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    writer = df.writeStream.foreachBatch(write).outputMode(mode).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
     return found

@@ -1,7 +1,6 @@
-"""A job that is changed while it runs, in a separate process or in that of a test, and what came of it.
+"""A job that is changed while it runs: `python -m tests.support.steered FOLDER`, or in the process of a test.
 
-`python -m tests.support.steered FOLDER` runs it. Query `q` reads a source of two channels that do not end and one that
-ends; `r` a source of its own.
+Query `q` reads two channels that do not end and one that does; `r` a source of its own.
 """
 
 from __future__ import annotations

@@ -133,93 +133,70 @@ def with_log(**fields: Any) -> History:
 
 
 PLANNED = GOOD.logs["q"].planned
-BAD: list[tuple[History, str]] = [
-    (
-        replace(GOOD, events=(*GOOD.events[:10], event("read", "in", pid=2, channel="a", start=40, end=41))),
-        r"end_of_input_once_and_last: .*'in' read a \[40, 41\) after its end of input",
+BAD: dict[str, History] = {
+    r"end_of_input_once_and_last: .*'in' read a \[40, 41\) after its end of input": replace(
+        GOOD, events=(*GOOD.events[:10], event("read", "in", pid=2, channel="a", start=40, end=41))
     ),
-    (replace(GOOD, events=(*GOOD.events[:11], *GOOD.events[9:11])), "end_of_input_once_and_last: .*2 ends of input"),
-    (
-        replace(GOOD, finished=(*GOOD.finished, flag("channel", 6, channel="c", sequence=3, epoch=3))),
-        "flags_follow_commits: .*'c' is flagged at epoch 3, and 'q' has committed 2",
+    "end_of_input_once_and_last: .*2 ends of input": replace(GOOD, events=(*GOOD.events[:11], *GOOD.events[9:11])),
+    "flags_follow_commits: .*'c' is flagged at epoch 3, and 'q' has committed 2": replace(
+        GOOD, finished=(*GOOD.finished, flag("channel", 6, channel="c", sequence=3, epoch=3))
     ),
-    (replace(GOOD, finished=GOOD.finished[1:]), r"flags_follow_commits: .*flags of 'in' in 'q' are numbered \[2\]"),
-    (replace(GOOD, checkpoints=()), "flags_follow_commits: .*'q' is flagged without a final checkpoint"),
-    (
-        replace(GOOD, events=without(GOOD, "claim")),
-        "claim_before_every_write: .*epoch 0 of incarnation 1, which had not claimed",
+    r"flags_follow_commits: .*flags of 'in' in 'q' are numbered \[2\]": replace(GOOD, finished=GOOD.finished[1:]),
+    "flags_follow_commits: .*'q' is flagged without a final checkpoint": replace(GOOD, checkpoints=()),
+    "claim_before_every_write: .*epoch 0 of incarnation 1, which had not claimed": replace(
+        GOOD, events=without(GOOD, "claim")
     ),
-    (
-        replace(GOOD, events=(GOOD.events[0], event("claim", "out", incarnation=2), *GOOD.events[1:])),
-        "claim_before_every_write: .*epoch 0 of incarnation 1 after 2 had claimed",
+    "claim_before_every_write: .*epoch 0 of incarnation 1 after 2 had claimed": replace(
+        GOOD, events=(GOOD.events[0], event("claim", "out", incarnation=2), *GOOD.events[1:])
     ),
-    (
-        replace(GOOD, events=(event("end_of_input", "out"), event("close", "out"), event("end_of_input", "out"))),
-        "hooks_in_order: .*end_of_input came after a later hook",
+    "hooks_in_order: .*end_of_input came after a later hook": replace(
+        GOOD, events=(event("end_of_input", "out"), event("close", "out"), event("end_of_input", "out"))
     ),
-    (
-        replace(GOOD, events=(*GOOD.events, event("commit", "out", epoch=3, incarnation=1, repeat=False, final=False))),
-        "hooks_in_order: .*'out': commit after close",
+    "hooks_in_order: .*'out': commit after close": replace(
+        GOOD, events=(*GOOD.events, event("commit", "out", epoch=3, incarnation=1, repeat=False, final=False))
     ),
-    (replace(GOOD, states=(*GOOD.states, state("RUNNING", 9))), "legal_states: .*from FINISHED to RUNNING"),
-    (replace(GOOD, states=GOOD.states[:1]), "legal_states: .*'q' is RUNNING although incarnation 1 has ended"),
-    (
-        replace(GOOD, epochs=(*GOOD.epochs, epoch(1, incarnation=2))),
-        "no_epoch_twice: .*epoch 1 of 'q' is recorded 2 times",
+    "legal_states: .*from FINISHED to RUNNING": replace(GOOD, states=(*GOOD.states, state("RUNNING", 9))),
+    "legal_states: .*'q' is RUNNING although incarnation 1 has ended": replace(GOOD, states=GOOD.states[:1]),
+    "no_epoch_twice: .*epoch 1 of 'q' is recorded 2 times": replace(
+        GOOD, epochs=(*GOOD.epochs, epoch(1, incarnation=2))
     ),
-    (replace(GOOD, epochs=(epoch(0), epoch(2))), r"no_epoch_twice: .*epochs \[1\] of 'q' are missing"),
-    (
-        replace(GOOD, events=(*GOOD.events[:5], *GOOD.events[4:])),
-        "no_epoch_twice: .*'out' made epoch 0 visible 2 times",
+    r"no_epoch_twice: .*epochs \[1\] of 'q' are missing": replace(GOOD, epochs=(epoch(0), epoch(2))),
+    "no_epoch_twice: .*'out' made epoch 0 visible 2 times": replace(GOOD, events=(*GOOD.events[:5], *GOOD.events[4:])),
+    r"failures_are_judged: .*'it failed' has the labels \{'origin': 'user'\}": replace(
+        GOOD, incidents=(failure(labels={"origin": "user"}),)
     ),
-    (
-        replace(GOOD, incidents=(failure(labels={"origin": "user"}),)),
-        r"failures_are_judged: .*'it failed' has the labels \{'origin': 'user'\}",
+    "failures_are_judged: .*has the labels": replace(
+        GOOD, incidents=(failure(labels={"type": "BUG", "origin": "user"}),)
     ),
-    (
-        replace(GOOD, incidents=(failure(labels={"type": "BUG", "origin": "user"}),)),
-        "failures_are_judged: .*has the labels",
+    "failures_are_judged: .*'it failed' has no evidence": replace(GOOD, incidents=(failure(evidence={"stack": "x"}),)),
+    "finished_means_committed: .*its epoch 3 is planned but not committed": with_log(
+        planned={**PLANNED, 3: logged(3, TWO, 1, True)}
     ),
-    (
-        replace(GOOD, incidents=(failure(evidence={"stack": "x"}),)),
-        "failures_are_judged: .*'it failed' has no evidence",
+    "finished_means_committed: .*'in' has not ended": with_log(planned={**PLANNED, 2: logged(2, ONE, 1, True)}),
+    "finished_means_committed: .*a marker of its end of input has not passed": with_log(
+        planned={**PLANNED, 2: logged(2, TWO, 1, False)}
     ),
-    (
-        with_log(planned={**PLANNED, 3: logged(3, TWO, 1, True)}),
-        "finished_means_committed: .*its epoch 3 is planned but not committed",
+    "final_checkpoint_in_order: .*COMPLETED', 'COMPLETED": replace(
+        GOOD, checkpoints=(GOOD.checkpoints[0], step("COMPLETED", 4.5), *GOOD.checkpoints[1:])
     ),
-    (with_log(planned={**PLANNED, 2: logged(2, ONE, 1, True)}), "finished_means_committed: .*'in' has not ended"),
-    (
-        with_log(planned={**PLANNED, 2: logged(2, TWO, 1, False)}),
-        "finished_means_committed: .*a marker of its end of input has not passed",
+    "final_checkpoint_in_order: .*several final checkpoints": replace(
+        GOOD, checkpoints=(*GOOD.checkpoints[:3], step("CLOSED", 7, checkpoint_id=8))
     ),
-    (
-        replace(GOOD, checkpoints=(GOOD.checkpoints[0], step("COMPLETED", 4.5), *GOOD.checkpoints[1:])),
-        "final_checkpoint_in_order: .*COMPLETED', 'COMPLETED",
+    "no_state_left: .*3 rows are left": replace(GOOD, state_rows={"q": 3}),
+    r"incarnations_grow_by_one: .*\[1, 3\] have started": replace(GOOD, jobs=(job("started", 0), job("started", 1, 3))),
+    "offsets_only_grow: .*'in' in 'q' went back between epochs 0 and 1": with_log(
+        planned={0: logged(0, TWO), 1: logged(1, ONE)}
     ),
-    (
-        replace(GOOD, checkpoints=(*GOOD.checkpoints[:3], step("CLOSED", 7, checkpoint_id=8))),
-        "final_checkpoint_in_order: .*several final checkpoints",
-    ),
-    (replace(GOOD, state_rows={"q": 3}), "no_state_left: .*3 rows are left"),
-    (
-        replace(GOOD, jobs=(job("started", 0), job("started", 1, 3))),
-        r"incarnations_grow_by_one: .*\[1, 3\] have started",
-    ),
-    (
-        with_log(planned={0: logged(0, TWO), 1: logged(1, ONE)}),
-        "offsets_only_grow: .*'in' in 'q' went back between epochs 0 and 1",
-    ),
-]
+}
 
 
-@pytest.mark.parametrize(("history", "named"), BAD, ids=[named for _, named in BAD])
-def test_a_bad_history_is_named(history: History, named: str) -> None:
-    assert any(re.match(named, problem) for problem in validators.problems(history))
+@pytest.mark.parametrize("named", BAD)
+def test_a_bad_history_is_named(named: str) -> None:
+    assert any(re.match(named, problem) for problem in validators.problems(BAD[named]))
 
 
 def test_each_validator_has_a_bad_history() -> None:
-    assert {named.partition(":")[0] for _, named in BAD} == {validator.__name__ for validator in validators.VALIDATORS}
+    assert {named.partition(":")[0] for named in BAD} == {validator.__name__ for validator in validators.VALIDATORS}
 
 
 def test_a_validator_can_be_left_out() -> None:

@@ -1,10 +1,7 @@
 """Lifecycle validators: what must be true of any job's history, whatever was killed while it ran.
 
-Each validator is a pure function from a `History` to a list of its faults, described in words. `problems` runs all of
-them. The fixture `spark` does so after every test that has started a job, and chaos after each round, so a test checks
-only what is specific to it.
-
-The idea comes from the lifecycle tests of Apache Flink: the job writes an event log, and validators read it.
+Each is a pure function from a `History` to its faults, in words. The fixture `spark` runs all of them after every test
+that has started a job, and chaos after each round. The idea comes from the lifecycle tests of Apache Flink.
 """
 
 from __future__ import annotations

@@ -126,14 +126,8 @@ class Streams:
         self._published = [uid for uid in ends if uid]
         place = registry.folder_of(self.spark)
         registry.withdraw(self._published, place)
-        registry.publish(
-            [
-                Registration(uid, FORMAT, "test", "0", "q", str(self.folder), str(self.checkpoint), 1, 0)
-                for uid in (self._published if job else ())
-            ],
-            place,
-        )
-
+        about = (FORMAT, "test", "0", "q", str(self.folder), str(self.checkpoint), 1, 0)
+        registry.publish([Registration(uid, *about) for uid in (self._published if job else ())], place)
         self._ends = bool(trigger and trigger.keys() & {"availableNow", "once"})
 
         def keep(rows: DataFrame, epoch: int) -> None:
@@ -193,20 +187,14 @@ class Streams:
 
     def markers(self, uid: str) -> list[tuple[int, bool]]:
         """(marker, flushed) of one end of input, per committed epoch."""
-        return [
-            (raw["marker"], raw["flushed"])
-            for epoch in self.log()
-            for raw in epoch.sources
-            if is_end_of_input_offset(raw) and raw["uid"] == uid
-        ]
+        return [(raw["marker"], raw["flushed"]) for raw in self._offsets(uid) if is_end_of_input_offset(raw)]
 
     def ended(self, uid: str) -> list[bool]:
-        return [
-            bool(raw.get("ended"))
-            for epoch in self.log()
-            for raw in epoch.sources
-            if isinstance(raw, dict) and raw.get("uid") == uid
-        ]
+        return [bool(raw.get("ended")) for raw in self._offsets(uid)]
+
+    def _offsets(self, uid: str) -> list[dict[str, Any]]:
+        every = (raw for epoch in self.log() for raw in epoch.sources)
+        return [raw for raw in every if isinstance(raw, dict) and raw.get("uid") == uid]
 
     def crash_in(self, epoch: int) -> None:
         """Restore the state after a crash between the sink's and Spark's commit of an epoch, so that it is replayed."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from spark_ext.checkpoints.savepoint import query_folder
 from spark_ext.jobs.restoring.restore_targets import REPLACED
 from spark_ext.queries.context import checkpoint_of
+from spark_ext.spark.logs.checkpoint_directory import put_in_place
 from spark_ext.spark.logs.epoch_files import STAMPS
-from spark_ext.spark.logs.placing import put_in_place
 from spark_ext.spark.logs.state_operators import relocate
 from spark_ext.spark.logs.state_partitions import repartition
 from spark_ext.storage import Location, child, link, local_path, move

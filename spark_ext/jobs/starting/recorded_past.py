@@ -18,7 +18,7 @@ from spark_ext.queries import operators
 from spark_ext.queries.context import checkpoint_of
 from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime import position
-from spark_ext.spark.logs.placing import put_in_place
+from spark_ext.spark.logs.checkpoint_directory import put_in_place
 from spark_ext.spark.logs.rescaled import complete as complete_rescale
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_operators import relocate

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from py4j.protocol import Py4JJavaError
 
@@ -29,19 +29,12 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.job")
 
-_STATIC, _FINAL = 0x0008, 0x0010
-"""Of `java.lang.reflect.Modifier`."""
-
+_STATIC, _FINAL = 0x0008, 0x0010  # of `java.lang.reflect.Modifier`
+# Settings of Spark's: each source, or sink, of a query must have a name, under which the offset log knows it.
 _EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enable{}Evolution"
-"""Settings of Spark's: each source, or sink, of a query must have a name, under which the offset log knows it."""
-
 _CHECKPOINTING: Final = "org.apache.spark.sql.execution.streaming.checkpointing"
-
-_QUERY_ID: Final = "sql.streaming.queryId"
-"""Local property that Spark sets on the thread of each query."""
-
-_ENDING: Final = ("AvailableNowTrigger", "OneTimeTrigger")
-"""Triggers with which a query ends by itself."""
+_QUERY_ID: Final = "sql.streaming.queryId"  # local property that Spark sets on the thread of each query
+_ENDING: Final = ("AvailableNowTrigger", "OneTimeTrigger")  # triggers with which a query ends by itself
 
 
 class _Classic:
@@ -55,11 +48,9 @@ class _Classic:
 
     def target(self, writer: DataStreamWriter) -> WriterTarget:
         jwriter = writer._jwrite
-        options = _scala_map(field(jwriter, "extraOptions"))
         return WriterTarget(
             format=str(field(jwriter, "source")),
-            options=options,
-            path=options.get("path"),
+            options=_scala_map(field(jwriter, "extraOptions")),
             output_mode=str(field(jwriter, "outputMode").toString()),
             trigger=str(field(jwriter, "trigger").toString()),
             partitioning=_scala_option_seq(field(jwriter, "partitioningColumns")),
@@ -67,8 +58,7 @@ class _Classic:
         )
 
     def frame(self, writer: DataStreamWriter) -> DataFrame:
-        frame: DataFrame = writer._df
-        return frame
+        return writer._df
 
     def copy(self, writer: DataStreamWriter) -> DataStreamWriter:
         copy = self.frame(writer).writeStream
@@ -118,8 +108,7 @@ class _Classic:
         return True
 
     def hadoop_option(self, spark: SparkSession, name: str) -> str | None:
-        found: str | None = _hadoop(spark).get(name)
-        return found
+        return cast("str | None", _hadoop(spark).get(name))
 
     def set_hadoop_option(self, spark: SparkSession, name: str, value: str) -> None:
         _hadoop(spark).set(name, value)
@@ -136,14 +125,14 @@ class _Classic:
     def local_properties(self, spark: SparkSession) -> Any:
         return spark._jsparkSession.sparkContext().getLocalProperties().clone()
 
-    def activate(self, spark: SparkSession, properties: Any = None) -> None:
+    def activate(self, spark: SparkSession, properties: Any) -> None:
         _jvm(spark).org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
-        if properties is not None:
-            spark._jsparkSession.sparkContext().setLocalProperties(properties)
+        spark._jsparkSession.sparkContext().setLocalProperties(properties)
 
     def activate_if_none(self, spark: SparkSession) -> None:
-        if _jvm(spark).org.apache.spark.sql.SparkSession.getActiveSession().isEmpty():
-            self.activate(spark)
+        sessions = _jvm(spark).org.apache.spark.sql.SparkSession
+        if sessions.getActiveSession().isEmpty():
+            sessions.setActiveSession(spark._jsparkSession)
 
     # -- queries
 
@@ -208,10 +197,7 @@ CLASSIC: Final[Backend] = _Classic()
 
 
 class _LocalFiles:
-    """Sets `LOCAL_FILES` in the clone of the session in which a query runs its epochs, before it reads or writes a log.
-
-    See `QueryEvents`.
-    """
+    """Sets `LOCAL_FILES` in the clone of the session in which a query runs, before that reads or writes a log."""
 
     def __init__(self, spark: SparkSession, root: str, allowed: Callable[[str | None], bool]) -> None:
         self._spark = spark

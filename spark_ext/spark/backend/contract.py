@@ -18,38 +18,32 @@ if TYPE_CHECKING:
     from spark_ext.spark.backend.diagnosis import Diagnosis
     from spark_ext.spark.backend.state import StateFiles
 
+# The setting for the class that reads and writes the files of a checkpoint directory, and the class that does so
+# without starting a process for each file.
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
-"""A setting of Spark's: the class that reads and writes the files of a checkpoint directory."""
-
 LOCAL_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""The class that does so without starting a process for each file."""
 
 
 @dataclass(frozen=True)
 class PlanSource:
-    """One streaming leaf of a query's plan."""
+    """One streaming leaf of a query's plan.
 
-    format: str
-    """The name passed to `format()`; of an unknown kind of relation its class."""
-    options: Mapping[str, str]
-    """The options set on a Python source, Kafka or rate, keys in lower case; empty for Spark's file streams and Delta.
-
-    May hold secrets: never show or store.
+    Its options are those of a Python source, Kafka or rate, keys in lower case; empty for Spark's file streams and
+    Delta. They may hold secrets: never show or store.
     """
-    uid: str | None
-    """The option `uid`; None if it is not set or cannot be read."""
-    description: str
-    """The leaf as Spark names it, for messages; without options."""
+
+    format: str  # the name passed to `format()`; of an unknown kind of relation its class
+    options: Mapping[str, str]
+    uid: str | None  # the option `uid`; None if it is not set or cannot be read
+    description: str  # the leaf as Spark names it, for messages; without options
 
 
 @dataclass(frozen=True)
 class Watermark:
-    """A watermark operator of a plan."""
+    """A watermark operator of a plan, and the streaming leaves that no other watermark operator separates from it."""
 
-    column: str
-    """The event-time column."""
+    column: str  # the event-time column
     sources: tuple[PlanSource, ...]
-    """The streaming leaves directly below: those that no other watermark operator separates from it."""
 
 
 @dataclass(frozen=True)
@@ -57,27 +51,19 @@ class WriterTarget:
     """What has been set on a `DataStreamWriter` so far."""
 
     format: str
-    options: Mapping[str, str]
-    """Options, keys in lower case, with `path` and `queryname`. May hold secrets: never show or store."""
-    path: str | None
-    output_mode: str
-    """`Append`, `Complete` or `Update`."""
-    trigger: str
-    """As Spark prints it: `ProcessingTimeTrigger(<ms>)`, `AvailableNowTrigger`, `OneTimeTrigger`."""
-    partitioning: tuple[str, ...]
-    """Columns passed to `partitionBy`."""
-    clustering: tuple[str, ...] = ()
-    """Columns passed to `clusterBy`."""
+    options: Mapping[str, str]  # keys in lower case, with `path` and `queryname`; may hold secrets: never show or store
+    output_mode: str  # `Append`, `Complete` or `Update`
+    trigger: str  # as Spark prints it: `ProcessingTimeTrigger(<ms>)`, `AvailableNowTrigger`, `OneTimeTrigger`
+    partitioning: tuple[str, ...]  # columns passed to `partitionBy`
+    clustering: tuple[str, ...] = ()  # columns passed to `clusterBy`
 
 
 @dataclass(frozen=True)
 class OwnEnd:
     """How a query with the trigger `availableNow` has ended: Spark reports a stop and its own end alike."""
 
-    found_nothing: bool
-    """When it last looked at its sources there was nothing to plan."""
-    one_epoch: bool
-    """It was to run one epoch only, because one of its sources cannot say what is available now."""
+    found_nothing: bool  # when it last looked at its sources there was nothing to plan
+    one_epoch: bool  # it was to run one epoch only, because one of its sources cannot say what is available now
 
 
 class QueryEvents(Protocol):
@@ -165,15 +151,15 @@ class Backend(Protocol):
     def local_properties(self, spark: SparkSession) -> Any:
         """The calling thread's local properties, such as its scheduler pool, to be passed to `activate`."""
 
-    def activate(self, spark: SparkSession, properties: Any = None) -> None:
-        """Make a session the active one of the calling thread, in which Spark looks up Python data sources.
-
-        A thread that did not create a session has none; a query started there fails with DATA_SOURCE_NOT_FOUND. The
-        thread takes over `properties`, another thread's `local_properties`; None: it keeps its own.
-        """
+    def activate(self, spark: SparkSession, properties: Any) -> None:
+        """Make a session the active one of the calling thread, with another thread's `local_properties`."""
 
     def activate_if_none(self, spark: SparkSession) -> None:
-        """Make a session the active one of the calling thread, unless that has one."""
+        """Make a session the active one of the calling thread, unless that has one.
+
+        Spark looks up Python data sources in it. A thread that did not create a session has none; a query started there
+        fails with DATA_SOURCE_NOT_FOUND.
+        """
 
     # -- queries
 

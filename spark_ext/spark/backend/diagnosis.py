@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Json: TypeAlias = dict[str, Any]
-"""An object as Spark's REST interface gives it."""
+Json: TypeAlias = dict[str, Any]  # an object as Spark's REST interface gives it
 
-DRIVER: Final = "driver"
-"""The executor id of the driver."""
-
-_DEFAULT_LEVEL: Final = "WARN"
-"""Level of the root logger when nobody has set one, as in the shipped `log4j2.properties`."""
-
-_HEAP_BEAN: Final = "com.sun.management.HotSpotDiagnosticMXBean"
-"""Only HotSpot has it: OpenJDK and what is built from it."""
+DRIVER: Final = "driver"  # the executor id of the driver
+_DEFAULT_LEVEL: Final = "WARN"  # of the root logger when nobody has set one, as in the shipped `log4j2.properties`
+_HEAP_BEAN: Final = "com.sun.management.HotSpotDiagnosticMXBean"  # of HotSpot: OpenJDK and what is built from it
 
 
 class Diagnosis:
@@ -49,8 +43,7 @@ class Diagnosis:
         return json.loads(self._mapper.writeValueAsString(given))
 
     def _list(self, given: Any) -> list[Json]:
-        found: list[Json] = self._json(given)
-        return found
+        return cast("list[Json]", self._json(given))
 
     def jobs(self, *, running: bool) -> list[Json]:
         """The jobs that are being run, or those and the last thousand that have ended."""
@@ -75,8 +68,7 @@ class Diagnosis:
 
     def stage(self, number: int) -> Json:
         """The last attempt of a stage."""
-        found: Json = self._json(self._store.lastStageAttempt(number))
-        return found
+        return cast("Json", self._json(self._store.lastStageAttempt(number)))
 
     def plan(self, execution: int) -> tuple[Json, dict[str, str]]:
         """The graph of a plan that was run, and its metrics as Spark's page shows them, by their numbers."""
@@ -94,7 +86,7 @@ class Diagnosis:
         return "".join(_thread(thread) for thread in threads)
 
     def heap_used(self) -> int:
-        """How much of the heap of the driver's JVM is in use, bytes; with objects that nothing refers to any more."""
+        """Bytes of the heap of the driver's JVM in use, with objects that nothing refers to any more."""
         return int(self._beans.getMemoryMXBean().getHeapMemoryUsage().getUsed())
 
     def write_heap(self, path: Path) -> None:

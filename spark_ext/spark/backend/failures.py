@@ -1,7 +1,6 @@
 """The exceptions of a failure, read from the driver's JVM and from this process: class, condition and frames of each.
 
-The JVM keeps each exception of a chain apart, so that a message, which a user's code may have written, is never taken
-for an exception or a frame. A chain of five exceptions takes a few milliseconds to read.
+The JVM keeps each exception of a chain apart, so that a user's message is never taken for an exception or a frame.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from spark_ext.failures.text import evidence_of_text
 from spark_ext.failures.verdict import Verdict
 
 _MOST_FRAMES_OF_JAVA: Final = 40
+_ROOTS: Final = ("java.lang.Throwable", "java.lang.Object")
 
 
 def evidence_of(failure: BaseException, user_packages: Collection[str] = ()) -> Evidence:
@@ -113,8 +113,6 @@ def _with_reports(chain: list[Raised], packages: Collection[str]) -> list[Raised
 
 
 class _Reader:
-    """Reads exceptions of the JVM."""
-
     def __init__(self) -> None:
         from pyspark import SparkContext
 
@@ -145,10 +143,8 @@ class _Reader:
 
     def _bases(self, kind: Any) -> tuple[str, ...]:
         found = []
-        kind = kind.getSuperclass()
-        while kind is not None and str(kind.getName()) not in ("java.lang.Throwable", "java.lang.Object"):
-            found.append(str(kind.getName()))
-            kind = kind.getSuperclass()
+        while (kind := kind.getSuperclass()) is not None and (name := str(kind.getName())) not in _ROOTS:
+            found.append(name)
         return tuple(name for name in found if name not in ("java.lang.Exception", "java.lang.RuntimeException"))
 
     def _of_spark(self, throwable: Any) -> tuple[str, str, str]:
@@ -174,12 +170,11 @@ class _Reader:
 
     def _is_users(self, name: str) -> bool:
         """Whether a class comes from a jar that was added to the session."""
-        known = self._owners.get(name)
-        if known is None:
+        if name not in self._owners:
             jar = self._jar_of(name)
             # What this thread's loader does not find was added to a session of its own.
-            known = self._owners[name] = jar in self._jars if jar else bool(self._jars)
-        return known
+            self._owners[name] = jar in self._jars if jar else bool(self._jars)
+        return self._owners[name]
 
     def _jar_of(self, name: str) -> str:
         try:
@@ -202,12 +197,9 @@ class _Reader:
 class Explanation:
     """What is said of a failure."""
 
-    verdict: Verdict
-    """Its type, whose it is, the guilty line."""
-    decision: Response
-    """What a job does about it."""
-    evidence: Evidence
-    """The exceptions that led to it."""
+    verdict: Verdict  # its type, whose it is, the guilty line
+    decision: Response  # what a job does about it
+    evidence: Evidence  # the exceptions that led to it
 
 
 def classify(failure: BaseException | str, *, rules: str | None = None) -> Explanation:

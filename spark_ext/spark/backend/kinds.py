@@ -14,6 +14,7 @@ from spark_ext.errors import EnvironmentProblem
 if TYPE_CHECKING:
     from spark_ext.spark.backend.contract import Backend
 
+# What makes pyspark create a session of Connect: variables and settings, each with the value that does not ask for it.
 _REQUESTS: Final = {
     "SPARK_REMOTE": "",
     "SPARK_CONNECT_MODE_ENABLED": "",
@@ -22,7 +23,6 @@ _REQUESTS: Final = {
     "spark.remote": "",
     "spark.api.mode": "classic",
 }
-"""By which pyspark makes a session of Connect: variables and settings, each with the value that does not ask for it."""
 
 
 def refuse_connect_requests(conf: Mapping[str, str]) -> None:

@@ -1,7 +1,6 @@
-"""Listeners of streaming queries whose events come from the JVM as they are, not as pyspark converts them.
+"""Listeners of streaming queries whose events come from the JVM as they are: two calls into it for each epoch.
 
-pyspark's own listener makes about a hundred calls into the JVM for each event, which costs an epoch 10 ms or more; this
-one makes two per epoch.
+pyspark's own listener makes about a hundred, which cost an epoch 10 ms or more.
 """
 
 from __future__ import annotations
@@ -17,12 +16,6 @@ from pyspark.sql.streaming.query import StreamingQueryManager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
 
     from spark_ext.spark.backend.contract import QueryEvents
 
@@ -32,8 +25,7 @@ class InJvm(StreamingQueryListener):
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_jvm: Any = None
-        """The listener as Spark has it; None: it was never added."""
+        self.in_jvm: Any = None  # the listener as Spark has it; None: it was never added
 
     @abstractmethod
     def when_added(self, streams: StreamingQueryManager | None) -> Any:
@@ -45,17 +37,10 @@ class InJvm(StreamingQueryListener):
     def when_client(self, session: SparkSession) -> None:
         """A client of Spark Connect adds it."""
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Not used by a classic session."""
+    def _unused(self, event: Any) -> None: ...
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Not used by a classic session."""
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Not used by a classic session."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Not used by a classic session."""
+    # A classic session does not call them.
+    onQueryStarted = onQueryProgress = onQueryIdle = onQueryTerminated = _unused
 
     def _set_spark_session(self, session: Any) -> None:
         # The first thing that a client does with a listener, which it would then call in this process.
@@ -75,8 +60,6 @@ class InJvm(StreamingQueryListener):
 
 
 class _Events:
-    """Spark's listener interface, implemented through py4j."""
-
     def __init__(self, events: QueryEvents) -> None:
         self._events = events
 

@@ -46,6 +46,7 @@ def _analyzed(df: DataFrame) -> Any:
     return df._jdf.queryExecution().analyzed()
 
 
+# Logical operators that keep state when they are on a stream, and their names in Spark's API.
 _STATEFUL: Final = {
     "Aggregate": "aggregate",
     "Deduplicate": "dropDuplicates",
@@ -58,7 +59,6 @@ _STATEFUL: Final = {
     "TransformWithState": "transformWithState",
     "TransformWithStateInPySpark": "transformWithState",
 }
-"""Logical operators that keep state when they are on a stream, and their names in Spark's API."""
 
 
 def stateful_operators(df: DataFrame) -> tuple[str, ...]:
@@ -85,11 +85,10 @@ class _Columns:
     """The columns of a plan, by what they are computed from. Its nodes are given with the sources first."""
 
     def __init__(self, nodes: list[Any]) -> None:
+        # By the id of a column the expressions that it is made of: one for each branch of a union or window.
         self._made: dict[int, list[Any]] = {}
-        """By the id of a column the expressions that it is made of: one for each branch of a union or window."""
         self._texts: dict[int, str] = {}
-        self._places: dict[int, int] = {}
-        """By the id of a column its number among those that one expression makes."""
+        self._places: dict[int, int] = {}  # by the id of a column its number among those that one expression makes
         defined = {node.id(): node.child().output() for node in nodes if node.nodeName() == "CTERelationDef"}
         for node in nodes:
             for one in _items(node.expressions()):
@@ -166,7 +165,6 @@ class _Columns:
         return text if text.startswith("window(") else f"{text} {expression.dataType().simpleString()}"
 
     def _text(self, expression: Any) -> str:
-        """An expression in SQL, with each column as what it is made of."""
         sql = str(expression.sql())
         if sql.startswith("named_struct('start', ") and f"{_CONVERSION.lower()}(" in sql:
             ends = (self._text(next(_converted(one))) for one in _children(expression)[1::2])
@@ -205,14 +203,11 @@ def inlined(sql: str, columns: list[tuple[str, str, str]]) -> str:
     return f"{whole[:_LONGEST]}... {hashlib.sha256(whole.encode()).hexdigest()[:12]}"
 
 
-_CONVERSION: Final = "PreciseTimestampConversion"
-"""What Spark makes a window of, around the time column."""
-
+_CONVERSION: Final = "PreciseTimestampConversion"  # what Spark makes a window of, around the time column
 _LONGEST: Final = 200
+_DELAY: Final = "spark.watermarkDelayMs"  # in the metadata of the column that has a watermark
 
-_DELAY: Final = "spark.watermarkDelayMs"
-"""In the metadata of the column that has a watermark."""
-
+# What Spark leaves out of the SQL of aggregate functions, by their classes.
 _NOT_IN_SQL: Final = {
     "First": "ignoreNulls",
     "Last": "ignoreNulls",
@@ -220,7 +215,6 @@ _NOT_IN_SQL: Final = {
     "HyperLogLogPlusPlus": "relativeSD",
     "PivotFirst": "pivotColumnValues",
 }
-"""What Spark leaves out of the SQL of aggregate functions, by their classes."""
 
 
 def _text_of(value: Any) -> str:
@@ -258,7 +252,6 @@ def _kind(node: Any) -> str:
 
 
 def _items(found: Any) -> list[Any]:
-    """The elements of a Scala sequence."""
     return [found.apply(position) for position in range(found.size())]
 
 

@@ -1,7 +1,6 @@
 """All names that this package uses and that Spark does not document, by what needs them.
 
-`tests/spark/test_private_names.py` looks for each in the installed Spark. `tools.private_names` lets no module outside
-the two halves use such a name.
+`tests/spark/test_private_names.py` looks for each in the installed Spark; `tools.private_names` allows none elsewhere.
 """
 
 from __future__ import annotations
@@ -9,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
+# By what needs them, and by module or class, the names in it; "" if it is private itself.
 Names: TypeAlias = Mapping[str, Mapping[str, str]]
-"""By what needs them, and by module or class, the names in it; "" if it is private itself."""
 
+# Of pyspark, in the driver.
 DRIVER: Final[Names] = {
     "kinds of sessions": {"pyspark.core.context": "SparkContext", "pyspark.sql.connect": ""},
     "failures, and sx.control in foreachBatch": {"pyspark.core.context.SparkContext": "_active_spark_context"},
@@ -33,8 +33,8 @@ DRIVER: Final[Names] = {
     "queries": {"pyspark.sql.streaming.query.StreamingQuery": "_jsq"},
     "writers": {"pyspark.sql.streaming.readwriter.DataStreamWriter": "_df _jwrite"},
 }
-"""Of pyspark, in the driver."""
 
+# Of pyspark, in sources, sinks, schemas and workers.
 WORKERS: Final[Names] = {
     "contract kits": {"pyspark.cloudpickle": "dumps loads"},
     "spark-ext run": {"pyspark.cloudpickle": "register_pickle_by_value"},
@@ -51,7 +51,6 @@ WORKERS: Final[Names] = {
     "parts of epochs": {"pyspark.worker": "read_udfs read_udtf report_times"},
     "stacks of workers": {"pyspark.worker": "setup_broadcasts"},
 }
-"""Of pyspark, in sources, sinks, schemas and workers."""
 
 _SQL: Final = "org.apache.spark.sql"
 _CATALYST: Final = f"{_SQL}.catalyst"
@@ -60,6 +59,7 @@ _EXPRESSIONS: Final = f"{_CATALYST}.expressions"
 _STREAMING: Final = f"{_SQL}.execution.streaming"
 _STATE: Final = f"{_STREAMING}.state"
 
+# Classes of the JVM, with their methods and fields.
 JVM: Final[Names] = {
     "plans": {
         f"{_SQL}.classic.Dataset": "queryExecution writeStream",
@@ -166,4 +166,3 @@ JVM: Final[Names] = {
         f"{_STATE}.StateStoreConf": "empty",
     },
 }
-"""Classes of the JVM, with their methods and fields."""

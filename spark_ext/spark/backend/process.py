@@ -13,20 +13,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit: a JVM runs already."""
-
-LOCAL: Final = "local[*]"
-"""Spark's own default, and that of sessions."""
-
-_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit: a JVM runs already
+LOCAL: Final = "local[*]"  # Spark's own default, and that of sessions
 _MASTER: Final = "spark.master"
 
+# A program that spark-submit runs, and that says which jars it was given.
 PRINT_JARS: Final = """
 from pyspark.java_gateway import launch_gateway
 print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jars")))
 """
-"""A program that spark-submit runs, and that says which jars it was given."""
 
 
 def has_jvm() -> bool:
@@ -56,19 +51,14 @@ def submitted_settings() -> dict[str, str]:
 
 
 def master_of(submitted: Mapping[str, str]) -> str:
-    """The master of a session for which the program names none.
-
-    Args:
-        submitted: see `submitted_settings`. Its `local[*]` may be spark-submit's own default.
-    """
-    asked = submitted.get(_MASTER, LOCAL)
+    """The master of a session for which the program names none."""
+    asked = submitted.get(_MASTER, LOCAL)  # `local[*]` may be spark-submit's own default
     if asked != LOCAL:
         return asked
-    return _of_arguments(os.environ.get(_ARGUMENTS, "")) or os.environ.get("SPARK_MASTER") or LOCAL
+    return _of_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", "")) or os.environ.get("SPARK_MASTER") or LOCAL
 
 
 def _of_arguments(arguments: str) -> str | None:
-    """The master in the arguments with which pyspark starts a JVM, as spark-submit takes them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--master")
     parser.add_argument("--conf", "-c", action="append", default=[])

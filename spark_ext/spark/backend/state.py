@@ -1,15 +1,14 @@
 """State stores of a classic session: what RocksDB keeps in their folders, and those that are loaded in the driver.
 
-A store writes each version as a changelog, `<version>_<id>.changelog`, and now and then also as a snapshot,
-`<version>_<id>.zip`. A changelog begins with its lineage: the versions before it, back to the last snapshot that its
-writer knew. A snapshot refers to files in `SSTs` and `logs` that it shares with other snapshots.
+A version of a store is a changelog, `<version>_<id>.changelog`, and now and then also a snapshot, `<version>_<id>.zip`,
+which refers to files in `SSTs` and `logs` that it shares with others. A changelog begins with its lineage: the versions
+back to the last snapshot that its writer knew.
 
-Spark keeps the stores of a query that has ended loaded until the next round of its maintenance, which comes each minute
-(`spark.sql.streaming.stateStore.maintenanceInterval`), or with the first task of any other query. A round uploads the
-newest snapshot of a store, to the folder that the store had, and only then looks whether the query still runs. What has
-been put into that folder meanwhile, such as the checkpoint of a savepoint, gets state of nobody, and Spark refuses to
-begin a query beside it. So a round is held before the folder changes hands. Executors have stores of their own, which
-only their own maintenance reaches; a query that meets what they write is restarted (`state.late` in `failures.yaml`).
+Spark keeps the stores of a query that has ended loaded until its next round of maintenance, each minute, or the first
+task of another query. A round uploads the newest snapshot of a store to the folder that the store had, and only then
+looks whether the query still runs: state of nobody in what was put there meanwhile, beside which Spark refuses to begin
+a query. So a round is held before the folder changes hands. What only executors' own maintenance reaches stays; a query
+that meets it is restarted (`state.late` in `failures.yaml`).
 
 `tests/spark/test_state_files.py` and `tests/jobs/test_late_state.py` pin what is relied on.
 """
@@ -33,10 +32,7 @@ log = logger("spark_ext.job")
 _STATE: Final = "org.apache.spark.sql.execution.streaming.state"
 
 _GONE: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
-
-WITHIN_S: Final = 30.0
-"""For uploads of state, s."""
-
+WITHIN_S: Final = 30.0  # for uploads of state, s
 _LOOK_EVERY_S: Final = 0.02
 
 
@@ -44,8 +40,7 @@ _LOOK_EVERY_S: Final = 0.02
 class StateVersion:
     """One version of the content of a state store; a replayed epoch writes another version of the same number."""
 
-    number: int
-    """Epoch N writes version N+1."""
+    number: int  # epoch N writes version N+1
     unique_id: str
 
     @property

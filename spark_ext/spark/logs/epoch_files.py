@@ -1,12 +1,8 @@
 """Which files of a checkpoint directory one committed epoch needs: what a copy must hold to continue right after it.
 
-A checkpoint directory is of its newest epoch, and Spark removes what only older ones need, some 100 epochs later. Its
-files are never changed in place, so those of an older epoch, once kept (hard links are enough), can start the query
-from there. These are few: the logs of the epoch, the descriptions of the stateful operators, and of each state store
-the last snapshot and the changelogs since. The unique ids in `commits/N` lead to them; whatever else is in a store's
-folder, such as what an attempt left behind that did not commit, is not the epoch's. Spark's checksum of a state file
-belongs to it where there is one; it warns of a file without. Those of Hadoop, whose names begin with a dot, are left
-out: nobody misses them.
+They are the logs of the epoch, the descriptions of the stateful operators, and of each state store the last snapshot
+and the changelogs since, to which the unique ids in `commits/N` lead. Spark never changes them in place, and removes
+them some 100 epochs later. Spark's checksum of a state file belongs to it where it exists; nobody misses Hadoop's.
 """
 
 from __future__ import annotations
@@ -31,10 +27,7 @@ _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSt
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _UNFINISHED: Final = "spark.sql.streaming.checkUnfinishedRepartitionOnRestart"
 _CODEC: Final = "spark.sql.streaming.stateStore.compression.codec"
-
-STAMPS: Final = "control"
-"""The folder of the stamps that offsets name."""
-
+STAMPS: Final = "control"  # the folder of the stamps that offsets name
 _COMPACT: Final = ".compact"
 _SOURCE_LOG: Final = re.compile(r"\d+(\.compact)?")
 
@@ -43,10 +36,8 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
     """The files without which a query cannot continue right after a committed epoch.
 
     The query may be running; then Spark may remove any of them before it has been copied, if the epoch is an old one.
-    `state_operators.relocate` makes a copy of them independent of the directory from which it was made.
-
-    Returns:
-        Paths relative to the directory, with `/`, each once; `commits/<epoch>` is the last.
+    `state_operators.relocate` makes a copy of them independent of the directory from which it was made. Returns
+    relative paths, each once; `commits/<epoch>` is the last.
     """
     log = SparkLog(checkpoint)
     logs = ["metadata", *(f"offsets/{number}" for number in (epoch - 1, epoch) if number >= 0)]
@@ -175,7 +166,6 @@ def _versions(
 
 
 def _store_files(log: SparkLog, stores: StateFiles, folder: str, version: StateVersion) -> Iterator[str]:
-    """The files from which Spark loads one version of a store."""
     root = f"{log.checkpoint.rstrip('/')}/{folder}"
     chain = [version]
     # A snapshot of the newest version may exist too, and makes all before it unnecessary.

@@ -1,8 +1,7 @@
 """A checkpoint directory that is replaced by a repartitioned copy of it, also after a crash between two renames.
 
-A copy belongs to one replacement: its name and that of the former checkpoint, which is moved aside, end with the same
-time. Only while the former one is there under that name, and no checkpoint is in its place, is the copy the newest
-state of the query. A copy without it is left over from a replacement that did not take place.
+The names of a copy and of the former checkpoint, which is moved aside, end with the same time. The copy is the newest
+state of the query only while the former one is there under that name, with no checkpoint in its place.
 """
 
 from __future__ import annotations
@@ -14,18 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.spark.logs.placing import put_in_place
+from spark_ext.spark.logs.checkpoint_directory import put_in_place
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.storage import local_path, move
 
-BUILDING: Final = ".checkpoint.rescaled"
-"""A copy that is being made, beside the checkpoint."""
-
-_NEW: Final = "checkpoint.rescaled-"
-"""How the name of a complete copy begins, beside the checkpoint; the time follows."""
-
-_OLD: Final = "checkpoint.until-"
-"""How the name of the former checkpoint begins; the same time follows."""
+BUILDING: Final = ".checkpoint.rescaled"  # a copy that is being made, beside the checkpoint
+_NEW: Final = "checkpoint.rescaled-"  # how the name of a complete copy begins, beside the checkpoint; the time follows
+_OLD: Final = "checkpoint.until-"  # how the name of the former checkpoint begins; the same time follows
 
 
 def replace(checkpoint: Path, copy: Path, at: datetime) -> None:
@@ -39,11 +33,7 @@ def replace(checkpoint: Path, copy: Path, at: datetime) -> None:
 
 
 def take(checkpoint: str) -> bool:
-    """Put the copy into the place of the checkpoint, if that was moved aside for it.
-
-    Args:
-        checkpoint: path or URI of the checkpoint directory.
-    """
+    """Put the copy into the place of the checkpoint, a path or URI, if that was moved aside for it."""
     place = local_path(checkpoint)
     if place is None or SparkLog(checkpoint).exists():
         return False
@@ -58,11 +48,7 @@ def take(checkpoint: str) -> bool:
 def complete(checkpoint: str) -> bool:
     """Finish a replacement that was interrupted, or undo one that did not take place; for the job's owner.
 
-    Args:
-        checkpoint: path or URI of the checkpoint directory.
-
-    Returns:
-        Whether a copy is in the place of the checkpoint now.
+    Returns whether a copy is in the place of the checkpoint now.
     """
     taken = take(checkpoint)
     if local_path(checkpoint) is not None and SparkLog(checkpoint).exists():
@@ -71,11 +57,7 @@ def complete(checkpoint: str) -> bool:
 
 
 def discard(checkpoint: str) -> None:
-    """Delete all copies beside a checkpoint, whether or not they belong.
-
-    Args:
-        checkpoint: path or URI of the checkpoint directory.
-    """
+    """Delete all copies beside a checkpoint, whether or not they belong."""
     place = local_path(checkpoint)
     if place is not None:
         for copy in (*_copies(place), place.with_name(BUILDING)):

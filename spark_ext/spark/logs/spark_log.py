@@ -1,8 +1,7 @@
 """Spark's own write-ahead log of a query, read as files: the facts on which the lifecycle is based.
 
-A checkpoint directory holds `metadata` (the query's id), `offsets/N` (written before epoch N runs: a header, then one
-line per source; see `parse_offsets`) and `commits/N` (written after epoch N has been committed by the sink). Spark
-keeps about 100 epochs. Listener events are only hints that something has changed here.
+A checkpoint directory holds `metadata` (the query's id), `offsets/N` (written before epoch N runs; see `parse_offsets`)
+and `commits/N` (written after its sink has committed it), about 100 of each.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ from spark_ext.storage import LocalFolder, folder_at
 
 
 class SparkLog:
-    """View of a checkpoint directory; every call reads the files as they are now. Only `replace` and `delete` write.
-
-    Args:
-        checkpoint: local path, `file:` URI, or any URI that pyarrow can open.
-    """
+    """View of a checkpoint directory; every call reads the files as they are now. Only `replace` and `delete` write."""
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
@@ -55,8 +50,7 @@ class SparkLog:
         """What `commits/<epoch>` says, such as `stateUniqueIds`; None if it does not exist."""
         text = self.read(f"commits/{epoch}")
         # Its first line is the version of the format; what is known of it is the same in all of them.
-        body = "" if text is None else text.partition("\n")[2]
-        return None if text is None else self.parsed(f"commits/{epoch}", body or "{}")
+        return None if text is None else self.parsed(f"commits/{epoch}", text.partition("\n")[2] or "{}")
 
     def committed_at(self, epoch: int) -> float | None:
         """When `commits/<epoch>` was written, seconds since 1970; None if it does not exist."""
@@ -89,11 +83,7 @@ class SparkLog:
         return self._folder.find(name)
 
     def parsed(self, name: str, text: str | None = None) -> dict[str, Any]:
-        """The object of a JSON file of the directory; empty if it does not exist.
-
-        Args:
-            text: JSON that was read from it; None: all of it, read now.
-        """
+        """The object of a JSON file of the directory, or in text that was read from it; empty if it does not exist."""
         text = self.read(name) if text is None else text
         try:
             return dict(json.loads("{}" if text is None else text))

@@ -1,9 +1,8 @@
 """The stateful operators of a query, as Spark describes them in a checkpoint directory: which stores each one has.
 
-Most operators have one description, `state/<operator>/_metadata/metadata`, and the schema of their state in the folder
-of partition 0. transformWithState, whose state may change its schema, has a description per run, in `_metadata/v2`
-under the epoch with which that began, and names the files of its schemas by absolute paths, in the directory where it
-ran: a copy needs its own, see `relocate`.
+Most have one description, `state/<operator>/_metadata/metadata`, and a schema in the folder of partition 0.
+transformWithState has a description per run, `_metadata/v2/<first epoch>`, which names the files of its schemas by
+absolute paths: a copy needs its own, see `relocate`.
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ from typing import Any, Final
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.storage import local_path
 
-_ONLY: Final = "default"
-"""The name of the store of an operator that has one. It has no folder of its own within the partition's."""
-
-_SESSIONS: Final = "sessionWindowStateStoreSaveExec"
-
+_ONLY: Final = "default"  # the store of an operator that has one: it has no folder of its own within the partition's
 _PATHS: Final = "stateSchemaFilePaths"
 
 
@@ -29,18 +24,12 @@ _PATHS: Final = "stateSchemaFilePaths"
 class StateOperator:
     """One stateful operator."""
 
-    number: int
-    """Its folder in `state`; each operator of a plan has one, counted from the sources."""
-    name: str
-    """As Spark names it: `stateStoreSave`, `dedupe`, `symmetricHashJoin`."""
-    stores: tuple[str, ...]
-    """The names of the state stores of each partition, in the order in which commits list their ids."""
-    description: str
-    """The file that describes it, relative to the checkpoint directory."""
-    schemas: tuple[str, ...]
-    """The files of its schemas to which the description refers, likewise."""
-    prefix: int
-    """How many columns of its keys Spark can look up alone; for session windows those beside the session."""
+    number: int  # its folder in `state`; each operator of a plan has one, counted from the sources
+    name: str  # as Spark names it: `stateStoreSave`, `dedupe`, `symmetricHashJoin`
+    stores: tuple[str, ...]  # the state stores of each partition, in the order in which commits list their ids
+    description: str  # the file that describes it, relative to the checkpoint directory
+    schemas: tuple[str, ...]  # the files of its schemas to which the description refers, likewise
+    prefix: int  # how many columns of its keys Spark can look up alone; for session windows those beside the session
 
     def folder(self, partition: int, store: str) -> str:
         """The folder of a store, relative to the checkpoint directory."""
@@ -54,18 +43,14 @@ class StateOperator:
 
     def has_keys(self, log: SparkLog) -> bool:
         """Whether its rows are distributed by keys: without any they are all in the first partition, always."""
-        if self.name == _SESSIONS:
+        if self.name == "sessionWindowStateStoreSaveExec":
             return self.prefix > 0
         schema = log.read_bytes(f"{self.folder(0, self.stores[0])}/_metadata/schema")
         return schema is None or b'"fields":[]' not in schema
 
 
 def operators(log: SparkLog, epoch: int, numbers: Iterable[int] | None = None) -> list[StateOperator]:
-    """The stateful operators of a query after an epoch, in the order of their numbers.
-
-    Args:
-        numbers: those to read; None: all that there are.
-    """
+    """The stateful operators of a query after an epoch, in the order of their numbers: these, or all."""
     return [_operator(log, number, epoch) for number in sorted(log.numbers("state") if numbers is None else numbers)]
 
 
@@ -74,11 +59,8 @@ def relocate(checkpoint: str, place: str | None = None) -> None:
 
     Without it transformWithState reads its schemas in the directory from which the copy was made, and a query on the
     copy cannot start once that is gone. The files are replaced, never changed in place: a copy made of hard links
-    shares them with the original. It may be repeated, and does nothing to a directory that is at its place.
-
-    Args:
-        checkpoint: the copy: an absolute local path or a URI. No query runs on it.
-        place: where it is going to be, by a rename; None: it stays where it is.
+    shares them with the original. It may be repeated, and does nothing to a directory that is at its place: `place`,
+    where the copy is going to be by a rename, or where it is.
     """
     log = SparkLog(checkpoint)
     for number in log.numbers("state"):
@@ -122,7 +104,6 @@ def _parsed(log: SparkLog, name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _relative(path: str, number: int) -> str:
-    """A path that Spark wrote as an absolute one, relative to the checkpoint directory."""
     folder = f"state/{number}/_stateSchema/"
     return folder + path.rpartition(f"/{folder}")[2]
 

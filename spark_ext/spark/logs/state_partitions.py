@@ -1,8 +1,7 @@
 """The number of partitions of a query's state, changed in a copy of its checkpoint directory.
 
-A query keeps the number with which it was started first, because each key's state is in the partition of its hash.
-Spark 4.2 can redistribute the state while the query is stopped: it adds an epoch without rows, whose offsets are
-those of the epoch before and whose state has the new number of partitions, as snapshots.
+The state of each key is in the partition of its hash. Spark 4.2 can redistribute it while the query is stopped: by an
+epoch without rows, whose state has the new number of partitions, as snapshots.
 """
 
 from __future__ import annotations
@@ -28,15 +27,8 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
     that knows epochs by their numbers, and may have committed the first, would then write the same rows twice.
 
     The session must have the settings of the query's state (provider and checkpoint format): Spark takes them from
-    there.
-
-    Args:
-        checkpoint: a copy of a checkpoint directory, on which no query runs: an absolute local path or a URI. After an
-            error it may hold a part of the new epoch, and is of no use.
-
-    Returns:
-        The newest committed epoch: the one that Spark has added, or the one that was there, if the state has that many
-        partitions already.
+    there. After an error the copy may hold a part of the new epoch, and is of no use. Returns the newest committed
+    epoch: the one that Spark has added, or the one that was there, if the state has that many partitions already.
     """
     if partitions < 1:
         raise refused(f"a state cannot have {partitions} partitions", who, "choose a number of at least 1")

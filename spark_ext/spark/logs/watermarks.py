@@ -1,7 +1,7 @@
 """How far the event time below each watermark of a query has come: a small file in its checkpoint directory.
 
-Spark restores the watermark of the query when it starts, and forgets those of its single sources. One whose source has
-no new rows then holds back all others. The marker of each watermark puts it back; see `model.end_of_input`.
+Spark restores the watermark of a query, not those of its sources: one without new rows then holds back all others. The
+marker of each watermark puts it back; see `model.end_of_input`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,16 @@ from typing import Any, Final
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.watching.query_events import Hint
 
-NAME: Final = "control/watermarks.json"
-"""Relative to the checkpoint directory."""
-
-KEPT: Final = 20
-"""Entries in the file: a copy of the checkpoint directory may be of an earlier epoch than the newest."""
+NAME: Final = "control/watermarks.json"  # relative to the checkpoint directory
+KEPT: Final = 20  # entries in the file: a copy of the checkpoint directory may be of an earlier epoch than the newest
 
 
 class EventTimes:
     """What Spark has reported of the event times of one query, since its job was started."""
 
     def __init__(self) -> None:
-        self.epoch = -1
-        """The newest epoch that was reported."""
-        self.at: Mapping[str, int] = {}
-        """By marker, the greatest event time up to it, microseconds since 1970."""
+        self.epoch = -1  # the newest epoch that was reported
+        self.at: Mapping[str, int] = {}  # by marker, the greatest event time up to it, microseconds since 1970
 
     def take(self, hint: Hint) -> None:
         """Take a report in; for any thread, and in any order."""

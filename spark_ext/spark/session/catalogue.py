@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+_KEPT: Final = "nothing was started; the job's state is as it was"
 _PART: Final = r"(?:\w+|`(?:[^`]|``)+`)"
 _NAME: Final = re.compile(rf"{_PART}(?:\.{_PART})*")
-
-_DETAILS: Final = "# Detailed Table Information"
-"""The row of DESCRIBE after which facts about the table follow, instead of its columns."""
-
+_DETAILS: Final = "# Detailed Table Information"  # facts about the table follow this row of DESCRIBE
 _CATALOGUE: Final = (
     "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog and "
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension"
@@ -46,11 +44,7 @@ def table_path(spark: SparkSession, name: str) -> str:
 def resolve(spark: SparkSession, name: str, who: str, schema: StructType | None = None) -> str:
     """The location of a Delta table that a catalogue of the session knows.
 
-    Args:
-        schema: of the rows that are to be written to it, for the statement that would create it.
-
-    Raises:
-        ConfigurationError: it cannot be written or read by its location.
+    With the schema of the rows that are to be written to it, an error has the statement that would create it.
     """
     from pyspark.errors import PySparkException
 
@@ -82,9 +76,6 @@ def resolve(spark: SparkSession, name: str, who: str, schema: StructType | None 
             kept=_KEPT,
         )
     return local(location)
-
-
-_KEPT: Final = "nothing was started; the job's state is as it was"
 
 
 def _unknown(problem: Any, name: str, who: str, schema: StructType | None) -> ConfigurationError:

@@ -1,8 +1,7 @@
 """An archive of the classes that Spark loads, from which the JVM of a local session starts faster.
 
-A session loads and verifies some 20,000 classes before its first epoch, which takes longer than many jobs. Java can
-keep their parsed form in a file and map it into later JVMs (class data sharing, JEP 350). `spark-ext prepare` makes the
-file once; sessions with the same Spark, Java and Delta use it. A JVM that cannot use it starts without it.
+Java maps the parsed form of some 20,000 classes into later JVMs (class data sharing, JEP 350). `spark-ext prepare`
+makes the file once for a Spark, Java and Delta; a JVM that cannot use it starts without it.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from spark_ext.spark.session.environment import find_java
 from spark_ext.spark.session.spark_home import user_cache
 from spark_ext.storage import move
 
-VARIABLE: Final = "SPARK_SUBMIT_OPTS"
-"""Spark's launcher passes the options in it to the driver's JVM."""
-
+VARIABLE: Final = "SPARK_SUBMIT_OPTS"  # Spark's launcher passes the options in it to the driver's JVM
+# Without the second compiler, which pays for itself after a minute of CPU time or so; one thread collects garbage.
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Without the second compiler, which pays for itself after a minute of CPU time or so; one thread collects garbage."""
 
 # Java says on standard output why it cannot use an archive; it then does without.
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
@@ -33,11 +30,7 @@ _VARIABLES: Final = (VARIABLE, "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 
 
 def place(home: Path, jars: Sequence[Path], folder: Path | None = None) -> Path:
-    """Path of the archive for a class path and this machine's Java, whether or not it is there.
-
-    Args:
-        folder: where; default: in the user's cache.
-    """
+    """Path of the archive for a class path and this machine's Java, whether or not it is there; in the user's cache."""
     java = (find_java() or Path("java")).resolve()
     parts = [str(home), *map(str, jars), str(java)]
     # A Java that was updated in place has another modification time.
@@ -55,10 +48,9 @@ def options(archive: Path, given: str = "", environment: Mapping[str, str] = os.
 
 
 def make(archive: Path, program: Sequence[str], options: str = "") -> str:
-    """Run a program that starts a session, and archive the classes that its JVM has loaded.
+    """Run a program that starts a session, and archive the classes that its JVM has loaded; returns why not, or "".
 
-    Returns:
-        Why it is not there, or an empty text. Without it everything works, only slower.
+    Without it everything works, only slower.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
     draft = archive.with_name(f".{archive.name}.{os.getpid()}")

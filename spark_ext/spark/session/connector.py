@@ -18,8 +18,7 @@ from spark_ext.options import Options
 class Connector(ABC):
     """A source or a sink, known by its format name."""
 
-    options_type: ClassVar[type[Options]] = Options
-    """The class of its options."""
+    options_type: ClassVar[type[Options]] = Options  # the class of its options
 
     @classmethod
     @abstractmethod
@@ -28,22 +27,16 @@ class Connector(ABC):
 
     def streamReader(self, *given: object, **named: object) -> NoReturn:
         """Called by Spark only if the class itself was given to `spark.dataSource.register`."""
-        raise _not_by_spark(type(self))
+        raise ConfigurationError(
+            f"the class {type(self).__qualname__} was registered with spark.dataSource.register",
+            operator=f"format '{self.name()}'",
+            kept="nothing was started",
+            do=f"register it with spark_ext.register(spark, {type(self).__name__})",
+        )
 
-    def streamWriter(self, *given: object, **named: object) -> NoReturn:
-        """Called by Spark only if the class itself was given to `spark.dataSource.register`."""
-        raise _not_by_spark(type(self))
+    streamWriter = streamReader
 
 
 # Spark checks the class before it calls anything, and its error suggests no remedy. A virtual subclass passes the check
 # and is then refused by the two methods above, whose error does.
 DataSource.register(Connector)  # type: ignore[type-abstract]
-
-
-def _not_by_spark(kind: type[Connector]) -> ConfigurationError:
-    return ConfigurationError(
-        f"the class {kind.__qualname__} was registered with spark.dataSource.register",
-        operator=f"format '{kind.name()}'",
-        kept="nothing was started",
-        do=f"register it with spark_ext.register(spark, {kind.__name__})",
-    )

@@ -1,8 +1,7 @@
 """Prerequisites of a job: pyspark, Java, Spark's version, the workers' Python.
 
-Spark's own errors say little when one of these is wrong ("Java gateway process exited", "Python worker failed to
-connect back"). So each is checked before Spark is used. A check that passes costs next to nothing; the error of one
-that fails says how to get what is missing.
+Each is checked before Spark is used, whose own errors say little ("Java gateway process exited"). A check that passes
+costs next to nothing.
 """
 
 from __future__ import annotations
@@ -18,25 +17,22 @@ from typing import Final
 
 from spark_ext.errors import EnvironmentProblem
 
-MINIMUM_JAVA: Final = 17
-"""The oldest Java that Spark 4 supports."""
+MINIMUM_JAVA: Final = 17  # the oldest Java that Spark 4 supports
+# The one that jobs are tested with. Older ones lack `SupportsTriggerAvailableNow` and `latestOffset(start, limit)` of
+# Python streaming sources; newer ones may have other plans, logs and checkpoints, which jobs read.
 SUPPORTED_SPARK: Final = (4, 2)
-"""The one that jobs are tested with.
-
-Older ones have no `SupportsTriggerAvailableNow` and no `latestOffset(start, limit)` of Python streaming sources; newer
-ones may have other plans, logs and checkpoints, which jobs read.
-"""
-SUPPORTED_DELTA: Final = (4, 4)
-"""The Delta whose jars are for that Spark."""
+SUPPORTED_DELTA: Final = (4, 4)  # the Delta whose jars are for that Spark
 
 _INSTALL_JAVA: Final = (
     f"install Java {MINIMUM_JAVA} or newer ('apt-get install openjdk-17-jre-headless' on Debian and Ubuntu, "
     "'dnf install java-17-openjdk-headless' on Fedora, 'brew install openjdk@17' on macOS), "
     "or set JAVA_HOME to the directory of one"
 )
+_THIS_PYTHON: Final = f"this Python, {sys.executable}"
+_SPARK: Final = ".".join(map(str, SUPPORTED_SPARK))
 _INSTALL_SPARK: Final = (
-    "pip install 'spark-ext[spark]', which brings pyspark {spark} and Delta; on a platform that has its own Spark, use "
-    "its Python, and a release of it with Spark {spark}"
+    f"pip install 'spark-ext[spark]', which brings pyspark {_SPARK} and Delta; on a platform that has its own Spark, "
+    f"use its Python, and a release of it with Spark {_SPARK}"
 )
 # Not the metadata of an installed package: platforms put pyspark on the path without it.
 _PROBE: Final = (
@@ -58,24 +54,16 @@ def require_pyspark() -> None:
     """Raise an error unless this Python has a pyspark that jobs can use. Imports pyspark."""
     try:
         import pyspark
-    except ImportError as missing:
-        raise _no_pyspark(missing) from missing
+    except ImportError as problem:
+        raise missing(f"pyspark, which jobs need, is missing: {problem}", _THIS_PYTHON, _INSTALL_SPARK) from problem
     if _major_minor(pyspark.__version__) != SUPPORTED_SPARK:
-        raise EnvironmentProblem(
-            f"pyspark is {pyspark.__version__}, and jobs need Spark {_dotted(SUPPORTED_SPARK)}",
-            operator=f"this Python, {sys.executable}",
-            kept="nothing was started",
-            do=_INSTALL_SPARK.format(spark=_dotted(SUPPORTED_SPARK)),
-        )
+        what = f"pyspark is {pyspark.__version__}, and jobs need Spark {_dotted(SUPPORTED_SPARK)}"
+        raise missing(what, _THIS_PYTHON, _INSTALL_SPARK)
 
 
-def _no_pyspark(missing: ImportError) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"pyspark, which jobs need, is missing: {missing}",
-        operator=f"this Python, {sys.executable}",
-        kept="nothing was started",
-        do=_INSTALL_SPARK.format(spark=_dotted(SUPPORTED_SPARK)),
-    )
+def missing(what: str, who: str, do: str, kept: str = "nothing was started") -> EnvironmentProblem:
+    """The error of something that is missing or unsuitable."""
+    return EnvironmentProblem(what, operator=who, kept=kept, do=do)
 
 
 def explained(problem: ImportError) -> Exception:
@@ -93,23 +81,17 @@ def explained(problem: ImportError) -> Exception:
 def require_delta_version(version: str) -> None:
     """Raise an error if the installed delta-spark, whose jar a session loads, is not for the supported Spark."""
     if _major_minor(version) != SUPPORTED_DELTA:
-        raise EnvironmentProblem(
+        raise missing(
             f"delta-spark is {version}, and Spark {_dotted(SUPPORTED_SPARK)} needs Delta {_dotted(SUPPORTED_DELTA)}",
-            operator=f"this Python, {sys.executable}",
-            kept="nothing was started",
-            do="pip install 'spark-ext[spark]'",
+            _THIS_PYTHON,
+            "pip install 'spark-ext[spark]'",
         )
 
 
 def require_java_version(version: str, where: str) -> None:
     """Raise an error if a Java is too old."""
     if java_major(version) < MINIMUM_JAVA:
-        raise EnvironmentProblem(
-            f"Java {version} is too old: Spark needs Java {MINIMUM_JAVA} or newer",
-            operator=where,
-            kept="nothing was started",
-            do=_INSTALL_JAVA,
-        )
+        raise missing(f"Java {version} is too old: Spark needs Java {MINIMUM_JAVA} or newer", where, _INSTALL_JAVA)
 
 
 def find_java() -> Path | None:
@@ -124,34 +106,24 @@ def require_java() -> None:
     found = find_java()
     if found is None:
         home = os.environ.get("JAVA_HOME")
-        raise EnvironmentProblem(
-            f"JAVA_HOME is '{home}', which has no bin/java" if home else "Java is not on this machine's PATH",
-            operator="the driver",
-            kept="nothing was started",
-            do=_INSTALL_JAVA,
-        )
+        what = f"JAVA_HOME is '{home}', which has no bin/java" if home else "Java is not on this machine's PATH"
+        raise missing(what, "the driver", _INSTALL_JAVA)
     require_java_version(_version_of_java(found), f"the driver, which runs {found}")
 
 
 def _version_of_java(java: Path) -> str:
     """The version of a `java`: read from the `release` file of its home if there is one, which saves starting it."""
     release = java.resolve().parent.parent / "release"
-    text = ""
     try:
         text = release.read_text()
     except OSError:
-        # Debian links `java` through /etc/alternatives, macOS has a stub in /usr/bin: neither has to be in a
-        # Java home.
+        # Debian links `java` through /etc/alternatives, macOS has a stub in /usr/bin: neither has to be in a Java home.
         asked = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
         text = asked.stderr + asked.stdout
     match = re.search(r'JAVA_VERSION="([^"]+)"|version "([^"]+)"', text)
     if match is None:
-        raise EnvironmentProblem(
-            f"{java} does not run: {text.strip() or 'it printed nothing'}",
-            operator="the driver",
-            kept="nothing was started",
-            do=_INSTALL_JAVA,
-        )
+        what = f"{java} does not run: {text.strip() or 'it printed nothing'}"
+        raise missing(what, "the driver", _INSTALL_JAVA)
     return match[1] or match[2]
 
 
@@ -160,20 +132,16 @@ def require_python(executable: str) -> None:
 
     The planners of Python sources and the committers of Python sinks run on the driver's machine with the workers'
     interpreter, also on a cluster, so it can be checked here. The driver's own interpreter passes without a check.
-
-    Args:
-        executable: name or path of the interpreter with which Spark starts workers.
     """
     found = shutil.which(executable)
     if found is not None and Path(found).absolute() == Path(sys.executable).absolute():
         return
     wrong = f"'{executable}' was not found" if found is None else _what_is_wrong_with(found)
     if wrong:
-        raise EnvironmentProblem(
+        raise missing(
             f"the workers' Python is not the driver's: {wrong}",
-            operator="Spark's Python workers",
-            kept="nothing was started",
-            do=f"set the environment variable PYSPARK_PYTHON to {sys.executable}, or unset it, before the "
+            "Spark's Python workers",
+            f"set the environment variable PYSPARK_PYTHON to {sys.executable}, or unset it, before the "
             "session is created; spark_ext.session() then sets it itself",
         )
 
@@ -205,12 +173,15 @@ def require_spark_version(version: str) -> None:
 
     running, client = _major_minor(version), _major_minor(pyspark.__version__)
     if running != SUPPORTED_SPARK or running != client:
-        raise EnvironmentProblem(
+        do = (
+            f"use Spark {_dotted(SUPPORTED_SPARK)} with the pyspark of the same version; "
+            "a SPARK_HOME that points elsewhere is the usual cause"
+        )
+        raise missing(
             f"Spark is {version} and pyspark is {pyspark.__version__}",
-            operator="the Spark session",
-            kept="nothing was registered",
-            do=f"use Spark {_dotted(SUPPORTED_SPARK)} with the pyspark of the same version; "
-            "a SPARK_HOME that points elsewhere is the usual cause",
+            "the Spark session",
+            do,
+            "nothing was registered",
         )
 
 

@@ -1,10 +1,7 @@
 """The registry of sources and sinks: format name to class, one per process.
 
-It holds the classes that ship with spark-ext and those passed to `spark_ext.register`; the class registered last under
-a name wins, as with Spark's own registration. Shipped classes are imported on first use, never on import of this
-module, so that neither a worker nor a pure function pays for connectors that it does not use.
-
-Python workers are separate processes: there only shipped classes are known by name.
+The class registered last under a name wins, as in Spark. Shipped classes are imported on first use, so that nobody pays
+for connectors that it does not use. Python workers, which are other processes, know only these.
 """
 
 from __future__ import annotations
@@ -12,13 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from spark_ext.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
+# `module:class` of each shipped source and sink, by format name.
 SHIPPED: Final[Mapping[str, str]] = {
     "files": "spark_ext.sources.files.source:Files",
     "delta_snapshot": "spark_ext.sources.delta_snapshot.source:DeltaSnapshot",
@@ -37,23 +35,21 @@ SHIPPED: Final[Mapping[str, str]] = {
     "http_2pc": "spark_ext.sinks.http_2pc.sink:HttpTwoPhaseCommit",
     "postgres_2pc": "spark_ext.sinks.postgres_2pc.sink:PostgresTwoPhaseCommit",
 }
-"""`module:class` of each shipped source and sink, by format name."""
 
 _CHANNEL_SOURCE: Final = "spark_ext.sources.contract:ChannelSource"
 
+# From a contract to the function that wraps its classes as Spark data sources. This module must not import either.
 _ADAPTERS: Final[Mapping[str, str]] = {
     _CHANNEL_SOURCE: "spark_ext.sources.runtime.reader:data_source",
     "spark_ext.sinks.contract:TwoPhaseCommitSink": "spark_ext.sinks.runtime.writer:data_source",
 }
-"""From a contract to the function that wraps its classes as Spark data sources. This module must not import either."""
 
-_registered: dict[str, type[Any]] = {}
-"""By format name in lower case: Spark ignores case."""
+_registered: dict[str, type[Any]] = {}  # by format name in lower case: Spark ignores case
 
 
 def load() -> tuple[type[Any], ...]:
     """Every shipped class."""
-    return tuple(map(_shipped, SHIPPED.values()))
+    return tuple(map(_imported, SHIPPED.values()))
 
 
 def add(kind: type[Any]) -> None:
@@ -74,12 +70,12 @@ def find(name: str) -> type[Any] | None:
     name = name.lower()
     if name in _registered or name not in SHIPPED:
         return _registered.get(name)
-    return _shipped(SHIPPED[name])
+    return cast("type[Any]", _imported(SHIPPED[name]))
 
 
 def known() -> dict[str, type[Any]]:
     """All registered and shipped classes, by format name."""
-    return {name: _shipped(place) for name, place in SHIPPED.items()} | _registered
+    return {name: _imported(place) for name, place in SHIPPED.items()} | _registered
 
 
 def is_channel_source(name: str) -> bool:
@@ -89,10 +85,7 @@ def is_channel_source(name: str) -> bool:
 
 
 def unregistered(name: str, base: type[Any]) -> type[Any] | None:
-    """A subclass of `base` with this format name that was defined but never registered. For messages only.
-
-    Call it only with a name that `find` does not know.
-    """
+    """A subclass of `base` with a format name that `find` does not know: defined but never registered. For messages."""
     subclasses: list[type[Any]] = base.__subclasses__()
     for kind in subclasses[::-1]:
         found = unregistered(name, kind)
@@ -107,8 +100,7 @@ def data_source(kind: type[Any]) -> type[DataSource]:
     """The class to register with Spark: a data source that wraps the given class, or the class itself if it is one."""
     for contract, adapter in _ADAPTERS.items():
         if issubclass(kind, _imported(contract)):
-            wrapped: type[DataSource] = _imported(adapter)(kind)
-            return wrapped
+            return cast("type[DataSource]", _imported(adapter)(kind))
     from pyspark.sql.datasource import DataSource
 
     if DataSource in kind.__mro__:
@@ -121,12 +113,6 @@ def data_source(kind: type[Any]) -> type[DataSource]:
     )
 
 
-def _shipped(place: str) -> type[Any]:
-    kind: type[Any] = _imported(place)
-    return kind
-
-
 def _imported(place: str) -> Any:
-    """The object that a `module:name` refers to."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

@@ -1,10 +1,7 @@
 """Delta's jars for a session, and any other packages: resolved once by Spark's own resolver, then cached by path.
 
-`spark.jars.packages` runs the resolver at every start. That prints pages of output, takes a second or more, and fails
-without a network if a snapshot version or a settings file is involved. Here the resolver runs once, in a separate
-process whose output is shown only if it fails. The paths that it found are written to the user's cache directory, and
-later sessions read them there. Jars that Spark includes itself are left out of a session: they would only shadow the
-versions that Spark was built with.
+`spark.jars.packages` runs the resolver at every start, with pages of output, for a second or more, and sometimes needs
+a network. Here it runs once, in a process of its own, and the paths that it found are kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -15,36 +12,29 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
-from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark.backend.process import PRINT_JARS, installed_home
 from spark_ext.spark.session import environment
 from spark_ext.spark.session.spark_home import user_cache
 from spark_ext.storage import LocalFolder
 
+# Spark's settings for where packages come from; they are passed to the resolver.
 RESOLVER_KEYS: Final = ("spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.repositories", "spark.jars.excludes")
-"""Spark's settings for where packages come from; they are passed to the resolver."""
-
-_TIMEOUT_S: Final = 900
-"""A slow network needs minutes for some 100 MB; a dead connection ends earlier, by the resolver's own timeouts."""
-
-_LONGEST_NAME: Final = 120
-"""Characters of coordinates in the name of a file, which most file systems allow 255."""
-
-# Runs under spark-submit, which has resolved the packages by then and holds the result in a system property.
+_TIMEOUT_S: Final = 900  # a slow network needs minutes for some 100 MB; the resolver notices a dead connection
+_SESSION: Final = "the Spark session"
+_LONGEST_NAME: Final = 120  # characters of coordinates in the name of a file, which most file systems allow 255
 
 
 def delta_coordinate(default: str = "") -> str:
     """Maven coordinate of Delta for the installed pyspark and delta-spark.
 
-    Args:
-        default: the version if delta-spark is not installed, as on platforms that bring their own jars; "" to raise an
-            error.
+    `default` is the version if delta-spark is not installed, as on platforms that bring their own jars; else an error.
     """
     import pyspark
 
@@ -52,11 +42,10 @@ def delta_coordinate(default: str = "") -> str:
         version = metadata.version("delta-spark")
     except metadata.PackageNotFoundError:
         if not default:
-            raise EnvironmentProblem(
+            raise environment.missing(
                 "delta-spark is not installed in this Python, so the version of Delta's jar is not known",
-                operator="the Spark session",
-                kept="nothing was started",
-                do="pip install 'spark-ext[spark]'; or give the jars in session(conf={'spark.jars': ...}); or, where "
+                _SESSION,
+                "pip install 'spark-ext[spark]'; or give the jars in session(conf={'spark.jars': ...}); or, where "
                 "the platform makes the session, pass that to register()",
             ) from None
         version = default
@@ -73,7 +62,9 @@ def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
 
 def session_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
     """Packages for the class path of a Spark session: without the jars that Spark includes itself."""
-    return _beyond_sparks_own(package_jars(coordinates, conf), installed_home())
+    own = {_artifact(path.name) for path in (installed_home() / "jars").glob("*.jar")}
+    # The resolver stores a jar as <organisation>_<artifact>-<version>.jar.
+    return tuple(jar for jar in package_jars(coordinates, conf) if _artifact(jar.name.split("_", 1)[-1]) not in own)
 
 
 def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
@@ -95,12 +86,8 @@ def jar_version(artifact: str) -> str:
     """The version of a jar that the installed pyspark has."""
     found = sorted((installed_home() / "jars").glob(f"{artifact}-[0-9]*.jar"))
     if not found:
-        raise EnvironmentProblem(
-            f"the installed Spark has no jar {artifact}",
-            operator="the Spark session",
-            kept="nothing was started",
-            do="install pyspark from its own package, which has Hadoop's client",
-        )
+        do = "install pyspark from its own package, which has Hadoop's client"
+        raise environment.missing(f"the installed Spark has no jar {artifact}", _SESSION, do)
     return found[-1].stem.removeprefix(f"{artifact}-")
 
 
@@ -122,8 +109,6 @@ def _noted(note: Path) -> tuple[Path, ...]:
 
 
 def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
-    import tempfile
-
     print(f"spark-ext: downloading {coordinates} (once)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="spark-ext-jars-") as folder:
         script = Path(folder) / "print_jars.py"
@@ -148,11 +133,10 @@ def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple
     jars = tuple(Path(unquote(urlparse(jar).path)) for jar in match["jars"].split(",")) if match else ()
     there = {jar.name for jar in jars if jar.is_file()}
     if not all("{}_{}-{}.jar".format(*coordinate.split(":")) in there for coordinate in coordinates.split(",")):
-        raise EnvironmentProblem(
+        raise environment.missing(
             f"the jar of {coordinates} is not on this machine and could not be downloaded: {_reason(output)}",
-            operator="the Spark session",
-            kept="nothing was started",
-            do="check the network or proxy and try again; or name a mirror in "
+            _SESSION,
+            "check the network or proxy and try again; or name a mirror in "
             "session(conf={'spark.jars.repositories': ...}); or copy the jars here and give their paths in "
             "session(conf={'spark.jars': ...})",
         )
@@ -160,16 +144,9 @@ def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple
 
 
 def _reason(output: str) -> str:
-    """The lines of the resolver's output that name the cause, shortened."""
     telling = re.compile(r"unresolved dependency|not found|error|exception|no answer", re.IGNORECASE)
     lines = [line.strip(" \t:") for line in output.splitlines() if telling.search(line)]
     return "; ".join(dict.fromkeys(lines[:3]))[:500] or "the resolver gave no reason"
-
-
-def _beyond_sparks_own(jars: tuple[Path, ...], home: Path) -> tuple[Path, ...]:
-    own = {_artifact(path.name) for path in (home / "jars").glob("*.jar")}
-    # The resolver stores a jar as <organisation>_<artifact>-<version>.jar.
-    return tuple(jar for jar in jars if _artifact(jar.name.split("_", 1)[-1]) not in own)
 
 
 def _artifact(name: str) -> str:

@@ -13,32 +13,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from spark_ext.spark.session.registry import lag_note
-from spark_ext.spark.watching.source_reports import SourceReport
+from spark_ext.spark.session.registry import note
+from spark_ext.spark.watching.query_events import SourceReport
 from spark_ext.storage import LocalFolder
 
-RECENT: Final = 1.0
-"""Notes are read again after so long, s, however often somebody asks."""
-
+RECENT: Final = 1.0  # notes are read again after so long, s, however often somebody asks
 UNKNOWN: Final = SourceReport(None, None)
 
 
 def write(place: Path, uid: str, lag: int, at: float) -> bool:
-    """Note a lag; returns whether the source is still registered.
-
-    Args:
-        at: when it was so, s since 1970 UTC.
-    """
+    """Note a lag, and when it was so, s since 1970 UTC; returns whether the source is still registered."""
     if not (place / f"{uid}.json").exists():
         return False
-    LocalFolder(place, make=False).write(lag_note(uid), json.dumps({"lag": lag, "at": at}))
+    LocalFolder(place, make=False).write(note(uid, "lag"), json.dumps({"lag": lag, "at": at}))
     return True
 
 
 def read(place: Path, uid: str) -> SourceReport | None:
     """What a source has noted last; None without a note, or if it is another user's."""
     try:
-        with (place / lag_note(uid)).open() as file:
+        with (place / note(uid, "lag")).open() as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
                 return None
             found = json.load(file)

@@ -1,9 +1,8 @@
 """A claim that waits until an epoch is to be planned, and how planners ask the driver for it.
 
-A run that finds nothing new leaves its targets as they are, so its start does not claim them. The first planner that
-has something to plan asks for the claim, by a file beside its registration, and waits. The driver claims the target and
-publishes registrations that say so. As nothing is planned before, an older driver is fenced off before the first epoch,
-as it is by a claim at the start.
+A run that finds nothing new leaves its targets as they are. The first planner with something to plan asks for the
+claim, by a file beside its registration, and waits until the driver has claimed the target. As nothing is planned
+before, an older driver is fenced off before the first epoch, as by a claim at the start.
 """
 
 from __future__ import annotations
@@ -18,23 +17,20 @@ from typing import Final
 from spark_ext.errors import TransientError
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import registry
-from spark_ext.spark.session.registry import Registration, claim_note
+from spark_ext.spark.session.registry import Registration, note
 
-LOOK_S: Final = 0.05
-"""How often a planner looks whether the target is claimed, s."""
+LOOK_S: Final = 0.05  # how often a planner looks whether the target is claimed, s
 
 
 def await_claim(mine: Registration | None, place: Path | None = None) -> bool:
     """Ask for the claim of the target, if it is still to come, and wait for it. Returns whether it was.
 
-    Args:
-        mine: of an operator of the query, as its planner has found it; None: outside a job.
-        place: the registry's folder; None: that of this process.
+    `mine` is of an operator of the query, as its planner has found it; None outside a job.
     """
     place = place or registry.folder()
     if mine is None or mine.claims_after is None or place is None or _is_claimed(mine, place):
         return False
-    registry.write_private(place / claim_note(mine.uid), mine.start)
+    registry.write_private(place / note(mine.uid, "claim"), mine.start)
     parent = os.getppid()
     while not _is_claimed(mine, place):
         if os.getppid() != parent:
@@ -67,7 +63,7 @@ def is_asked(uids: Iterable[str], start: int, place: Path) -> bool:
     """Whether a planner of this start waits for the claim."""
     for uid in uids:
         try:
-            if json.loads((place / claim_note(uid)).read_text()) == start:
+            if json.loads((place / note(uid, "claim")).read_text()) == start:
                 return True
         except (FileNotFoundError, ValueError):
             continue

@@ -1,7 +1,7 @@
 """A session whose jobs keep things in object stores: the jars, and the options where all its processes find them.
 
-The options are variables of the environment of the driver and of all Python workers and planners, and settings of
-Hadoop's in the running session. Neither is on a command line, in Spark's web UI, or in a file.
+They are environment variables of the driver, workers and planners, and Hadoop settings of the running session: never on
+a command line, in Spark's web UI, or in a file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.session")
 
-_SDK: Final = "2.35.4"
-"""The version of Amazon's SDK with which Hadoop's S3A was released."""
-
+_SDK: Final = "2.35.4"  # the version of Amazon's SDK with which Hadoop's S3A was released
+# All of Amazon's services in one jar of 600 MB; S3A needs the modules below, 14 MB with what they need.
 EXCLUDED: Final = "software.amazon.awssdk:bundle"
-"""All of Amazon's services in one jar of 600 MB; S3A needs the modules below, 14 MB with what they need."""
-
 _MODULES: Final = ("s3", "s3-transfer-manager", "sts", "netty-nio-client", "apache-client")
-
 _S3: Final = "fs.s3.impl"
 
 _ALWAYS: Final = {
@@ -54,10 +50,8 @@ def s3_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
 def use(spark: SparkSession, options: StoreOptions, who: str, *, s3: bool = False) -> bool:
     """Let all processes of a session find the options, or those of the environment for what is not in them.
 
-    What the user has set for Hadoop in the session stays. `s3` says that S3 is used though no option is given.
-
-    Returns:
-        Whether the workers' environment has changed: sources and sinks have to be registered again.
+    What the user has set for Hadoop in the session stays. `s3` says that S3 is used though no option is given. Returns
+    whether the workers' environment has changed: sources and sinks have to be registered again.
     """
     variables = options.environment()
     workers = spark.sparkContext.environment

@@ -1,9 +1,8 @@
 """The session registry: how a source's planner finds its job.
 
-A planner process knows only the options of `load()`, which was called before the job existed. `register` therefore
-puts the path of a directory into the environment of all Python workers, and the start of a job writes one small file
-per uid into it. Planners run on the driver's machine, so a local directory is enough. It is private to the user (0700),
-its name cannot be guessed, and it holds nothing durable: it points to a job, and nothing is concluded from its absence.
+A planner process knows only the options of `load()`, which was called before the job existed. So `register` puts the
+path of a local directory into the environment of all Python workers, and the start of a job writes a file per uid into
+it. It is private to the user (0700), with a name that cannot be guessed, and nothing is concluded from its absence.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError
 from spark_ext.storage import LocalFolder
@@ -29,19 +28,12 @@ from spark_ext.storage import LocalFolder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-VARIABLE = "SPARK_EXT_REGISTRY"
-"""Environment variable of driver and workers: the directory, which need not exist."""
-
-PARALLELISM = "SPARK_EXT_PARALLELISM"
-"""Environment variable of Python workers: the session's default parallelism at the time of registration."""
-
-ABANDONED_AFTER = 86_400
-"""Age, s, after which a directory is that of a driver that was killed. One in use is renewed every few seconds."""
-
+VARIABLE = "SPARK_EXT_REGISTRY"  # environment variable of driver and workers: the directory, which need not exist
+PARALLELISM = "SPARK_EXT_PARALLELISM"  # of Python workers: the session's default parallelism when it was registered
+ABANDONED_AFTER = 86_400  # s; an older directory is of a driver that was killed: one in use is renewed all the time
 _NAME = re.compile(r"spark-ext-[0-9a-f]{32}")
 
-_changing = threading.Lock()
-"""Only the driver process writes; two jobs of a session may do so at the same time."""
+_changing = threading.Lock()  # only the driver process writes; two jobs of a session may do so at the same time
 
 
 @dataclass(frozen=True)
@@ -49,47 +41,30 @@ class Registration:
     """What workers need to know about one operator of a running job."""
 
     uid: str
-    role: str
-    """`source`, `sink` or `end_of_input`."""
+    role: str  # `source`, `sink` or `end_of_input`
     job: str
-    job_id: str
-    """Generated once, at the job's first start; distinguishes two jobs of the same name."""
+    job_id: str  # generated once, at the job's first start; distinguishes two jobs of the same name
     query: str
-    state: str
-    """Path or URI of the job's state directory."""
-    checkpoint: str
-    """Path or URI of Spark's checkpoint directory of the query."""
+    state: str  # path or URI of the job's state directory
+    checkpoint: str  # path or URI of Spark's checkpoint directory of the query
     incarnation: int
     lineage: int
-    start: int = 0
-    """Random number of the job's start."""
-    interval_ms: int = 0
-    """Minimum time between the starts of two data epochs, ms; 0: as fast as possible."""
-    target_ms: int = 0
-    """Duration that an epoch is to take, ms; 0: as its read limits have it."""
-    hold: bool = False
-    """Whether no further epoch is to be planned: the start only completes those that were interrupted."""
-    first_checkpoint: int = 1
-    """The least number of a checkpoint of this start: nobody waits for the barrier of an earlier one."""
-    drain: bool = False
-    """Whether a drain that was requested before this start is in force."""
-    begun: int = 0
-    """The start in which its query began: events that are obeyed once and were accepted before it do not concern it."""
-    passed: int = 0
-    """The newest control event when its query was started: the query is not restarted for it, or an earlier one."""
-    rebuild: Sequence[str] = ()
-    """Keys of the user's configuration on which the query's plan depends; see `model.holds.is_read`."""
-    until_now: bool = False
-    """Whether this run ends with what is there when it begins."""
-    samples: bool = False
-    """Whether processes that work for it can be asked for their stacks."""
-    lag_ms: int = 0
-    """How old the lag of a source may become until it is asked again, ms; 0: it is asked with each epoch alone."""
+    start: int = 0  # random number of the job's start
+    interval_ms: int = 0  # minimum time between the starts of two data epochs, ms; 0: as fast as possible
+    target_ms: int = 0  # duration that an epoch is to take, ms; 0: as its read limits have it
+    hold: bool = False  # whether no further epoch is to be planned: the start only completes those interrupted
+    first_checkpoint: int = 1  # least number of a checkpoint of this start: nobody waits for an earlier one's barrier
+    drain: bool = False  # whether a drain that was requested before this start is in force
+    begun: int = 0  # the start in which its query began: events obeyed once and accepted before do not concern it
+    passed: int = 0  # the newest control event when its query was started: it is not restarted for that or older ones
+    rebuild: Sequence[str] = ()  # keys of the user's configuration on which the query's plan depends; see `is_read`
+    until_now: bool = False  # whether this run ends with what is there when it begins
+    samples: bool = False  # whether processes that work for it can be asked for their stacks
+    lag_ms: int = 0  # age of a source's lag at which it is asked again, ms; 0: it is asked with each epoch alone
+    # Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for.
     writes: Sequence[Any] = ()
-    """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
+    # While the target is not claimed, see `late_claim`: the newest planned epoch when the query was started.
     claims_after: int | None = None
-    """While the target of its query is not claimed, see `late_claim`: the newest epoch that was planned when the query
-    was started. None: it is claimed."""
 
 
 def new_folder() -> Path:
@@ -131,23 +106,15 @@ def lookup(uid: str, place: Path | None = None) -> Registration | None:
     return Registration(**{**raw, **{name: tuple(raw.get(name, ())) for name in ("writes", "rebuild")}})
 
 
-def lag_note(uid: str) -> str:
-    """Name of the file beside a registration in which a source's planner notes its lag; see `lag_notes`."""
-    return f"{uid}.lag"
+Note: TypeAlias = Literal["lag", "now", "claim"]
 
 
-def targets_note(uid: str) -> str:
-    """Name of the file beside a registration in which a source's planner keeps up to where this run reads."""
-    return f"{uid}.now"
-
-
-def claim_note(uid: str) -> str:
-    """Name of the file beside a registration with which a planner asks for a claim; see `late_claim`."""
-    return f"{uid}.claim"
+def note(uid: str, what: Note) -> str:
+    """Name of a file beside a registration: its lag, up to where this run reads, or that a planner asks for a claim."""
+    return f"{uid}.{what}"
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:
-    """Refuse what another user of this machine has put there."""
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
         raise EnvironmentProblem(
             "the session registry's folder was made, or can be changed, by another user of this machine",
@@ -201,13 +168,11 @@ def _remove_abandoned(parent: Path) -> None:
     """Remove the directories of drivers that were killed. One of a driver that was only frozen is written again."""
     before = time.time() - ABANDONED_AFTER
     for place in parent.iterdir():
-        # Anything else there is somebody else's.
-        if not _NAME.fullmatch(place.name):
-            continue
-        with suppress(OSError):
-            found = place.lstat()
-            if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and found.st_mtime < before:
-                shutil.rmtree(place)
+        if _NAME.fullmatch(place.name):  # anything else there is somebody else's
+            with suppress(OSError):
+                found = place.lstat()
+                if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and found.st_mtime < before:
+                    shutil.rmtree(place)
 
 
 def keep(entries: Iterable[Registration], place: Path) -> None:
@@ -226,17 +191,13 @@ def keep(entries: Iterable[Registration], place: Path) -> None:
 
 
 def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = None) -> None:
-    """Remove registrations, and the directory after the last one; missing ones are ignored.
-
-    Args:
-        owner: job id and incarnation; registrations of others are kept. None: those of all owners.
-    """
+    """Remove registrations of an owner, by job id and incarnation, or of all; and the directory after the last one."""
     with _changing:
         for uid in uids:
             there = lookup(uid, place)
             if there is not None and owner in (None, (there.job_id, there.incarnation)):
                 (place / f"{uid}.json").unlink()
-                for note in (lag_note(uid), targets_note(uid), claim_note(uid)):
-                    (place / note).unlink(missing_ok=True)
+                for what in get_args(Note):
+                    (place / note(uid, what)).unlink(missing_ok=True)
         with suppress(OSError):  # it holds other registrations, or does not exist
             place.rmdir()

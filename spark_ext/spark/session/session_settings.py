@@ -25,8 +25,7 @@ class _Turns:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._shared = 0
-        self._alone: int | None = None
-        """The thread that has a turn of its own; it may take it again."""
+        self._alone: int | None = None  # the thread that has a turn of its own; it may take it again
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -64,8 +63,7 @@ _turns = _Turns()
 def with_settings(spark: SparkSession, settings: Mapping[str, str], who: str) -> Iterator[None]:
     """Build or start one query in the block, with settings of its own. Waits while others do so with theirs.
 
-    Args:
-        settings: by full name; none: several threads may be in such blocks.
+    Without settings several threads may be in such blocks.
     """
     if not settings:
         with _turns.shared():

@@ -1,9 +1,4 @@
-"""Spark sessions that are ready for jobs: `session` creates one, `register` prepares an existing one.
-
-`session` is for a laptop, a test or a script. It sets up Delta, RocksDB state that can be rolled back to an older
-epoch, UTC, this interpreter for the workers, and quiet logs. A session created elsewhere (a notebook, Databricks,
-spark-submit) only needs `register`.
-"""
+"""Spark sessions that are ready for jobs: `session` creates one, `register` prepares one that was made elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ from spark_ext.spark.backend.contract import FILE_MANAGER, LOCAL_FILES
 from spark_ext.spark.backend.kinds import backend_of, is_connect, refuse_connect_requests, require_classic
 from spark_ext.spark.backend.process import has_jvm, installed_home, master_of, submitted_settings
 from spark_ext.spark.session import class_archive, environment, formats, object_stores, registry, short_errors
-from spark_ext.spark.session.jars import delta_jars
+from spark_ext.spark.session.jars import delta_coordinate, delta_jars
 from spark_ext.spark.session.spark_home import home_without_zip
 from spark_ext.storage import StoreOptions
 
@@ -37,8 +32,7 @@ log = logger("spark_ext.session")
 
 _LOCAL: Final = re.compile(r"local(\[[^\]]*\])?")
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
-_DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
-"""Exists on Databricks too, unlike the classes of the data source."""
+_DELTA_CLASS: Final = "io.delta.tables.DeltaTable"  # exists on Databricks too, unlike the classes of the data source
 
 
 def session(
@@ -138,16 +132,11 @@ def _storage(storage: str | None, given: Mapping[str, str] | None) -> StoreOptio
     return StoreOptions.of(given or {}, _STORAGE, kept="nothing was started")
 
 
+# Paths that reach a JVM as they are, whatever splits the options on the way there.
 _UNQUOTED: Final = re.compile(r"[^\s\"'\\$`;&|<>(){}*?!#]+")
-"""Paths that reach a JVM as they are, whatever splits the options on the way there."""
 
 
 def _with_heap_dumps(given: Mapping[str, str], folder: str | Path) -> dict[str, str]:
-    """Settings with which a JVM that runs out of its heap writes it into a folder, once.
-
-    Raises:
-        ConfigurationError: the path cannot be passed to a JVM, or the folder cannot be made.
-    """
     who = "session, heap_dumps"
     place = str(Path(folder).expanduser().absolute())
     if _UNQUOTED.fullmatch(place) is None:
@@ -177,15 +166,13 @@ def _with_options(given: Mapping[str, str], key: str, options: str) -> dict[str,
     return {**given, key: f"{options} {given.get(key, '')}".strip()}
 
 
+# What Spark puts into the variables of a registered source whenever a planner of it starts, and again for each worker.
+# All queries of a session share one map for a source, a plain `HashMap` that nothing guards: two planners that start at
+# one time can add a key twice, and from then on no task that has this map can be read by an executor
+# (`java.io.OptionalDataException`), until the session ends. Keys that are there already are never added.
 _SET_BY_PLANNERS: Final = dict.fromkeys(
     ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME"), ""
 )
-"""What Spark puts into the variables of a registered source whenever a planner of it starts, and again for each worker.
-
-All queries of a session share one map for a source, a plain `HashMap` that nothing guards: two planners that start at
-one time can add a key twice, and from then on no task that has this map can be read by an executor
-(`java.io.OptionalDataException`), until the session ends. With the keys there from the beginning nothing is ever added.
-"""
 
 
 def register(
@@ -218,10 +205,21 @@ def register(
         ConfigurationError: a class is neither a source nor a sink, or lacks methods of its contract.
     """
     if connect:
-        _register_for_connect(spark, sources_or_sinks)
-        return
-    _check(spark, require_delta)
+        _check_connect(spark)
+    else:
+        _check(spark, require_delta)
     connectors = [(kind, formats.data_source(kind)) for kind in (*formats.load(), *sources_or_sinks)]
+    if not connect:
+        _set_environment(spark)
+    for kind, wrapped in connectors:
+        formats.add(kind)
+        spark.dataSource.register(wrapped)
+    if not connect:
+        backend_of(spark).activate_if_none(spark)
+        _advise(spark)
+
+
+def _set_environment(spark: SparkSession) -> None:
     context = spark.sparkContext
     # Spark copies the environment at each registration, so it is set first.
     context.environment.update(
@@ -233,14 +231,9 @@ def register(
             **_SET_BY_PLANNERS,
         }
     )
-    for kind, wrapped in connectors:
-        formats.add(kind)
-        spark.dataSource.register(wrapped)
-    backend_of(spark).activate_if_none(spark)
-    _advise(spark)
 
 
-def _register_for_connect(spark: SparkSession, added: tuple[type[Connector] | type[DataSource], ...]) -> None:
+def _check_connect(spark: SparkSession) -> None:
     if not is_connect(spark):
         raise EnvironmentProblem(
             "register has connect=True, and this is a classic session",
@@ -249,12 +242,9 @@ def _register_for_connect(spark: SparkSession, added: tuple[type[Connector] | ty
             do="leave connect out: a classic session runs jobs as well",
         )
     environment.require_spark_version(spark.version)
-    for kind in (*formats.load(), *added):
-        wrapped = formats.data_source(kind)
-        formats.add(kind)
-        spark.dataSource.register(wrapped)
 
 
+# Settings that `session` changes: Spark's default, and what it costs a job.
 _ADVISED: Final = {
     "spark.sql.shuffle.partitions": ("200", "each stateful epoch runs 200 tasks; twice the number of cores is enough"),
     "spark.sql.streaming.stateStore.providerClass": (
@@ -266,10 +256,7 @@ _ADVISED: Final = {
         "the size of each row is added up; 2147483647 switches this off, and passing rows to Python is faster",
     ),
 }
-"""Settings that `session` changes: Spark's default, and what it costs a job."""
-
-_advised: set[str] = set()
-"""Applications that have been advised."""
+_advised: set[str] = set()  # applications that have been advised
 
 
 def _advise(spark: SparkSession) -> None:
@@ -296,8 +283,6 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
     environment.require_java_version(backend_of(spark).java_version(spark), "the driver's JVM")
     environment.require_python(spark.sparkContext.pythonExec)
     if require_delta and not backend_of(spark).has_class(spark, _DELTA_CLASS):
-        from spark_ext.spark.session.jars import delta_coordinate
-
         raise EnvironmentProblem(
             "Delta's jar is not on the class path; it is needed to read the job's tables with Spark",
             operator="the Spark session",
@@ -309,7 +294,6 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
 
 
 def _faster_workers(master: str, python: str) -> dict[str, str]:
-    """A Spark home for a local session whose workers run this interpreter; see `spark_home`."""
     if _LOCAL.fullmatch(master) is None or python != sys.executable or has_jvm():
         return {}
     home = home_without_zip()

@@ -1,7 +1,6 @@
 """Errors of spark-ext as a script or notebook shows them: what happened and where in the user's own file, no library.
 
-`spark_ext.session` installs it, unless something else has replaced the interpreter's way of showing errors. The whole
-traceback is shown with the environment variable SPARK_EXT_TRACEBACK=1, and stays on the exception in any case.
+The whole traceback is shown with the environment variable SPARK_EXT_TRACEBACK=1, and stays on the exception.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ def _show(kind: type[BaseException], problem: BaseException, trace: TracebackTyp
 
 
 def _notebook() -> Any:
-    """The running IPython shell; None outside of one."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 

@@ -1,9 +1,8 @@
 """A Spark home for local sessions in which Python workers start several times faster.
 
-Spark puts `python/lib/pyspark.zip` first on the path of every Python worker, and Python cannot cache compiled code for
-a zip: each planner, committer and worker daemon compiles pyspark again, which takes about a second of CPU time. The
-workers of a local session run under this same interpreter, which has the same pyspark installed and compiled. So the
-session gets a directory with links to everything in Spark's home except that zip.
+Each worker finds `python/lib/pyspark.zip` first on its path, and Python compiles the modules of a zip each time, about
+a second of CPU time. This directory has links to all of Spark's home but that zip: the workers of a local session run
+the same interpreter, whose pyspark is compiled.
 """
 
 from __future__ import annotations

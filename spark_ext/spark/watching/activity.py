@@ -1,7 +1,7 @@
-"""What a Spark application is busy with at one moment: the jobs, stages and executors that Spark's status store has.
+"""What a Spark application is busy with at one moment: the jobs, stages and executors in Spark's status store.
 
-One look costs three calls of the JVM, 2 to 5 ms in all, however many queries there are.
-`tests/spark/test_activity.py` pins what is relied on.
+It costs three calls of the JVM, 2 to 5 ms, for any number of queries. `tests/spark/test_activity.py` pins what is
+relied on.
 """
 
 from __future__ import annotations
@@ -27,12 +27,9 @@ class Executor:
     active: bool
     host: str
     slots: int
-    running: int
-    """Tasks."""
-    failed: int = 0
-    """Attempts of tasks that have failed on it so far."""
-    removed: str = ""
-    """Why it was removed; "" if it is there, or Spark does not say."""
+    running: int  # tasks
+    failed: int = 0  # attempts of tasks that have failed on it so far
+    removed: str = ""  # why it was removed; "" if it is there, or Spark does not say
 
 
 @dataclass(frozen=True)
@@ -40,12 +37,10 @@ class Stage:
     """A stage that is being run."""
 
     id: int
-    running: int
-    """Tasks."""
+    running: int  # tasks
     done: int
     total: int
-    records: int
-    """Records read and written, also of shuffles; in local mode of tasks that have ended."""
+    records: int  # records read and written, also of shuffles; in local mode of tasks that have ended
 
 
 @dataclass(frozen=True)
@@ -53,29 +48,24 @@ class Job:
     """A Spark job."""
 
     id: int
-    group: str
-    """Of a streaming query: its run id."""
-    done: int
-    """Tasks."""
-    failed: int
-    """Attempts of tasks."""
+    group: str  # of a streaming query: its run id
+    done: int  # tasks
+    failed: int  # attempts of tasks
     stages: tuple[int, ...]
 
 
-MOST_TASKS: Final = 1_000
-"""Tasks of a stage that are looked at for the reason of a failure."""
+MOST_TASKS: Final = 1_000  # tasks of a stage that are looked at for the reason of a failure
+_RECORDS: Final = ("inputRecords", "outputRecords", "shuffleReadRecords", "shuffleWriteRecords")
 
 
 @dataclass(frozen=True)
 class Activity:
     """What a Spark application is busy with."""
 
-    at: datetime
-    """UTC."""
+    at: datetime  # UTC
     jobs: tuple[Job, ...] = ()
     stages: Mapping[int, Stage] = field(default_factory=dict)
-    executors: tuple[Executor, ...] = ()
-    """Also those that were lost."""
+    executors: tuple[Executor, ...] = ()  # also those that were lost
 
     @property
     def cluster(self) -> Cluster:
@@ -146,26 +136,13 @@ def look_at(query: StreamingQuery, activity: Activity) -> Look:
 
 
 def _job(given: Mapping[str, Any]) -> Job:
-    return Job(
-        given["jobId"],
-        given.get("jobGroup") or "",
-        given["numCompletedTasks"],
-        given["numFailedTasks"],
-        tuple(given["stageIds"]),
-    )
-
-
-_RECORDS = ("inputRecords", "outputRecords", "shuffleReadRecords", "shuffleWriteRecords")
+    group, stages = given.get("jobGroup") or "", tuple(given["stageIds"])
+    return Job(given["jobId"], group, given["numCompletedTasks"], given["numFailedTasks"], stages)
 
 
 def _stage(given: Mapping[str, Any]) -> Stage:
-    return Stage(
-        given["stageId"],
-        given["numActiveTasks"],
-        given["numCompleteTasks"],
-        given["numTasks"],
-        sum(given[name] for name in _RECORDS),
-    )
+    records = sum(given[name] for name in _RECORDS)
+    return Stage(given["stageId"], given["numActiveTasks"], given["numCompleteTasks"], given["numTasks"], records)
 
 
 def _executor(given: Mapping[str, Any]) -> Executor:

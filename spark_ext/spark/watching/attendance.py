@@ -1,11 +1,9 @@
 """How a Python process that works for a query can be asked for its stack, wherever it runs.
 
-Nobody can attach to a process from outside without privileges that few have. So each process that works for a query of
-a job with a monitor leaves a note beside those of its machine, `<pid>.json`, and has Python's faulthandler write its
-stacks to `<pid>.stack` whenever it gets SIGUSR2, also while it is in a C extension. A watcher, one process per machine
-and state directory, looks for requests in the state directory and answers them there; see `watch_workers`.
-
-A note costs a small file per process and query, not per task. Without a monitor no file is written and no process runs.
+Few have the privilege to attach to a process. So each one that works for a query of a job with a monitor leaves a note
+beside those of its machine, `<pid>.json`, and has faulthandler write its stacks to `<pid>.stack` at SIGUSR2, also while
+it is in a C extension. A watcher per machine and state directory answers requests there; see `watch_workers`. A note
+costs a small file per process and query; without a monitor no file is written and no process runs.
 """
 
 from __future__ import annotations
@@ -25,15 +23,10 @@ from typing import IO, Final
 
 from spark_ext.storage import LocalFolder
 
-PROPERTY: Final = "spark_ext.samples"
-"""Local property of a query's tasks: the job's state directory."""
-
-QUERY: Final = "spark_ext.query"
-"""Local property: the query's uid."""
-
+PROPERTY: Final = "spark_ext.samples"  # local property of a query's tasks: the job's state directory
+QUERY: Final = "spark_ext.query"  # local property: the query's uid
+# Run as a file: it needs nothing of this package, whose import would cost each machine a second.
 WATCHER: Final = Path(__file__).with_name("watch_workers.py")
-"""Run as a file: it needs nothing of this package, whose import would cost each machine a second."""
-
 LOCK: Final = "watcher.lock"
 
 
@@ -92,11 +85,9 @@ def attend_task() -> None:
 
 
 def attend(role: str, state: str, query: str, uid: str = "") -> None:
-    """Let this process be asked for its stack. What goes wrong is ignored: only the stack will be missing.
+    """Let this process, a `task`, `planner` or `committer`, be asked for its stack.
 
-    Args:
-        role: `task`, `planner` or `committer`.
-        uid: of the source or sink, if it is one's planner or committer.
+    What goes wrong is ignored: only the stack will be missing.
     """
     global _present
     note = json.dumps({"pid": os.getpid(), "role": role, "query": query, "uid": uid})

@@ -1,8 +1,7 @@
 """What Spark has measured of an epoch: its jobs and stages, and the operators of its plan, from the status stores.
 
-A look costs a few calls of the JVM for all queries, and four for each epoch that is looked at; up to 50 ms, mostly
-waiting. What Spark shows of times are texts, such as `1.3 s`, which is exact enough for proportions.
-`tests/spark/test_epoch_times.py` pins what is relied on.
+Costs a few calls of the JVM for all queries, and four for each epoch, up to 50 ms. Spark shows times as texts, such as
+`1.3 s`, exact enough for proportions. `tests/spark/test_epoch_times.py` pins what is relied on.
 """
 
 from __future__ import annotations
@@ -20,40 +19,28 @@ from spark_ext.spark.backend.kinds import backend_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_JOBS: Final = 200
-"""The newest jobs that are looked at."""
-
-MOST_PLANS: Final = 4
-"""Of one epoch: a function of `foreachBatch` may run any number."""
-
+MOST_JOBS: Final = 200  # the newest jobs that are looked at
+MOST_PLANS: Final = 4  # of one epoch: a function of `foreachBatch` may run any number
 _EPOCH: Final = re.compile(r"^runId = (\S+)\nbatch = (\d+)$", re.MULTILINE)
 _TIME: Final = re.compile(r"^([\d.,]+) (ms|s|m|min|h)\b")
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 _PYTHON: Final = "time to execute Python code"
 _PYTHON_WHOLE: Final = "time to run Python workers"
-_STATE: Final = (
-    "time to update",
-    "time to remove",
-    "time to commit changes",
-    "RocksDB: load - time taken to load the store",
-)
-_PIPELINE: Final = "duration"
+_LOAD: Final = "RocksDB: load - time taken to load the store"
+_STATE: Final = ("time to update", "time to remove", "time to commit changes", _LOAD)
 
 
 @dataclass(frozen=True)
 class JobTime:
     """A Spark job of an epoch that has succeeded."""
 
-    run_id: str
-    """Of the query."""
+    run_id: str  # of the query
     epoch: int
-    began: int
-    """ms since 1970."""
+    began: int  # ms since 1970
     ended: int
     stages: tuple[int, ...]
-    execution: int | None
-    """Of Spark SQL."""
+    execution: int | None  # of Spark SQL
 
 
 @dataclass(frozen=True)
@@ -61,8 +48,7 @@ class EpochTime:
     """What was measured of an epoch."""
 
     epoch: int
-    jobs: tuple[tuple[int, int], ...]
-    """When each began and ended, ms since 1970."""
+    jobs: tuple[tuple[int, int], ...]  # when each began and ended, ms since 1970
     stages: tuple[StageTime, ...]
     plan: PlanTime
 
@@ -113,14 +99,8 @@ def job_of(given: Mapping[str, Any]) -> JobTime | None:
     epoch = _EPOCH.search(info.get("description") or "")
     if epoch is None or info["status"] != "SUCCEEDED":
         return None
-    return JobTime(
-        epoch[1],
-        int(epoch[2]),
-        _at(info["submissionTime"]),
-        _at(info["completionTime"]),
-        tuple(info["stageIds"]),
-        given.get("sqlExecutionId"),
-    )
+    began, ended = _at(info["submissionTime"]), _at(info["completionTime"])
+    return JobTime(epoch[1], int(epoch[2]), began, ended, tuple(info["stageIds"]), given.get("sqlExecutionId"))
 
 
 def stage_of(given: Mapping[str, Any]) -> StageTime | None:
@@ -128,14 +108,8 @@ def stage_of(given: Mapping[str, Any]) -> StageTime | None:
     began, ended = given.get("firstTaskLaunchedTime") or given.get("submissionTime"), given.get("completionTime")
     if began is None or ended is None:
         return None
-    return StageTime(
-        given["stageId"],
-        _at(began),
-        _at(ended),
-        given["executorRunTime"],
-        given["shuffleWriteTime"] // 1_000_000,
-        given["shuffleReadRecords"] > 0,
-    )
+    shuffle = given["shuffleWriteTime"] // 1_000_000, given["shuffleReadRecords"] > 0
+    return StageTime(given["stageId"], _at(began), _at(ended), given["executorRunTime"], *shuffle)
 
 
 def plan_of(graph: Mapping[str, Any], values: Mapping[str, str]) -> PlanTime:
@@ -153,7 +127,7 @@ def plan_of(graph: Mapping[str, Any], values: Mapping[str, str]) -> PlanTime:
                 waits.append(max(0, plan.ms(number, _PYTHON_WHOLE) - user))
         # An operator with state may run a function of the user's for it.
         state += max(0, sum(plan.ms(number, name) for name in _STATE) - user)
-    pipelines = [plan.ms(number, _PIPELINE) for number in plan.reading_pipelines()]
+    pipelines = [plan.ms(number, "duration") for number in plan.reading_pipelines()]
     most = [sum(found) for found in (waits, pipelines) if found]
     return PlanTime(plan.shuffled, reading_user, later_user, state, min(most, default=None))
 
@@ -177,13 +151,10 @@ def milliseconds(shown: str) -> int:
 
 
 class _Plan:
-    """The graph of a plan."""
-
     def __init__(self, graph: Mapping[str, Any], values: Mapping[str, str]) -> None:
         self._values = values
         self.nodes: dict[int, Mapping[str, Any]] = {}
-        self._inside: dict[int, tuple[int, ...]] = {}
-        """By group of operators that are compiled together, what is in it."""
+        self._inside: dict[int, tuple[int, ...]] = {}  # by group of operators that are compiled together, what is in it
         self._add(graph["nodes"])
         self._children: dict[int, list[int]] = defaultdict(list)
         for edge in graph["edges"]:
@@ -234,5 +205,4 @@ class _Plan:
 
 
 def _at(text: str) -> int:
-    """A time as Spark writes it, ms since 1970."""
     return round(datetime.fromisoformat(text.replace("GMT", "+00:00")).timestamp() * 1000)

@@ -1,12 +1,9 @@
 """The Python processes that this application's JVM has started on the driver's own machine, and what they do.
 
-They are there in any session, also in one whose workers leave no notes (see `attendance`). Whether a process belongs to
-this application is decided by its ancestors alone: it is below the JVM, and the JVM is an ancestor or a descendant of
-this process. In local mode those are all Python workers, on a cluster the planners and committers.
-
-Their stacks are read by py-spy from outside, so that they need not have been prepared for it; also those of a process
-whose interpreter is held by a function in C. py-spy is optional (`spark-ext[stacks]`), and the kernel has to allow it.
-The processes are not stopped meanwhile.
+They are found in any session, by their ancestors alone: below a JVM that is an ancestor or a descendant of this
+process. In local mode those are all Python workers, on a cluster the planners and committers. py-spy
+(`spark-ext[stacks]`, and the kernel has to allow it) reads their stacks from outside without stopping them, also while
+a function in C runs.
 """
 
 from __future__ import annotations
@@ -33,16 +30,10 @@ from spark_ext.spark.backend.kinds import backend_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WITHIN: Final = 5.0
-"""How long the stacks of all processes may take, s."""
+WITHIN: Final = 5.0  # how long the stacks of all processes may take, s
+MOST: Final = 32  # processes that are looked at
 
-MOST: Final = 32
-"""Processes that are looked at."""
-
-
-PY_SPY_WITHIN: Final = 3.0
-"""How long py-spy may take for one process, s."""
-
+PY_SPY_WITHIN: Final = 3.0  # how long py-spy may take for one process, s
 _LONGEST: Final = 200
 
 NICE: Final = "10"
@@ -74,10 +65,8 @@ class LocalWorkers:
             with suppress(psutil.Error):
                 times, switches = process.cpu_times(), process.num_ctx_switches().voluntary
                 threads, why = self._stacks(process) if time.monotonic() < by else ((), "others have taken too long")
-                cpu = times.user + times.system
-                found.append(
-                    WorkerSample(self._host, process.pid, role, "", cpu, switches, threads, why, role in alone)
-                )
+                used = times.user + times.system, switches
+                found.append(WorkerSample(self._host, process.pid, role, "", *used, threads, why, role in alone))
         return tuple(found)
 
     def completed(self, workers: Collection[WorkerSample]) -> tuple[WorkerSample, ...]:
@@ -120,7 +109,6 @@ def started_by(jvm: int) -> Iterator[tuple[psutil.Process, str]]:
 
 
 def _children(pid: int) -> list[psutil.Process]:
-    """Those of this user."""
     with suppress(psutil.Error):
         return [process for process in psutil.Process(pid).children() if process.uids().real == os.getuid()]
     return []
@@ -143,10 +131,8 @@ def _own_jvm(pid: int) -> int | None:
 class PySpy:
     """py-spy, if this machine has it and allows it."""
 
-    program: str
-    """Its path; "" if it is not to be used."""
-    refused: str = ""
-    """Why it is not."""
+    program: str  # its path; "" if it is not to be used
+    refused: str = ""  # why it is not
 
     @classmethod
     def here(cls) -> PySpy:
@@ -186,11 +172,7 @@ class PySpy:
 
 
 def ptrace_refused(scope: str, status: str) -> str:
-    """Why this process may not read the memory of others of its user; "" if it may. Pure.
-
-    Args:
-        scope: the setting of Linux's security module Yama; "" without it.
-    """
+    """Why this process may not read the memory of others of its user, by the setting of Linux's module Yama; or ""."""
     effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
     # Its children may only be read by their parents, which py-spy is not.
     level = int(scope.strip() or 0)

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-WITHIN: Final = 3.0
-"""How long executors may take to answer, s; one that is frozen does not."""
-
+WITHIN: Final = 3.0  # how long executors may take to answer, s; one that is frozen does not
 _TASK: Final = re.compile(r"Executor task launch worker for task .* in stage (?P<stage>\d+)\.")
 
 
@@ -100,12 +98,8 @@ def _lines(given: Json) -> list[str]:
 
 def tasks_of(threads: Iterable[Thread], stages: Iterable[int]) -> tuple[Thread, ...]:
     """The threads of an executor that run tasks of some stages."""
-    wanted = set(stages)
-    return tuple(
-        thread
-        for thread in threads
-        if (match := _TASK.match(thread.name)) is not None and int(match["stage"]) in wanted
-    )
+    wanted = {str(stage) for stage in stages}
+    return tuple(one for one in threads if (match := _TASK.match(one.name)) is not None and match["stage"] in wanted)
 
 
 def query_thread(threads: Iterable[Thread], run_id: str) -> tuple[Thread, ...]:

@@ -2,9 +2,9 @@
 
     python watch_workers.py STATE NOTES
 
-Started by the first process that leaves a note; see `attendance`. It ends when none of those that have left one is
-alive. A request is a file of the state directory, `samples/<id>.request`; the answer is `samples/<id>.answer-<who>`.
-Needs the standard library, psutil and this package's storage; for a state directory on an object store pyarrow as well.
+It is started by the first process that leaves a note (see `attendance`) and ends when none of them is alive. A request
+is `samples/<id>.request` in the state directory; the answer is `samples/<id>.answer-<who>`. Needs the standard library,
+psutil and this package's storage; for a state directory on an object store pyarrow as well.
 """
 
 from __future__ import annotations
@@ -26,20 +26,11 @@ import psutil
 if TYPE_CHECKING:
     from spark_ext.storage import Folder
 
-EVERY: Final = 0.5
-"""How often requests are looked for in a local folder, s."""
-
-EVERY_REMOTE: Final = 2.0
-"""How often on an object store, s."""
-
-STACK_WITHIN: Final = 1.0
-"""How long a process may take to write its stacks, s."""
-
-LONGEST: Final = 64_000
-"""Bytes of a process's stacks that are passed on."""
-
-OLDEST: Final = 60.0
-"""Age at which a request is not answered any more, s."""
+EVERY: Final = 0.5  # how often requests are looked for in a local folder, s
+EVERY_REMOTE: Final = 2.0  # how often on an object store, s
+STACK_WITHIN: Final = 1.0  # how long a process may take to write its stacks, s
+LONGEST: Final = 64_000  # bytes of a process's stacks that are passed on
+OLDEST: Final = 60.0  # age at which a request is not answered any more, s
 
 
 def samples_of(state: str) -> tuple[Folder, float]:

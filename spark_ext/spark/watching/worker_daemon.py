@@ -11,8 +11,8 @@ from spark_ext import worker_internals
 from spark_ext.failures import record
 from spark_ext.spark.watching.attendance import attend_task
 
+# Local property of tasks that report how long the user's code ran without its waiting: those of divided epochs.
 TIMES: Final = "spark_ext.parts"
-"""Local property of tasks that report how long the user's code ran without its waiting: those of divided epochs."""
 
 
 def prepare() -> None:

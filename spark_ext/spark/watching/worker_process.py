@@ -14,11 +14,9 @@ from typing import Final
 from spark_ext.failures import record
 from spark_ext.spark.watching.attendance import attend_task
 
-_REUSED: Final = "SPARK_REUSE_WORKER"
-"""Environment variable that Spark sets for workers that it reuses."""
+_REUSED: Final = "SPARK_REUSE_WORKER"  # environment variable that Spark sets for workers that it reuses
 
-_loaded = 0
-"""Number of modules at the last call of `gc.freeze`."""
+_loaded = 0  # number of modules at the last call of `gc.freeze`
 
 
 def begin_task() -> None:

@@ -89,7 +89,7 @@ def test_they_are_removed_with_the_registration(place: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"start": 1}', '{"start": 2, "targets": {}}'])
 def test_a_note_that_says_nothing_of_this_run_is_replaced(place: Path, text: str) -> None:
     known = until_now(place)
-    (place / registry.targets_note(known.uid)).write_text(text)
+    (place / registry.note(known.uid, "now")).write_text(text)
     assert Targets(known, place).of(None, lambda: {"a": 1}) == {"a": 1}
     assert Targets(known, place).of(None, lambda: {"a": 2}) == {"a": 1}
 

@@ -1,4 +1,4 @@
-"""The server that the tests of PostgreSQL run on: passwords are real, a crash is one, and nothing is left behind."""
+"""The servers of the tests: passwords are real, a crash is one, a broker's disk is read, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
 import pytest
+from confluent_kafka import Producer
 
+from tests.servers.kafka import Broker
+from tests.servers.kafka_reader import ABORTED, COMMITTED, ONGOING
 from tests.servers.postgres import Database, PostgresServer
 from tests.support.waiting import until
 
@@ -51,3 +55,25 @@ def test_a_killed_test_process_leaves_no_server() -> None:
     process.wait()
     process.stdout.close()
     until(lambda: not psutil.pid_exists(int(pid)) and not Path(folder).exists(), "the server has gone")
+
+
+def test_a_transactions_state_is_read_from_the_brokers_disk(kafka: Broker) -> None:
+    """So a broker is not crashed between a commit and its markers."""
+    topic = kafka.topic()
+    producer: Any = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(60)
+    for finish, state in ((producer.commit_transaction, COMMITTED), (producer.abort_transaction, ABORTED)):
+        producer.begin_transaction()
+        producer.produce(topic, b"a")
+        assert producer.flush(60) == 0
+        until(lambda: kafka.transactions()[topic] == ONGOING, "the transaction is open")
+        finish(60)
+        until(lambda state=state: kafka.transactions()[topic] == state, "its end to be in all partitions")  # type: ignore[misc]
+    producer.close()
+
+
+def test_a_commit_survives_a_crash_right_after_it(kafka: Broker) -> None:
+    topic = kafka.topic()
+    kafka.send_in_transaction(topic, ["a"])
+    kafka.restart()
+    assert [message.value() for message in kafka.messages(topic)] == [b"a"]
