@@ -28,8 +28,7 @@ _LEVELS: Final = {
 class LogOptions(ListenerOptions):
     """Options of the listener `log`."""
 
-    logger: str = Field(default="spark_ext.incidents.changes", min_length=1)
-    """Name of the logger."""
+    logger: str = Field(default="spark_ext.incidents.changes", min_length=1)  # name of the logger
 
 
 class LogListener(IncidentListener):

@@ -30,47 +30,24 @@ from spark_ext.storage import Location, check_for_delta, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQueryManager
 
+# Settings that an Observer has. With any other a job decides something, which an Observer never does.
 WATCHING: Final = (
-    "dumps",
-    "dumps_kept",
-    "dumps_size",
-    "epoch_parts",
-    "failures",
-    "heartbeat",
-    "incidents",
-    "maintenance_interval",
-    "metrics",
-    "metrics_host",
-    "metrics_port",
-    "monitor_interval",
-    "opentelemetry",
-    "outage_patience",
-    "slow_factor",
-    "stall_after",
+    *("dumps", "dumps_kept", "dumps_size", "epoch_parts", "failures", "heartbeat", "incidents", "maintenance_interval"),
+    *("metrics", "metrics_host", "metrics_port", "monitor_interval", "opentelemetry", "outage_patience"),
+    *("slow_factor", "stall_after"),
 )
-"""Settings that an Observer has. With any other a job decides something, which an Observer never does."""
 
 
 def observer_settings(name: str, given: Mapping[str, Any]) -> JobSettings:
     """The settings of an Observer."""
-    others = sorted(set(given) & set(JobSettings.model_fields) - set(WATCHING))
+    others = sorted(set(given) - set(WATCHING), key=lambda one: (one not in JobSettings.model_fields, one))
     if others:
-        raise refused(
-            f"the setting '{others[0]}' is that of a job: an Observer decides nothing",
-            f"Observer '{name}'",
-            f"leave it out, or use: {', '.join(WATCHING)}",
-            kept="nothing was started",
-        )
-    unknown = sorted(set(given) - set(WATCHING))
-    if unknown:
-        raise refused(
-            f"unknown setting '{unknown[0]}'",
-            f"Observer '{name}'",
-            f"use one of: {', '.join(WATCHING)}",
-            kept="nothing was started",
-        )
+        what, do = f"unknown setting '{others[0]}'", "use one of"
+        if others[0] in JobSettings.model_fields:
+            what = f"the setting '{others[0]}' is that of a job: an Observer decides nothing"
+            do = "leave it out, or use"
+        raise refused(what, f"Observer '{name}'", f"{do}: {', '.join(WATCHING)}", kept="nothing was started")
     return JobSettings.of(name, given)
 
 

@@ -21,14 +21,8 @@ from spark_ext.listeners.contract import (
 
 COUNTER: Final = "spark_ext_incident_changes"
 GAUGE: Final = "spark_ext_incidents_open"
-
 _lock = threading.Lock()
-_made: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
-"""The metrics by registry: a name can be registered once, and a process may have several jobs."""
-
-
-class PrometheusOptions(ListenerOptions):
-    """The listener `prometheus` has no options."""
+_made: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()  # by registry: a name can be registered once
 
 
 class PrometheusListener(IncidentListener):
@@ -40,7 +34,7 @@ class PrometheusListener(IncidentListener):
     """
 
     def __init__(self, registry: Any = None, **options: object) -> None:
-        PrometheusOptions.of("prometheus", options)
+        ListenerOptions.of("prometheus", options)
         self._client = load("prometheus_client", "metrics", "listener 'prometheus'")
         self._registry = registry
         self._open: dict[str, tuple[str, str, str]] = {}
@@ -72,13 +66,9 @@ class PrometheusListener(IncidentListener):
         with _lock:
             if registry not in _made:
                 labels = ["job", "type", "severity"]
+                about = "Changes of incidents, by the state they led to."
                 _made[registry] = (
-                    self._client.Counter(
-                        COUNTER,
-                        "Changes of incidents, by the state they led to.",
-                        [*labels, "state"],
-                        registry=registry,
-                    ),
+                    self._client.Counter(COUNTER, about, [*labels, "state"], registry=registry),
                     self._client.Gauge(GAUGE, "Incidents that are open.", labels, registry=registry),
                 )
             return _made[registry]

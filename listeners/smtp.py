@@ -22,25 +22,17 @@ from spark_ext.listeners.contract import (
     Severity,
 )
 from spark_ext.listeners.log import line
-from spark_ext.options import Milliseconds
+from spark_ext.options import Milliseconds, several
 
-MOST_SHOWN: Final = 50
-"""Changes that one mail lists; of further ones it gives the number."""
+MOST_SHOWN: Final = 50  # changes that one mail lists; of further ones it gives the number
 
 
 class Encryption(str, Enum):
     """How a connection is encrypted."""
 
-    STARTTLS = "starttls"
-    """From the server's answer on; a server that does not offer it is refused."""
-    TLS = "tls"
-    """From the beginning."""
-    NONE = "none"
-    """Not at all."""
-
-
-def _several(value: object) -> object:
-    return value if isinstance(value, (list, tuple)) else [value]
+    STARTTLS = "starttls"  # from the server's answer on; a server that does not offer it is refused
+    TLS = "tls"  # from the beginning
+    NONE = "none"  # not at all
 
 
 class SmtpOptions(ListenerOptions):
@@ -48,18 +40,13 @@ class SmtpOptions(ListenerOptions):
 
     host: str = Field(min_length=1)
     port: int = Field(default=587, ge=1, le=65535)
-    sender: str = Field(min_length=3)
-    """Address from which mails come."""
-    to: Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
-    """Addresses to which they go."""
-    user: str = ""
-    """For the login; "" means no login."""
+    sender: str = Field(min_length=3)  # address from which mails come
+    to: Annotated[tuple[str, ...], BeforeValidator(several), Field(min_length=1)]  # addresses to which they go
+    user: str = ""  # for the login; "" means no login
     password: SecretStr | None = None
     encryption: Encryption = Encryption.STARTTLS
-    ca_file: str | None = None
-    """Certificates that are trusted; none: those of the system."""
-    connect_timeout: Milliseconds = 10_000
-    """How long the server may take for an answer, ms."""
+    ca_file: str | None = None  # certificates that are trusted; none: those of the system
+    connect_timeout: Milliseconds = 10_000  # how long the server may take for an answer, ms
 
     @model_validator(mode="after")
     def _login(self) -> SmtpOptions:
@@ -119,13 +106,7 @@ class SmtpListener(IncidentListener):
 
 
 def composed(notices: Sequence[tuple[IncidentChange, MetricsContext]], sender: str, to: Sequence[str]) -> EmailMessage:
-    """The mail about some changes.
-
-    Args:
-        notices: at least one.
-        sender: address.
-        to: addresses.
-    """
+    """The mail about some changes."""
     first, context = notices[0]
     opened = [change for change, _ in notices if change.new is IncidentState.OPEN]
     worst = max((change.incident.severity for change in opened), key=lambda one: one.rank, default=Severity.INFO)
@@ -144,9 +125,8 @@ def composed(notices: Sequence[tuple[IncidentChange, MetricsContext]], sender: s
     mail["Message-ID"] = make_msgid(idstring=first.incident.incident_id[:8], domain="spark-ext.invalid")
     lines = [f"{change.at:%Y-%m-%d %H:%M:%S} UTC  {line(change, one)}" for change, one in notices[:MOST_SHOWN]]
     if len(notices) > MOST_SHOWN:
-        lines.append(
-            f"... and {len(notices) - MOST_SHOWN} further changes: spark-ext incidents STATE lists all of them"
-        )
+        further = len(notices) - MOST_SHOWN
+        lines.append(f"... and {further} further changes: spark-ext incidents STATE lists all of them")
     mail.set_content("\n".join(lines) + "\n")
     return mail
 

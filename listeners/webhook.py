@@ -33,30 +33,20 @@ from spark_ext.sinks.http_2pc.tls import proxy_for
 if TYPE_CHECKING:
     import httpcore
 
-_AGAIN: Final = frozenset({408, 425, 429})
-"""Statuses below 500 that are worth a further attempt."""
-
+_AGAIN: Final = frozenset({408, 425, 429})  # statuses below 500 that are worth a further attempt
 WHO: Final = "listener 'webhook'"
-
-_SHOWN: Final = 200
-"""Characters of a receiver's answer that an error shows."""
+_SHOWN: Final = 200  # characters of a receiver's answer that an error shows
 
 
 class WebhookOptions(ListenerOptions):
     """Options of the listener `webhook`."""
 
-    url: str
-    """`https://...`; `http://` for this machine only, unless `insecure`. A long path or query is taken for a secret."""
-    secret: SecretStr | None = None
-    """Signs each request; none: they are not signed."""
-    headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    """Further headers; their values are taken for secrets."""
-    request_timeout: Milliseconds = 5_000
-    """How long one attempt may take with its whole answer, ms."""
-    give_up_after: Milliseconds = 20_000
-    """After how long no further attempt is made, ms; below the `timeout` of the listener."""
-    insecure: bool = False
-    """Whether `http://` is allowed for other machines."""
+    url: str  # `http://` for this machine only, unless `insecure`. A long path or query is taken for a secret
+    secret: SecretStr | None = None  # signs each request; none: they are not signed
+    headers: Mapping[str, str] = Field(default_factory=dict, repr=False)  # further ones; values are secrets
+    request_timeout: Milliseconds = 5_000  # how long one attempt may take with its whole answer, ms
+    give_up_after: Milliseconds = 20_000  # when no further attempt is made, ms; below the listener's `timeout`
+    insecure: bool = False  # whether `http://` is allowed for other machines
 
     @model_validator(mode="after")
     def _address(self) -> WebhookOptions:
@@ -133,8 +123,7 @@ class WebhookListener(IncidentListener):
         return found
 
 
-_LONG: Final = 16
-"""Characters from which a path may be a secret, as those of chat services are."""
+_LONG: Final = 16  # characters from which a path may be a secret, as those of chat services are
 
 
 class _Again(RuntimeError):
@@ -142,13 +131,7 @@ class _Again(RuntimeError):
 
 
 def signature(secret: str, at: int, body: bytes) -> str:
-    """The signature of a request.
-
-    Args:
-        secret: shared with the receiver.
-        at: s since 1970 UTC; a receiver refuses one that is old.
-        body: of the request.
-    """
+    """The signature of a request at a time, s since 1970 UTC; a receiver refuses one that is old."""
     code = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={code}"
 

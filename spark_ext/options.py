@@ -122,6 +122,11 @@ def json_object(value: object) -> object:
     return found
 
 
+def several(value: object) -> object:
+    """A list, or one value as a list."""
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
 Milliseconds = Annotated[int, BeforeValidator(milliseconds)]
 """A duration option, in ms; accepts `"90 s"`."""
 

@@ -14,6 +14,8 @@ import yaml
 
 from spark_ext import settings
 from spark_ext.commands.control_send import SENDERS
+from spark_ext.ledger.columns import Column, columns
+from spark_ext.ledger.schema import ROWS, Row
 from spark_ext.metrics.catalogue import CATALOGUE, LABELS, Label, Metric
 from spark_ext.options import byte_count, milliseconds
 
@@ -136,10 +138,43 @@ def shipped_settings() -> str:
     return "\n".join(parts)
 
 
+TYPES: Final = {"int64": "bigint", "bool": "boolean", "timestamp[us, tz=UTC]": "timestamp"}
+"""Spark's names of Arrow types, where they differ."""
+
+
+def tables() -> str:
+    """The tables of the ledger, a line for each column."""
+    return "\n\n".join(map(_table, ROWS))
+
+
+def _table(row: type[Row]) -> str:
+    meaning = _comments(row)
+    head = f"### {row.table}\n\n{inspect.getdoc(row)}\n\n| column | type | meaning |\n|---|---|---|\n"
+    return head + "\n".join(f"| `{one.name}` | {_type(one)} | {meaning[one.name]} |" for one in columns(row))
+
+
+def _type(column: Column) -> str:
+    name = "JSON text" if column.json else TYPES.get(str(column.arrow), str(column.arrow))
+    return f"{name}, null" if column.nullable else name
+
+
+def _comments(row: type[Row]) -> dict[str, str]:
+    """The comment of each field: behind it, or on the lines below it."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in inspect.getsource(row).splitlines():
+        if field := re.match(r"    (\w+): [^#]*(?:# (.*))?$", line):
+            name, found[field[1]] = field[1], field[2] or ""
+        elif name and (more := re.match(r"    # (.*)", line)):
+            found[name] = f"{found[name]} {more[1]}".strip()
+    return found
+
+
 PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "metrics": ("docs/metrics.md", metrics),
     "commands": ("docs/cli.md", control_commands),
     "settings": ("docs/job.md", settings_table),
+    "tables": ("docs/ledger.md", tables),
 }
 """The generated part of pages, by name."""
 

@@ -163,11 +163,6 @@ def read_savepoint(path: str) -> Savepoint:
         raise _damaged(f"its contents cannot be understood: {problem}", who) from problem
 
 
-def is_savepoint(path: str) -> bool:
-    """Whether a folder holds a complete savepoint that can be read, by its manifest alone."""
-    return _found(Location.of(path, {}).folder, MANIFEST) is not None
-
-
 def _found(folder: Folder, name: str) -> bytes | None:
     with suppress(OSError):
         return folder.find(name)

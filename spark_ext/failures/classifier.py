@@ -26,17 +26,10 @@ from spark_ext.masking import logger, mask
 
 log = logger("spark_ext.failures")
 
-GROUP: Final = "spark_ext.failure_classifiers"
-"""Entry points of this group are plugins of every job in the environment."""
-
-RESERVED: Final = frozenset({"type", "origin", "cause", "code", "resource"})
-"""Labels of the rules; no plugin may declare them."""
-
-LONGEST_LABEL: Final = 200
-"""Characters of a label's value that are kept."""
-
-DEFAULT_TIMEOUT: Final = 1.0
-"""How long a plugin may take for one failure, s."""
+GROUP: Final = "spark_ext.failure_classifiers"  # entry points of this group are plugins of every job in the environment
+RESERVED: Final = frozenset({"type", "origin", "cause", "code", "resource"})  # no plugin may declare them
+LONGEST_LABEL: Final = 200  # characters of a label's value that are kept
+DEFAULT_TIMEOUT: Final = 1.0  # how long a plugin may take for one failure, s
 
 
 @dataclass(frozen=True)
@@ -86,12 +79,8 @@ class Plugin:
 class Classifier:
     """Judges failures. Safe for several threads.
 
-    Args:
-        own: the user's rules, which come before the shipped ones; those are read at the first failure.
-        plugins: in the order in which they are called.
-
-    Raises:
-        ConfigurationError: two plugins declare the same label, or one declares a label of the rules.
+    The user's own rules come before the shipped ones, which are read at the first failure. Two plugins that declare the
+    same label are refused, and so is one that declares a label of the rules.
     """
 
     def __init__(self, own: FailureRules | None = None, plugins: Sequence[Plugin] = ()) -> None:
@@ -121,14 +110,7 @@ class Classifier:
         return judged(evidence, self._rules)
 
     def classify(self, evidence: Evidence, *, job: str = "", query: str = "", epoch: int = -1) -> Verdict:
-        """The verdict on a failure, with the labels of plugins, which may be slow.
-
-        Args:
-            evidence: of the failure.
-            job: for plugins.
-            query: likewise.
-            epoch: likewise.
-        """
+        """The verdict on a failure, with the labels of plugins, which may be slow and get all arguments."""
         verdict = self.judge(evidence)
         if not self._plugins:
             return verdict
@@ -202,14 +184,7 @@ def shipped() -> FailureRules:
 
 
 def load(path: str | None = None) -> Classifier:
-    """The classifier of a job: the user's rules and plugins, those of installed packages, and the shipped rules.
-
-    Args:
-        path: of the user's rules, if any.
-
-    Raises:
-        ConfigurationError: the file cannot be read or is invalid, a plugin cannot be imported, or two of them clash.
-    """
+    """The classifier of a job: the user's rules and plugins, those of installed packages, and the shipped rules."""
     own = None if path is None else _read(path)
     given = () if own is None else own.plugins
     plugins = [_imported(entry.use, entry.use, entry.timeout / 1000) for entry in given]

@@ -17,17 +17,10 @@ from typing import Any, Final
 
 from spark_ext.masking import mask
 
-LONGEST_MESSAGE: Final = 2_000
-"""Characters of one exception's message that are kept."""
-
-MOST_FRAMES: Final = 60
-"""Frames of one exception that are kept: the innermost ones."""
-
-TRACEBACK: Final = "Traceback (most recent call last):"
-"""How what Python writes of an exception begins."""
-
-MOST_EXCEPTIONS: Final = 24
-"""Exceptions of one failure that are kept, outermost first."""
+LONGEST_MESSAGE: Final = 2_000  # characters of one exception's message that are kept
+MOST_FRAMES: Final = 60  # frames of one exception that are kept: the innermost ones
+TRACEBACK: Final = "Traceback (most recent call last):"  # how what Python writes of an exception begins
+MOST_EXCEPTIONS: Final = 24  # exceptions of one failure that are kept, outermost first
 
 
 class Owner(str, Enum):
@@ -134,19 +127,15 @@ class Raised:
         return self.kind.rpartition(".")[2]
 
 
-STATEMENT: Final = "raise"
-"""`Raised.by` of what a statement has raised."""
-CALL: Final = "call"
-"""`Raised.by` of anything else."""
-
+STATEMENT: Final = "raise"  # `Raised.by` of what a statement has raised
+CALL: Final = "call"  # `Raised.by` of anything else
 USER_RAISED: Final = "USER_RAISED_EXCEPTION"
 """The condition of `raise_error` and `assert_true`, whose message is the user's."""
 
 _STREAMING: Final = "org.apache.spark.sql.streaming.StreamingQueryException"
 _QUOTES: Final = ("org.apache.spark.", "py4j.", "pyspark.errors.exceptions.captured.", "delta.exceptions.captured.")
 _QUOTE_SQL: Final = ("sqlalchemy.", "psycopg", "asyncpg.")
-_SQL: Final = re.compile(r"\n\[SQL: |\nLINE \d+: |\n(?:DETAIL|CONTEXT): ")
-"""Begins what databases and their drivers quote of a statement or a row."""
+_SQL: Final = re.compile(r"\n\[SQL: |\nLINE \d+: |\n(?:DETAIL|CONTEXT): ")  # begins what databases quote of a row
 LOST_TASK: Final = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): ")
 _EXCEPTION: Final = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*")
 
@@ -201,9 +190,7 @@ class Evidence:
 
 _REPORTS_EXITS: Final = "org.apache.spark.SparkException"
 _EXIT: Final = re.compile(r"ExecutorLostFailure \(executor (?P<executor>\S+) [^\n]*?\) Reason: (?P<reason>[^\n]*)")
-
-UNRELATED: Final = (Link.CONTEXT, Link.SUPPRESSED)
-"""Links of exceptions that need not have led to the failure."""
+UNRELATED: Final = (Link.CONTEXT, Link.SUPPRESSED)  # links of exceptions that need not have led to the failure
 
 
 def _reports(outer: Raised, inner: Raised) -> bool:

@@ -16,8 +16,7 @@ from spark_ext.failures.evidence import LOST_TASK, TRACEBACK, Frame, Link, Raise
 from spark_ext.failures.owners import owner_of_class
 
 _FRAME: Final = re.compile(r"\s*at (?:[\w.@-]+/+)*(?P<function>[\w.$<>\u00a0-\uffff-]+)\((?P<where>[^()]*)\)\s*$")
-_HIDDEN_CLASS: Final = re.compile(r"/0x[0-9a-f]+(?=\.)")
-"""Behind the name of a lambda's class."""
+_HIDDEN_CLASS: Final = re.compile(r"/0x[0-9a-f]+(?=\.)")  # behind the name of a lambda's class
 _MORE: Final = re.compile(r"\s*\.\.\. \d+ (?:more|common frames omitted)")
 _HEAD: Final = re.compile(
     r"^(?P<indent>\s*)(?P<link>Caused by: |Suppressed: |Exception in thread \"[^\"]*\" |: )?"
@@ -61,11 +60,7 @@ def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool =
 
 
 def frame(text: str, is_users: Callable[[str], bool] = lambda name: True) -> Frame | None:
-    """A frame from its text, `package.Class.method(File.java:12)`; None if it is not one.
-
-    Args:
-        text: with or without `at` before it.
-    """
+    """A frame from its text, `at package.Class.method(File.java:12)` with or without `at`; None if it is not one."""
     plain = _HIDDEN_CLASS.sub("", text)
     match = _FRAME.match(plain if plain.lstrip().startswith("at ") else f"at {plain}")
     if match is None:
@@ -122,8 +117,7 @@ def without_state(message: str) -> str:
 
 
 _PYTHON_EXCEPTION: Final = "org.apache.spark.api.python.PythonException"
-_CALLBACK: Final = "py4j.Py4JException"
-"""A function of the driver's Python that the JVM has called has raised."""
+_CALLBACK: Final = "py4j.Py4JException"  # a function of the driver's Python that the JVM has called has raised
 
 
 def reports_python(raised: Raised) -> bool:
@@ -151,7 +145,8 @@ def reported(raised: Raised, packages: Collection[str] = (), *, marked: bool = T
         inner = python_text.exceptions(_ENDS_WITH_WRAPPERS.sub("", raised.message), packages, marked=marked)
     elif raised.kind == _PYTHON_EXCEPTION:
         # Spark has hidden the traceback.
-        alone = python_text.headed(_after_condition(without_state(raised.message)))
+        message = without_state(raised.message)
+        alone = python_text.headed(message.partition("from the Python worker: ")[2] or message)
         inner = (alone,) if alone is not None else ()
     else:
         inner = ()
@@ -162,12 +157,7 @@ def reported(raised: Raised, packages: Collection[str] = (), *, marked: bool = T
     return found
 
 
-def _after_condition(message: str) -> str:
-    return message.partition("from the Python worker: ")[2] or message
-
-
-JVM_STACK: Final = "JVM stacktrace:\n"
-"""Behind it pyspark shows the stack trace of the JVM."""
+JVM_STACK: Final = "JVM stacktrace:\n"  # behind it pyspark shows the stack trace of the JVM
 _STREAM_FAILED: Final = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _AFTER_PLAN: Final = "\n=== Streaming Query ==="
 

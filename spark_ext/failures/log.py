@@ -14,35 +14,28 @@ from spark_ext.failures.evidence import LOST_TASK, TRACEBACK
 from spark_ext.failures.java_text import begins_trace, is_frame
 
 _LEVELS: Final = "TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL"
-_CONTAINER: Final = re.compile(
+_CONTAINER: Final = re.compile(  # what whatever runs a driver writes before each of its lines
     r"^(?:[\w./-]+ +\| "  # Docker Compose
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S* (?:stdout|stderr) [FP] "  # Kubernetes
     rf"|\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\S*Z (?!(?:{_LEVELS})\b)"  # kubectl logs --timestamps
     rf"|\[\d{{4}}-\d\d-\d\d[^\]]*\] \{{[^}}]*\}} (?:{_LEVELS}) - )"  # Airflow
 )
-"""What whatever runs a driver writes before each of its lines."""
 
 _RECORD: Final = re.compile(
     r"^(?:\[?(?:\d\d/\d\d/\d\d|\d{4}[-/]\d\d[-/]\d\d)[ T]\d\d:\d\d:\d\d[^\n]{0,90}?\b"
     rf"(?P<level>{_LEVELS})\b[^\n]{{0,120}}?(?::| -|\]) "
     rf"|(?P<plain>{_LEVELS}):[\w.]+:)",
     re.MULTILINE,
-)
-"""The beginning of a record of Log4j, Logback or Python's `logging`, as they are usually set up."""
+)  # the beginning of a record of Log4j, Logback or Python's `logging`, as they are usually set up
 
 _ENDED: Final = re.compile(r"terminated with (?:error|exception)|StreamingQueryException|\[STREAM_FAILED\]")
 _LINKS: Final = ("Caused by: ", "Suppressed: ")
-_PYTHON: Final = re.compile(r"(?:[A-Z]\w+ +)?Traceback \(most recent call last\):?$")
-"""How a traceback of Python begins, and one of a notebook."""
+_PYTHON: Final = re.compile(r"(?:[A-Z]\w+ +)?Traceback \(most recent call last\):?$")  # also one of a notebook
 _ERRORS: Final = frozenset({"ERROR", "FATAL", "CRITICAL"})
 
 
 def failed_part(text: str) -> str:
-    """The part of a text that is about the failure; the text itself if it is not a log and has one trace only.
-
-    Args:
-        text: a log, or what somebody has pasted of one.
-    """
+    """The part of a log, or of what somebody has pasted of one, that is about the failure; perhaps all of it."""
     best, rank = text, -1
     for level, part in _parts(_without_container(text)):
         importance = _importance(level, part)

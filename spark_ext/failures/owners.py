@@ -12,8 +12,7 @@ _SPARK_FILES: Final = re.compile(r"(?:^|[/\\])(?:pyspark|py4j)(?:[/\\]|\.zip|-[\
 _OWN_FILES: Final = re.compile(r"[/\\]spark_ext[/\\]")
 _ADDED_FILES: Final = re.compile(r"[/\\]userFiles-[^/\\]+[/\\]|[/\\]ipykernel_\d+[/\\]")
 _PACKAGES: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>[^/\\]+?)(?:\.py)?(?:[/\\]|$)")
-_COMPILED: Final = re.compile(r"\.p(?:yx|xi|xd)$")
-"""Sources of compiled packages, whose paths begin with the package."""
+_COMPILED: Final = re.compile(r"\.p(?:yx|xi|xd)$")  # sources of compiled packages, whose paths begin with the package
 _STANDARD_FILES: Final = re.compile(
     r"^<frozen |[/\\](?:lib|Lib)(?:64)?[/\\]python3[^/\\]*[/\\]|[/\\]python3\d+\.zip[/\\]"
 )
@@ -24,42 +23,17 @@ _SPARK_CLASSES: Final = (
     "org.sparkproject.",
     "py4j.",
     # What Spark is made of: nobody else calls it in Spark's processes, except a connector.
-    "org.apache.hadoop.",
-    "org.apache.parquet.",
-    "org.apache.orc.",
-    "org.apache.avro.",
-    "org.apache.arrow.",
-    "org.apache.hive.",
-    "org.apache.commons.",
-    "org.rocksdb.",
-    "org.codehaus.",
-    "org.json4s.",
-    "com.fasterxml.",
-    "com.esotericsoftware.",
-    "com.univocity.",
-    "com.twitter.",
-    "io.netty.",
-    "net.jpountz.",
-    "org.xerial.",
-    "com.github.luben.",
-    "net.razorvine.",
+    *("org.apache.hadoop.", "org.apache.parquet.", "org.apache.orc.", "org.apache.avro.", "org.apache.arrow."),
+    *("org.apache.hive.", "org.apache.commons.", "org.rocksdb.", "org.codehaus.", "org.json4s."),
+    *("com.fasterxml.", "com.esotericsoftware.", "com.univocity.", "com.twitter.", "io.netty.", "net.jpountz."),
+    *("org.xerial.", "com.github.luben.", "net.razorvine."),
 )
 _LIBRARIES_IN_SPARK: Final = ("org.apache.spark.sql.delta.", "org.apache.spark.sql.kafka010.")
 """Connectors whose packages lie within Spark's."""
 _LIBRARY_CLASSES: Final = (
-    "org.apache.",
-    "io.delta.",
-    "com.google.",
-    "com.amazonaws.",
-    "software.amazon.",
-    "com.azure.",
-    "com.databricks.",
-    "io.confluent.",
-    "org.postgresql.",
-    "com.mysql.",
-    "org.slf4j.",
-    "org.eclipse.",
-    "org.glassfish.",
+    *("org.apache.", "io.delta.", "com.google.", "com.amazonaws.", "software.amazon.", "com.azure."),
+    *("com.databricks.", "io.confluent.", "org.postgresql.", "com.mysql.", "org.slf4j.", "org.eclipse."),
+    *("org.glassfish.",),
 )
 
 
@@ -71,8 +45,7 @@ _COMPILED_PACKAGES: Final = frozenset(
         *("ciso8601", "lxml", "msgspec", "orjson", "rapidjson", "ujson"),
         *("_brotli", "brotli", "lz4", "snappy", "zstandard"),
     )
-)
-"""Packages whose compiled code raises exceptions of their own without having frames."""
+)  # packages whose compiled code raises exceptions of their own without having frames
 
 
 def is_compiled(kind: str) -> bool:

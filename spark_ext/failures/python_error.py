@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from spark_ext.errors import SparkExtError
@@ -19,20 +19,25 @@ def exceptions(
 ) -> list[Raised]:
     """The chain of an exception, outermost first."""
     chain: list[Raised] = []
-    seen: set[int] = set()
-    error: BaseException | None = failure
-    link = Link.OUTERMOST
-    while error is not None and id(error) not in seen and len(chain) < MOST_EXCEPTIONS:
-        seen.add(id(error))
+    for error, link in linked(failure):
         chain.append(_raised(error, link, user_packages))
         further = below(error)
         if further:
             return [*chain, *further][:MOST_EXCEPTIONS]
-        error, link = following(error)
     return chain
 
 
-def following(error: BaseException) -> tuple[BaseException | None, Link]:
+def linked(failure: BaseException) -> Iterator[tuple[BaseException, Link]]:
+    """An exception and those that led to it, outermost first; some of them, if they are too many."""
+    error: BaseException | None = failure
+    link, seen = Link.OUTERMOST, set[int]()
+    while error is not None and id(error) not in seen and len(seen) < MOST_EXCEPTIONS:
+        seen.add(id(error))
+        yield error, link
+        error, link = _following(error)
+
+
+def _following(error: BaseException) -> tuple[BaseException | None, Link]:
     """The cause or context of an exception, and how it is related to it; the first exception of a group."""
     inside = within_group(error)
     if inside is not None:
@@ -69,8 +74,7 @@ def raised_by(error: BaseException) -> str:
     return STATEMENT if 0 <= at < len(code) and dis.opname[code[at]] == "RAISE_VARARGS" else CALL
 
 
-_OTHER_NUMBERS: Final = frozenset({"ssl", "socket"})
-"""Modules whose errors have an `errno` that is not the operating system's: of OpenSSL, or of the resolver."""
+_OTHER_NUMBERS: Final = frozenset({"ssl", "socket"})  # their errors' `errno` is OpenSSL's or the resolver's
 
 
 def errno_of(error: BaseException) -> int:

@@ -29,14 +29,11 @@ _BETWEEN: Final = re.compile(
 )
 _STATEMENT: Final = re.compile(r"(?:^|[:;]\s*)(?:raise|assert)\b")
 _GROUP: Final = "+ Exception Group Traceback (most recent call last):"
-_INSIDE: Final = re.compile(r"^ *\+-\+-+ 1 -+$")
-"""Above the first exception of a group; its lines are indented further."""
-_ENTRY: Final = re.compile(
+_INSIDE: Final = re.compile(r"^ *\+-\+-+ 1 -+$")  # above the first exception of a group; its lines are indented further
+_ENTRY: Final = re.compile(  # files in which Spark's processes catch what they run has raised
     r"pyspark(?:\.zip)?/(?:worker|sql/worker/\w+|sql/streaming/\w+_runner|daemon)\.py$|clientserver\.py$"
 )
-"""Files in which Spark's processes catch what they run has raised."""
-CRASHED: Final = "Python worker exited unexpectedly (crashed)"
-"""How the message of Spark's exception begins when a worker has gone."""
+CRASHED: Final = "Python worker exited unexpectedly (crashed)"  # begins Spark's message when a worker has gone
 
 _CRASH: Final = re.compile(
     rf"{re.escape(CRASHED)}: Fatal Python error: (?P<what>[^\n]*)\n\n"
@@ -54,11 +51,7 @@ def begin_of(text: str) -> int:
 
 
 def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> tuple[Raised, ...]:
-    """The chain of exceptions in a traceback, outermost first; empty without one.
-
-    Args:
-        text: begins with a traceback, or with some words before it.
-    """
+    """The chain of exceptions in a traceback, perhaps with words before it, outermost first; empty without one."""
     begin = begin_of(text)
     if begin < 0:
         return ()

@@ -16,17 +16,15 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from spark_ext import errors, worker_internals
-from spark_ext.failures.evidence import MOST_EXCEPTIONS, Frame, Link, Raised, cut
+from spark_ext.failures.evidence import Frame, Link, Raised, cut
 from spark_ext.failures.owners import owner_of_function
-from spark_ext.failures.python_error import errno_of, following, raised_by, said_by
+from spark_ext.failures.python_error import errno_of, linked, raised_by, said_by
 from spark_ext.failures.python_text import names_of_bases
 from spark_ext.masking import mask
 
 _RECORD: Final = re.compile(r"\n?\[spark-ext record (?P<mark>[0-9a-f]{8}) (?P<body>[A-Za-z0-9+/=]+)\]\n?")
-_FRAMES: Final = 16
-"""Frames of one exception in a record: the innermost ones."""
-_MESSAGE: Final = 500
-"""Characters of one message in a record."""
+_FRAMES: Final = 16  # frames of one exception in a record: the innermost ones
+_MESSAGE: Final = 500  # characters of one message in a record
 
 
 def install() -> None:
@@ -39,14 +37,8 @@ def written(error: BaseException) -> str:
     mark = errors.workers_mark()
     if not mark:
         return ""
-    found: list[dict[str, Any]] = []
-    one: BaseException | None = error
-    link, seen = Link.OUTERMOST, set[int]()
-    while one is not None and id(one) not in seen and len(found) < MOST_EXCEPTIONS:
-        seen.add(id(one))
-        found.append(_entry(one, link))
-        one, link = following(one)
-    body = base64.b64encode(zlib.compress(json.dumps(found).encode())).decode()
+    found = json.dumps([_entry(one, link) for one, link in linked(error)])
+    body = base64.b64encode(zlib.compress(found.encode())).decode()
     return f"\n[spark-ext record {mark} {body}]\n"
 
 

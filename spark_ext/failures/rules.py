@@ -11,24 +11,17 @@ import re
 from collections.abc import Callable, Mapping
 from fnmatch import translate
 from functools import cache, cached_property, lru_cache
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from spark_ext.failures.evidence import Evidence, Frame, Owner, Raised
 from spark_ext.failures.labels import FailureType, Origin, Response
-from spark_ext.options import Milliseconds
+from spark_ext.options import Milliseconds, several
 from spark_ext.yaml_file import line_of, read_model, wrong_line
 
-
-def _several(value: object) -> object:
-    return value if isinstance(value, (list, tuple)) else [value]
-
-
-Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
-"""One text or a list of them."""
-
-Numbers = Annotated[tuple[int, ...], BeforeValidator(_several)]
+Several = Annotated[tuple[str, ...], BeforeValidator(several)]  # one text or a list of them
+Numbers = Annotated[tuple[int, ...], BeforeValidator(several)]
 
 
 class Rule(BaseModel):
@@ -36,37 +29,22 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    """Shown in verdicts."""
+    name: str  # shown in verdicts
     type: FailureType
-    labels: Mapping[str, str] = Field(default_factory=dict)
-    """Further labels."""
+    labels: Mapping[str, str] = Field(default_factory=dict)  # further labels
 
-    exception: Several = ()
-    """Classes with package, or patterns such as `*.OperationalError`; what derives from one matches as well."""
-    condition: Several = ()
-    """Conditions of Spark's or patterns: `STATE_STORE_*`."""
-    sqlstate: Several = ()
-    """How the SQLSTATE begins: `22`."""
-    code: Several = ()
-    """Codes of errors of this package."""
-    errno: Numbers = ()
-    """The operating system's numbers."""
-    message: str = ""
-    """Regular expression, searched in what the exception itself says, not in what it quotes of others; needs
-    `exception`, `condition` or `code`."""
-    at: Several = ()
-    """Patterns for the innermost frame of the exception that is not of a standard library."""
-    beside: Several = ()
-    """Patterns for one of the frames of the same exception."""
-    called: bool = False
-    """Whether a call must have raised it: what a `raise` of the user's own raises is no match, whatever it says."""
-    within: Several = ()
-    """Patterns for one of the frames of the failure."""
-    origin: tuple[Origin, ...] = ()
-    """Whose the failure is."""
-    exits: str = ""
-    """Regular expression, searched in what is known of processes that have ended."""
+    exception: Several = ()  # classes with package, or patterns: `*.OperationalError`; derived classes match too
+    condition: Several = ()  # conditions of Spark's or patterns: `STATE_STORE_*`
+    sqlstate: Several = ()  # how the SQLSTATE begins: `22`
+    code: Several = ()  # codes of errors of this package
+    errno: Numbers = ()  # the operating system's numbers
+    message: str = ""  # regular expression for the exception's own words; needs exception, condition or code
+    at: Several = ()  # patterns for the innermost frame of the exception that is not of a standard library
+    beside: Several = ()  # patterns for one of the frames of the same exception
+    called: bool = False  # whether a call must have raised it, and not a `raise` of the user's own
+    within: Several = ()  # patterns for one of the frames of the failure
+    origin: tuple[Origin, ...] = ()  # whose the failure is
+    exits: str = ""  # regular expression, searched in what is known of processes that have ended
 
     @model_validator(mode="after")
     def _bound(self) -> Rule:
@@ -137,15 +115,11 @@ class DecisionRow(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    when: Mapping[str, Several]
-    """Labels and their possible values; all must be there. An empty mapping matches every failure."""
+    when: Mapping[str, Several]  # labels and possible values; all must be there. Empty: every failure
     do: Response
-    attempts: int | None = Field(default=None, ge=0)
-    """Consecutive restarts without a committed epoch; none: the job's setting `restart_attempts`."""
-    outage: bool = False
-    """Whether restarts continue beyond `attempts` for the time of the job's setting `outage_patience`."""
-    most: int | None = Field(default=None, ge=1)
-    """Restarts within `window`, committed epochs or not; none: any number."""
+    attempts: int | None = Field(default=None, ge=0)  # restarts without a committed epoch; None: `restart_attempts`
+    outage: bool = False  # whether restarts continue beyond `attempts` for the setting `outage_patience`
+    most: int | None = Field(default=None, ge=1)  # restarts within `window`, committed epochs or not; none: any number
     window: Milliseconds = 3_600_000
 
 
@@ -154,8 +128,7 @@ class PluginEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    use: str
-    """`module:function`."""
+    use: str  # `module:function`
     timeout: Milliseconds = 1_000
 
 
@@ -166,31 +139,24 @@ class FailureRules(BaseModel):
 
     rules: tuple[Rule, ...] = ()
     decisions: tuple[DecisionRow, ...] = ()
-    user_packages: Several = ()
-    """Installed packages that are the user's own."""
+    user_packages: Several = ()  # installed packages that are the user's own
     plugins: tuple[PluginEntry, ...] = ()
 
     def before(self, other: FailureRules) -> FailureRules:
         """Both together, this one's rules and decisions first."""
-        return FailureRules(
-            rules=(*self.rules, *other.rules),
-            decisions=(*self.decisions, *other.decisions),
-            user_packages=(*self.user_packages, *other.user_packages),
-            plugins=(*self.plugins, *other.plugins),
-        )
+        both = {name: (*getattr(self, name), *getattr(other, name)) for name in FailureRules.model_fields}
+        return self.model_copy(update=both)
 
 
 def read_rules(text: str, name: str) -> FailureRules:
     """The rules of a file."""
-    found, node = read_model(FailureRules, text, name, _WHO)
+    who = "failure rules"
+    found, node = read_model(FailureRules, text, name, who)
     names = [rule.name for rule in found.rules]
     twice = next((at for at, rule in enumerate(names) if rule in names[:at]), None)
     if twice is not None:
-        raise wrong_line(name, line_of(node, ("rules", twice)), f"there are two rules '{names[twice]}'", _WHO)
+        raise wrong_line(name, line_of(node, ("rules", twice)), f"there are two rules '{names[twice]}'", who)
     return found
-
-
-_WHO: Final = "failure rules"
 
 
 @cache

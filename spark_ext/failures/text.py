@@ -16,11 +16,7 @@ from spark_ext.failures.log import failed_part
 
 
 def evidence_of_text(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> Evidence | None:
-    """What a text tells of a failure; None: it contains no exception.
-
-    Args:
-        text: a stack trace of Java or Python, perhaps among other lines; of a log, the part that `log` finds.
-    """
+    """What a text tells of a failure; None: it contains no exception. Of a log, the part that `log` finds tells it."""
     plain = as_python_writes(text)
     part = failed_part(plain)
     chain = _chain(part, user_packages, marked=marked) or _chain(plain, user_packages, marked=marked)
@@ -75,8 +71,7 @@ def as_python_writes(text: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    within = False
-    """Whether the line belongs to a traceback, above its message."""
+    within = False  # whether the line belongs to a traceback, above its message
     for line in _BEGIN.sub(TRACEBACK, text).split("\n"):
         place = _CELL.match(line) or _FILE.match(line) if within else None
         code = _CODE.match(line) if within else None
@@ -90,12 +85,8 @@ def _lines(text: str) -> Iterator[str]:
                 yield f"    {(code['code'] or '').strip()}"
         elif not within or line.strip():
             ended, within = within and not line[:1].isspace(), within and line[:1].isspace()
-            yield _full(line) if ended else line
-
-
-def _full(line: str) -> str:
-    """The line that names an exception, with the package that a notebook leaves out if pyspark shows it of the JVM."""
-    return _OF_JVM.sub(r"pyspark.errors.exceptions.captured.\g<0>", line)
+            # A notebook leaves out the package of an exception that pyspark shows of the JVM.
+            yield _OF_JVM.sub(r"pyspark.errors.exceptions.captured.\g<0>", line) if ended else line
 
 
 def _file(place: re.Match[str]) -> str:

@@ -53,12 +53,7 @@ class Verdict:
 
 
 def judged(evidence: Evidence, rules: FailureRules) -> Verdict:
-    """The verdict of the rules on a failure.
-
-    Args:
-        evidence: of the failure.
-        rules: in order of precedence; the last resort is USER_CODE for code of the user's and SYSTEM otherwise.
-    """
+    """The verdict of the rules on a failure: the last resort is USER_CODE for code of the user's, SYSTEM otherwise."""
     origin = origin_of(evidence)
     kind, name, raised, further = _first(evidence, origin, rules)
     kind = kind or (FailureType.USER_CODE if origin in (Origin.USER, Origin.DEPENDENCY) else FailureType.SYSTEM)
@@ -91,10 +86,6 @@ def _first(
         if raised is not None:
             return rule.type, rule.name, raised, rule.labels
     return None, "", evidence.root, {}
-
-
-def _python_frames(evidence: Evidence) -> Iterator[Frame]:
-    return (frame for frame in evidence.frames() if _is_python(frame))
 
 
 def _is_python(frame: Frame) -> bool:
@@ -158,8 +149,7 @@ def _without_frames(evidence: Evidence) -> tuple[Frame, ...]:
 _OBJECTS: Final = re.compile(r"^\s*- (?:object|field) \(class:? (?P<name>[\w.$]+)", re.MULTILINE)
 
 
-_CONVERTERS: Final = re.compile(r"(?:^|[/\\])(?:pyarrow|pandas|numpy)[/\\]")
-"""Packages with which pyspark converts rows."""
+_CONVERTERS: Final = re.compile(r"(?:^|[/\\])(?:pyarrow|pandas|numpy)[/\\]")  # pyspark converts rows with them
 
 
 def _users_result(kind: FailureType, evidence: Evidence) -> bool:
@@ -217,8 +207,7 @@ _SUBJECTS: Final = (
 
 _WEAK: Final = re.compile(r"^weakref\.(?:ReferenceType|(?:Callable)?ProxyType)$")
 """Classes whose objects functions of `weakref` make; nobody calls them by name."""
-_NO_NAME: Final = re.compile(r"^(?:jdk\.internal|sun|com\.sun)\.(?:\w+\.)*(?=[A-Z])")
-"""Packages within Java itself, which no code of the user's names."""
+_NO_NAME: Final = re.compile(r"^(?:jdk\.internal|sun|com\.sun)\.(?:\w+\.)*(?=[A-Z])")  # Java's own packages
 
 
 def subject_of(evidence: Evidence) -> str:

@@ -15,26 +15,12 @@ from spark_ext.incidents.registry import Registry
 from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, Resolution
 
 OPEN, RESOLVED = IncidentState.OPEN, IncidentState.RESOLVED
-
-MOST_ALIKE: Final = 200
-"""How many incidents of one type and operator are kept apart while they are open or within the window; all further ones
-are one incident."""
-
-OTHER: Final = "other"
-"""The fingerprint of those further ones."""
-
-OTHER_WINDOW: Final = timedelta(minutes=1)
-"""Their least window."""
-
-MOST_RESOLVED: Final = 1_000
-"""How many incidents that are resolved are remembered, so that they can be opened again."""
-
-EACH_UPTO: Final = 10
-"""Up to this count each one is recorded at once."""
-
-COUNT_EVERY: Final = timedelta(minutes=1)
-"""How often a greater count is recorded while the incident stays open."""
-
+MOST_ALIKE: Final = 200  # open or recent incidents of one type and operator; all further ones are one incident
+OTHER: Final = "other"  # the fingerprint of those further ones
+OTHER_WINDOW: Final = timedelta(minutes=1)  # their least window
+MOST_RESOLVED: Final = 1_000  # how many incidents that are resolved are remembered, so that they can be opened again
+EACH_UPTO: Final = 10  # up to this count each one is recorded at once
+COUNT_EVERY: Final = timedelta(minutes=1)  # how often a greater count is recorded while the incident stays open
 Key = tuple[str, str, str]
 
 
@@ -42,15 +28,12 @@ Key = tuple[str, str, str]
 class IncidentEntry:
     """An incident in the book."""
 
-    incident: Incident
-    """Its last occurrence, under the id of the first."""
+    incident: Incident  # its last occurrence, under the id of the first
     state: IncidentState
     count: int = 1
-    recorded: int = 1
-    """The count that the last change had."""
+    recorded: int = 1  # the count that the last change had
     recorded_at: datetime | None = None
-    inherited: bool = False
-    """Whether it has not happened since this start."""
+    inherited: bool = False  # whether it has not happened since this start
 
     @property
     def key(self) -> Key:
@@ -64,9 +47,7 @@ class RecordedOccurrence:
 
     incident: Incident
     changes: tuple[IncidentChange, ...]
-    notable: bool
-    """Whether there is more to say than a greater count: it is new, open again or new in this start, or something else
-    is done about it."""
+    notable: bool  # more than a greater count: it is new, open again or new in this start, or its action is another
 
 
 class Book:
@@ -74,19 +55,13 @@ class Book:
 
     def __init__(self, registry: Registry, inherited: Iterable[IncidentEntry] = ()) -> None:
         self._registry = registry
-        self._entries: dict[str, IncidentEntry] = {}
-        """By id."""
+        self._entries: dict[str, IncidentEntry] = {}  # by id
         self._newest: dict[Key, str] = {}
-        self._open: dict[str, dict[str, None]] = {}
-        """Ids of open incidents by query, oldest first."""
-        self._done: dict[str, None] = {}
-        """Ids of those that are resolved, oldest first."""
-        self._alike: dict[tuple[str, str], dict[str, None]] = {}
-        """Ids by type and operator, that of the last occurrence last."""
+        self._open: dict[str, dict[str, None]] = {}  # ids of open incidents by query, oldest first
+        self._done: dict[str, None] = {}  # ids of those that are resolved, oldest first
+        self._alike: dict[tuple[str, str], dict[str, None]] = {}  # by type and operator, last occurrence last
         self._uncounted: dict[str, None] = {}
         self.inherit(inherited)
-
-    # -- looking ------------------------------------------------------------------------------------------------------
 
     def entry(self, incident_id: str) -> IncidentEntry | None:
         """An incident; None if it is not known, or not any more."""
@@ -107,19 +82,15 @@ class Book:
         """Whether there are counts that no change has recorded."""
         return bool(self._uncounted)
 
-    # -- changing -----------------------------------------------------------------------------------------------------
-
     def inherit(self, entries: Iterable[IncidentEntry]) -> None:
         """Take over what an earlier start has left."""
         for entry in entries:
             self._put(entry)
 
     def occurred(self, incident: Incident) -> RecordedOccurrence:
-        """Take an occurrence.
+        """Take an occurrence, with the id that it gets if it is new.
 
-        Args:
-            incident: with the id that it gets if it is new. Without a parent it gets the newest open incident from
-                which its query, or the job, is recovering.
+        Without a parent it gets the newest open incident from which its query, or the job, is recovering.
         """
         type_ = self._registry.of(incident.type)
         window = timedelta(milliseconds=type_.window)
@@ -134,22 +105,19 @@ class Book:
             return RecordedOccurrence(incident, (_change(incident, None, state, cause, incident.at, 1),), notable=True)
         last, count = before.incident, before.count + 1
         incident = replace(incident, incident_id=last.incident_id, parent=last.parent)
-        other = incident.action != last.action or before.inherited
-        if before.state is RESOLVED and type_.resolved is not Resolution.AT_ONCE:
-            self._put(IncidentEntry(incident, OPEN, count, count, incident.at))
-            cause = "it happened again"
-            return RecordedOccurrence(
-                incident, (_change(incident, RESOLVED, OPEN, cause, incident.at, count),), notable=True
-            )
+        notable = incident.action != last.action or before.inherited
+        state, cause = before.state, ""
         at_once = count <= EACH_UPTO or before.recorded_at is None or incident.at - before.recorded_at >= COUNT_EVERY
-        if not at_once:
+        if before.state is RESOLVED and type_.resolved is not Resolution.AT_ONCE:
+            state, cause, notable = OPEN, "it happened again", True
+        elif not at_once:
             self._put(replace(before, incident=incident, count=count, inherited=False))
             self._uncounted[incident.incident_id] = None
-            return RecordedOccurrence(incident, (), notable=other)
-        self._put(IncidentEntry(incident, before.state, count, count, incident.at))
+            return RecordedOccurrence(incident, (), notable)
+        self._put(IncidentEntry(incident, state, count, count, incident.at))
         self._uncounted.pop(incident.incident_id, None)
         return RecordedOccurrence(
-            incident, (_change(incident, before.state, before.state, "", incident.at, count),), notable=other
+            incident, (_change(incident, before.state, state, cause, incident.at, count),), notable
         )
 
     def committed(self, query: str, cause: str, at: datetime) -> tuple[IncidentChange, ...]:
@@ -168,11 +136,7 @@ class Book:
         return () if entry is None or entry.state is RESOLVED else (self._close(entry, cause, at),)
 
     def adopt(self, queries: Mapping[str, str | None], cause: str, at: datetime) -> tuple[IncidentChange, ...]:
-        """Give inherited incidents to the queries whose history they belong to now.
-
-        Args:
-            queries: by id of an open incident, the present uid of its query; None: nobody continues that history.
-        """
+        """Give inherited incidents to the queries whose history they belong to now: by id the uid, or None."""
         changes = []
         for incident_id, query in queries.items():
             entry = self._entries.get(incident_id)
@@ -186,11 +150,7 @@ class Book:
         return tuple(changes)
 
     def counts(self, at: datetime, *, everything: bool = False) -> tuple[IncidentChange, ...]:
-        """The counts that are due to be recorded.
-
-        Args:
-            everything: also those that are not due yet.
-        """
+        """The counts that are due to be recorded, or all."""
         changes = []
         for incident_id in tuple(self._uncounted):
             entry = self._entries[incident_id]
@@ -199,8 +159,6 @@ class Book:
                 self._entries[incident_id] = replace(entry, recorded=entry.count, recorded_at=at)
                 changes.append(_change(entry.incident, entry.state, entry.state, "", at, entry.count))
         return tuple(changes)
-
-    # -- within -------------------------------------------------------------------------------------------------------
 
     def _same(self, incident: Incident, window: timedelta) -> IncidentEntry | None:
         if incident.fingerprint == OTHER:
@@ -228,11 +186,9 @@ class Book:
     def _recovering(self, incident: Incident) -> str | None:
         """The newest open incident from which the query, or the job, is recovering."""
         queries = dict.fromkeys((incident.query, ""))
-        found = [entry.incident for query in queries for entry in self.open(query) if self._interrupts(entry.incident)]
+        open_ = [entry.incident for query in queries for entry in self.open(query)]
+        found = [one for one in open_ if self._registry.of(one.type).interrupts]
         return max(found, key=lambda one: one.at).incident_id if found else None
-
-    def _interrupts(self, incident: Incident) -> bool:
-        return self._registry.of(incident.type).interrupts
 
     def _resolved(self, entries: Iterable[IncidentEntry], cause: str, at: datetime) -> tuple[IncidentChange, ...]:
         return tuple(

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Any, Final, Protocol
@@ -23,9 +23,7 @@ from spark_ext.masking import logger, mask
 log = logger("spark_ext.incidents")
 
 Notice = tuple[IncidentChange, MetricsContext]
-
-MOST_IN_A_DIGEST: Final = 10_000
-"""Changes in one call at most."""
+MOST_IN_A_DIGEST: Final = 10_000  # changes in one call at most
 
 
 class Notified(Protocol):
@@ -46,21 +44,13 @@ class Figures:
     """The outcome of the changes for a listener."""
 
     delivered: int = 0
-    dropped: int = 0
-    """Changes that found the queue full, or were left when the job ended."""
-    failed: int = 0
-    """Changes for which the listener raised."""
-    late: int = 0
-    """Changes for which the listener did not return in time."""
+    dropped: int = 0  # changes that found the queue full, or were left when the job ended
+    failed: int = 0  # changes for which the listener raised
+    late: int = 0  # changes for which the listener did not return in time
 
 
 class Outlet:
-    """One listener.
-
-    Args:
-        window: the window of a type by its name, s.
-        digest: ms for which changes are collected; None: as the entry says.
-    """
+    """One listener. `window` is that of a type by its name, s; `digest` the ms for which changes are collected."""
 
     def __init__(
         self,
@@ -69,14 +59,14 @@ class Outlet:
         entry: ListenerEntry,
         window: Callable[[str], float],
         context: Callable[[IncidentChange], MetricsContext],
-        digest: int | None = None,
+        digest: int,
     ) -> None:
         self.name = name
         self.figures = Figures()
         self._listener = listener
         self._entry = entry
         self._context = context
-        self._digest = (entry.digest if digest is None else digest) / 1000
+        self._digest = digest / 1000
         self._damper = Damper(window)
         self._queue: deque[tuple[float, IncidentChange]] = deque()
         self._lock = threading.Condition()
@@ -92,18 +82,17 @@ class Outlet:
     def put(self, change: IncidentChange) -> None:
         """Queue a change. Returns at once; after `finish` it is dropped."""
         with self._lock:
-            if self._closing or len(self._queue) >= self._entry.queue:
-                self._count(dropped=1)
-                full = not self._closing
+            closing, full = self._closing, len(self._queue) >= self._entry.queue
+            if closing or full:
+                self._count("dropped", 1)
             else:
-                full = False
                 self._queue.append((time.monotonic(), change))
                 if self._thread is None:
                     name = f"spark-ext-incidents-{self.name}"
                     self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
                     self._thread.start()
                 self._lock.notify()
-        if full:
+        if full and not closing:
             self._say_once("dropped", "its queue of %d changes is full; further changes are dropped", self._entry.queue)
 
     def finish(self) -> None:
@@ -120,20 +109,14 @@ class Outlet:
             self._abandoned = True
             left = len(self._queue)
             self._queue.clear()
-            if left:
-                self._count(dropped=left)
+            self._count("dropped", left)
         if self.figures != replace(self.figures, dropped=0, failed=0, late=0):
             log.warning(
                 "incident listener '%s' was notified of %d changes; %d were dropped, it failed for %d, and did not "
                 "return in time for %d",
                 self.name,
-                self.figures.delivered,
-                self.figures.dropped,
-                self.figures.failed,
-                self.figures.late,
+                *astuple(self.figures),
             )
-
-    # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
         while True:
@@ -192,24 +175,21 @@ class Outlet:
         call.start()
         call.join(self._entry.timeout / 1000)
         if call.is_alive():
-            self._count(late=changes)
+            self._count("late", changes)
             limit = self._entry.timeout / 1000
             self._say_once("late", "it did not return within %g s; further changes wait", limit)
             call.join()
             return
         if failed:
-            self._count(failed=changes)
+            self._count("failed", changes)
             kind = type(failed[0]).__name__
             self._say_once("failed", "%s: %s; its further errors are counted, not logged", kind, failed[0])
         else:
-            self._count(delivered=changes)
+            self._count("delivered", changes)
 
-    def _count(self, *, delivered: int = 0, dropped: int = 0, failed: int = 0, late: int = 0) -> None:
+    def _count(self, kind: str, changes: int) -> None:
         with self._lock:
-            was = self.figures
-            self.figures = Figures(
-                was.delivered + delivered, was.dropped + dropped, was.failed + failed, was.late + late
-            )
+            self.figures = replace(self.figures, **{kind: getattr(self.figures, kind) + changes})
 
     def _say_once(self, kind: str, text: str, *values: object) -> None:
         if kind not in self._said:
@@ -238,7 +218,7 @@ class Dispatcher:
         for number, (entry, listener) in enumerate(zip(registry.listeners, listeners, strict=True), 1):
             name = f"{entry.use.rpartition(':')[2]}-{number}" if len(listeners) > 1 else entry.use.rpartition(":")[2]
             digest = None if "digest" in entry.model_fields_set else getattr(listener, "digest_ms", None)
-            outlets.append(Outlet(name, listener, entry, window, context, digest))
+            outlets.append(Outlet(name, listener, entry, window, context, entry.digest if digest is None else digest))
         return cls(outlets)
 
     def put(self, change: IncidentChange) -> None:
@@ -270,31 +250,20 @@ def masked(change: IncidentChange) -> IncidentChange:
     return replace(change, cause=mask(change.cause), incident=replace(one, labels=labels, **texts))
 
 
-MOST: Final = 5_000
-"""How many incidents are remembered; the oldest are forgotten first."""
+MOST: Final = 5_000  # how many incidents are remembered; the oldest are forgotten first
 
 
 @dataclass
 class Damper:
-    """Decides which changes a listener is notified of, and when.
-
-    Args:
-        window: the window of a type by its name, s.
-    """
+    """Decides which changes a listener is notified of, and when; `window` is that of a type by its name, s."""
 
     window: Callable[[str], float]
-    _notified: dict[str, IncidentState] = field(default_factory=dict)
-    """By id, the last state that was let through."""
+    _notified: dict[str, IncidentState] = field(default_factory=dict)  # by id, the last state that was let through
     _reopened: dict[str, None] = field(default_factory=dict)
-    _held: dict[str, tuple[float, IncidentChange]] = field(default_factory=dict)
-    """Resolutions that wait, with when they are due."""
+    _held: dict[str, tuple[float, IncidentChange]] = field(default_factory=dict)  # with when they are due
 
     def take(self, change: IncidentChange, now: float) -> bool:
-        """Whether listeners are notified of a change now.
-
-        Args:
-            now: s, on any clock that never goes back.
-        """
+        """Whether listeners are notified of a change now, s on any clock that never goes back."""
         if change.counted:
             return False
         one = change.incident.incident_id

@@ -10,16 +10,14 @@ from spark_ext.errors import ConfigurationError, SparkExtError, refused
 from spark_ext.incidents.dispatch import Notified
 from spark_ext.incidents.registry import OPERATOR, ListenerEntry, Registry, at_line
 
-GROUP: Final = "spark_ext.incident_listeners"
-"""Entry points of this group can be named by their names."""
+GROUP: Final = "spark_ext.incident_listeners"  # entry points of this group can be named by their names
 
-SHIPPED: Final = {
+SHIPPED: Final = {  # listeners of this package, imported when they are used
     "log": "spark_ext.listeners.log:LogListener",
     "webhook": "spark_ext.listeners.webhook:WebhookListener",
     "smtp": "spark_ext.listeners.smtp:SmtpListener",
     "prometheus": "spark_ext.listeners.prometheus:PrometheusListener",
 }
-"""Listeners of this package, imported when they are used."""
 
 
 def listeners_of(registry: Registry) -> list[Notified]:

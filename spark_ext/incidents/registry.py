@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,25 +20,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from spark_ext.errors import SparkExtError, refused
 from spark_ext.incidents.types import Resolution, Severity
-from spark_ext.options import Milliseconds, Options, milliseconds
+from spark_ext.options import Milliseconds, Options, milliseconds, several
 from spark_ext.yaml_file import line_of, read_model, wrong_line
 
-OPERATOR: Final = "incidents"
-"""How messages name such a file."""
-
-ANY: Final = "*"
-"""Stands for all types."""
-
-OF_A_RULE: Final = "rule:"
-"""How fingerprints of incidents of alert rules begin."""
-
+OPERATOR: Final = "incidents"  # how messages name such a file
+ANY: Final = "*"  # stands for all types
+OF_A_RULE: Final = "rule:"  # how fingerprints of incidents of alert rules begin
 _NAME: Final = r"^[a-z][a-z0-9_]{0,63}$"
 _RULE: Final = re.compile(r"availability\s+below\s+(?P<below>[0-9.]+)\s*(?P<percent>%?)\s+over\s+(?P<over>.+)")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-def _several(value: object) -> object:
-    return value if isinstance(value, (list, tuple)) else [value]
 
 
 class IncidentType(BaseModel):
@@ -48,16 +38,11 @@ class IncidentType(BaseModel):
 
     name: str = Field(pattern=_NAME)
     severity: Severity
-    description: str = Field(min_length=1)
-    """One sentence."""
-    runbook: str = ""
-    """What to do: a page and anchor, or a URL."""
-    window: Milliseconds = 600_000
-    """An equal incident within this time, ms, after the last one counts as the same incident; 0 means never."""
-    resolved: Resolution = Resolution.EPOCH
-    """What resolves it."""
-    interrupts: bool = False
-    """Whether the query has to recover from it: what happens until its next epoch has it as parent."""
+    description: str = Field(min_length=1)  # one sentence
+    runbook: str = ""  # what to do: a page and anchor, or a URL
+    window: Milliseconds = 600_000  # ms after the last one in which an equal incident is the same; 0: never
+    resolved: Resolution = Resolution.EPOCH  # what resolves it
+    interrupts: bool = False  # what happens until the query's next epoch has it as parent
 
 
 class AlertRule(BaseModel):
@@ -65,14 +50,11 @@ class AlertRule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rule: str
-    """`availability below 99.9 % over 1 day`."""
-    labels: Mapping[str, Annotated[tuple[str, ...], BeforeValidator(_several)]] = Field(default_factory=dict)
+    rule: str  # `availability below 99.9 % over 1 day`
+    labels: Mapping[str, Annotated[tuple[str, ...], BeforeValidator(several)]] = Field(default_factory=dict)
     """Only downtime due to incidents with these labels counts, of each one of these values; none: all downtime."""
-    type: str = "unavailability"
-    """Of the incident."""
-    every: Annotated[Milliseconds, Field(ge=1)] = 60_000
-    """How often the rule is evaluated, ms."""
+    type: str = "unavailability"  # of the incident
+    every: Annotated[Milliseconds, Field(ge=1)] = 60_000  # how often the rule is evaluated, ms
 
     @model_validator(mode="after")
     def _is_a_rule(self) -> AlertRule:
@@ -123,19 +105,13 @@ class ListenerEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    use: str = Field(min_length=1)
-    """`log`, `webhook`, `smtp`, `prometheus`, an entry point of `spark_ext.incident_listeners`, or `module:Class`."""
-    types: Annotated[tuple[str, ...], BeforeValidator(_several)] = (ANY,)
-    severity: Severity = Severity.INFO
-    """The least one."""
-    queue: Annotated[int, Field(ge=1)] = 1_000
-    """How many changes may wait; further ones are dropped and counted."""
-    timeout: Annotated[Milliseconds, Field(ge=1)] = 30_000
-    """How long one call may take, ms."""
-    digest: Milliseconds = 0
-    """How long changes are collected for one call, ms, counted from the first."""
-    options: Mapping[str, Any] = Field(default_factory=dict, repr=False)
-    """Handed to the listener. A value of the form `${NAME}` is taken from the environment."""
+    use: str = Field(min_length=1)  # `log`, `webhook`, `smtp`, `prometheus`, an entry point or `module:Class`
+    types: Annotated[tuple[str, ...], BeforeValidator(several)] = (ANY,)
+    severity: Severity = Severity.INFO  # the least one
+    queue: Annotated[int, Field(ge=1)] = 1_000  # how many changes may wait; further ones are dropped and counted
+    timeout: Annotated[Milliseconds, Field(ge=1)] = 30_000  # how long one call may take, ms
+    digest: Milliseconds = 0  # how long changes are collected for one call, ms, counted from the first
+    options: Mapping[str, Any] = Field(default_factory=dict, repr=False)  # `${NAME}` is from the environment
 
 
 def _none_twice(types: tuple[IncidentType, ...]) -> tuple[IncidentType, ...]:
@@ -161,14 +137,11 @@ class Registry:
     """What is declared."""
 
     types: Mapping[str, IncidentType]
-    own: frozenset[str] = frozenset()
-    """Names of the types that the user has declared."""
+    own: frozenset[str] = frozenset()  # names of the types that the user has declared
     listeners: tuple[ListenerEntry, ...] = ()
     alerts: tuple[AlertRule, ...] = ()
-    place: str = "conf/incidents.yaml"
-    """The file, for messages."""
-    lines: Mapping[int, int] = field(default_factory=dict)
-    """The line of each listener in it, by its index."""
+    place: str = "conf/incidents.yaml"  # the file, for messages
+    lines: Mapping[int, int] = field(default_factory=dict)  # the line of each listener in it, by its index
 
     def of(self, name: str) -> IncidentType:
         """A type by its name; one that is not declared is a warning, and never the same as another one."""
@@ -202,11 +175,7 @@ def shipped() -> Registry:
 
 
 def load(path: str | None = None) -> Registry:
-    """The registry of a job: the shipped types, and the user's file.
-
-    Args:
-        path: the user's file, if any.
-    """
+    """The registry of a job: the shipped types, and the user's file, if any."""
     if path is None:
         return shipped()
     try:
@@ -240,23 +209,19 @@ def read_registry(text: str, name: str) -> Registry:
     lines = {at: line_of(node, ("listeners", at)) for at in range(len(found.listeners))}
     listeners = []
     for at, entry in enumerate(found.listeners):
-        options = _filled(entry.options, name, partial(_line_of_option, node, at))
+        options = _filled(entry.options, name, node, at)
         listeners.append(entry.model_copy(update={"options": options}))
     return Registry(types, frozenset(one.name for one in found.types), tuple(listeners), found.alerts, name, lines)
 
 
-def _line_of_option(node: Any, index: int, option: str) -> int:
-    return line_of(node, ("listeners", index, "options", option))
-
-
-def _filled(options: Mapping[str, Any], name: str, line: Callable[[str], int]) -> dict[str, Any]:
+def _filled(options: Mapping[str, Any], name: str, node: Any, at: int) -> dict[str, Any]:
     """Options with what they take from the environment. Secrets among them are masked from now on."""
     filled = {}
     for key, value in options.items():
         match = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
         if match is not None and match[1] not in os.environ:
             what = f"option '{key}': the environment has no variable {match[1]}"
-            raise wrong_line(name, line(key), what, OPERATOR)
+            raise wrong_line(name, line_of(node, ("listeners", at, "options", key)), what, OPERATOR)
         filled[key] = value if match is None else os.environ[match[1]]
     Options.keep_secret(filled)
     return filled
@@ -264,11 +229,10 @@ def _filled(options: Mapping[str, Any], name: str, line: Callable[[str], int]) -
 
 def at_line(registry: Registry, index: int, problem: Exception) -> SparkExtError:
     """The refusal of a listener, with the line that names it."""
+    what = problem.what if isinstance(problem, SparkExtError) else f"{type(problem).__name__}: {problem}"
+    wrong = wrong_line(registry.place, registry.lines.get(index, 1), what, OPERATOR)
     if not isinstance(problem, SparkExtError):
-        return wrong_line(
-            registry.place, registry.lines.get(index, 1), f"{type(problem).__name__}: {problem}", OPERATOR
-        )
-    wrong = wrong_line(registry.place, registry.lines.get(index, 1), problem.what, OPERATOR)
+        return wrong
     return type(problem)(wrong.what, operator=OPERATOR, kept=wrong.kept, do=problem.do or wrong.do)
 
 

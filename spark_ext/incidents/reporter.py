@@ -21,12 +21,7 @@ from spark_ext.masking import logger, mask
 
 log = logger("spark_ext.job")
 
-LONGEST_CAUSE = 500
-"""Characters of a cause that are kept."""
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
+LONGEST_CAUSE = 500  # characters of a cause that are kept
 
 
 def _nothing(*_: object) -> None:
@@ -34,14 +29,7 @@ def _nothing(*_: object) -> None:
 
 
 class Incidents:
-    """The incidents of a job, or of some queries. Safe for several threads.
-
-    Args:
-        registry: the types; None: those that ship with the package.
-        on_changed: called with what has changed, in order.
-        dispatcher: notifies the listeners, if any.
-        clock: the time, UTC.
-    """
+    """The incidents of a job, or of some queries. Safe for several threads. Without a registry, of shipped types."""
 
     def __init__(
         self,
@@ -50,7 +38,7 @@ class Incidents:
         on_noted: Callable[[RecordedOccurrence, Any], None] = _nothing,
         on_changed: Callable[[Sequence[IncidentChange]], None] = _nothing,
         dispatcher: Dispatcher | None = None,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self.registry = registry or shipped()
@@ -61,10 +49,7 @@ class Incidents:
         self._clock = clock
         self._new_id = new_id
         self._lock = threading.RLock()
-        self._last = ""
-        """Id of the incident that was reported last."""
-
-    # -- looking ------------------------------------------------------------------------------------------------------
+        self._last = ""  # id of the incident that was reported last
 
     def entry(self, incident_id: str) -> IncidentEntry | None:
         """An incident; None if it is not known, or not any more."""
@@ -81,8 +66,6 @@ class Incidents:
         with self._lock:
             return self._book.open(query)
 
-    # -- reporting ----------------------------------------------------------------------------------------------------
-
     def report(
         self,
         operator: str,
@@ -95,14 +78,11 @@ class Incidents:
         parent: str | None = None,
         fingerprint: str | None = None,
     ) -> str:
-        """Take an incident, and log it.
+        """Take an incident, and log it; returns its id, that of the earlier one if it is the same once more.
 
         Args:
             parent: id of the incident during whose recovery it happened; None: found by what is open.
             fingerprint: equal for equal incidents of this type and operator; None: made from `what` and `labels`.
-
-        Returns:
-            Its id: that of the earlier one if it is the same incident once more.
         """
         found = Incident(
             incident_id=self._new_id(),
@@ -146,8 +126,6 @@ class Incidents:
     def resolve(self, incident_id: str, cause: str) -> bool:
         """An incident is over."""
         return bool(self._change(lambda at: self._book.resolve(incident_id, mask(cause)[:LONGEST_CAUSE], at)))
-
-    # -- across starts ------------------------------------------------------------------------------------------------
 
     def inherit(self, entries: Iterable[IncidentEntry]) -> None:
         """Take over what earlier starts have left, before anything is reported."""

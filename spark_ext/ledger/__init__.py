@@ -7,13 +7,12 @@ from spark_ext.delta.transactions import Fence
 from spark_ext.ledger.frames import LedgerFrames
 from spark_ext.ledger.identity import Incarnation
 from spark_ext.ledger.incarnation import start_incarnation
-from spark_ext.ledger.ledger import FinalSteps, Ledger
+from spark_ext.ledger.ledger import Ledger
 from spark_ext.ledger.maintenance import MaintenanceSettings, maintain
 from spark_ext.ledger.writer import LedgerWriter
 
 __all__ = [
     "Fence",
-    "FinalSteps",
     "Incarnation",
     "Ledger",
     "LedgerFrames",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import secrets
-import textwrap
 import types
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,8 +38,7 @@ class Column:
     arrow: pa.DataType
     nullable: bool = False
     json: bool = False
-    values: tuple[str, ...] = ()
-    """The values that may be written; (): any."""
+    values: tuple[str, ...] = ()  # the values that may be written; (): any
 
 
 def columns(row_type: type[Row]) -> tuple[Column, ...]:
@@ -101,16 +97,12 @@ def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
 
 def from_arrow(row_type: type[R], table: pa.Table) -> list[R]:
     """The rows of an Arrow table that has all columns."""
-    by_column: list[list[Any]] = []
+    by_name: dict[str, list[Any]] = {}
     for it in columns(row_type):
         column = table.column(it.name)
-        if pa.types.is_timestamp(it.arrow):
-            by_column.append([*light_arrow.times(column)])
-        else:
-            values = column.to_pylist()
-            by_column.append(from_json_many(values, row_type, it.name) if it.json else values)
-    names = [it.name for it in columns(row_type)]
-    return [row_type(**dict(zip(names, values, strict=True))) for values in zip(*by_column, strict=True)]
+        values: list[Any] = [*light_arrow.times(column)] if pa.types.is_timestamp(it.arrow) else column.to_pylist()
+        by_name[it.name] = from_json_many(values, row_type, it.name) if it.json else values
+    return [row_type(**dict(zip(by_name, values, strict=True))) for values in zip(*by_name.values(), strict=True)]
 
 
 def to_json(value: object) -> str:
@@ -118,8 +110,7 @@ def to_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=str)
 
 
-_BETWEEN: Final = json.dumps(secrets.token_hex(16))
-"""Stands between texts that are parsed at once, so that one which is torn does not end within the next."""
+_BETWEEN: Final = json.dumps(secrets.token_hex(16))  # so that a text which is torn does not end within the next
 
 
 def from_json_many(texts: Sequence[str | None], row_type: type[Row], column: str) -> list[Any]:
@@ -141,32 +132,3 @@ def from_json_many(texts: Sequence[str | None], row_type: type[Row], column: str
 def from_json(text: str | None, row_type: type[Row], column: str) -> Any:
     """The value of a JSON text of a column; raises as `from_json_many` does."""
     return from_json_many([text], row_type, column)[0]
-
-
-def describe(row_type: type[Row]) -> tuple[str, list[tuple[str, str, str]]]:
-    """A table for the docs.
-
-    Returns:
-        What a row is, and each column's name, Spark type and meaning, from the docstrings of the class.
-    """
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(row_type))).body
-    assert isinstance(body, ast.ClassDef)
-    meaning = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            assert isinstance(field.target, ast.Name)
-            meaning[field.target.id] = " ".join(str(text.value.value).split())
-    lines = []
-    for it in columns(row_type):
-        kind = "JSON text" if it.json else _SPARK_NAMES[it.arrow]
-        lines.append((it.name, kind + (", null" if it.nullable else ""), meaning[it.name]))
-    return inspect.getdoc(row_type) or "", lines
-
-
-_SPARK_NAMES = {
-    pa.string(): "string",
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    pa.bool_(): "boolean",
-    pa.timestamp("us", tz="UTC"): "timestamp",
-}

@@ -4,24 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spark_ext.ledger import schema
 from spark_ext.ledger.columns import arrow_schema
-from spark_ext.ledger.schema import (
-    BadRowsRow,
-    CheckpointRow,
-    ControlEventRow,
-    ControlRequestRow,
-    ControlTransitionRow,
-    DefinitionRow,
-    EpochRow,
-    ExchangeRow,
-    ExecutionStateRow,
-    FinishedRow,
-    IncidentChangeRow,
-    IncidentRow,
-    JobRow,
-    LatencyRow,
-    Row,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,61 +25,61 @@ class LedgerFrames:
 
     def jobs(self) -> DataFrame:
         """Starts, ends and resets of the job, and its queries that were renamed or removed."""
-        return self._frame(JobRow)
+        return self._frame(schema.JobRow)
 
     def definitions(self) -> DataFrame:
         """What the queries were made of."""
-        return self._frame(DefinitionRow)
+        return self._frame(schema.DefinitionRow)
 
     def checkpoints(self) -> DataFrame:
         """Steps of checkpoints."""
-        return self._frame(CheckpointRow)
+        return self._frame(schema.CheckpointRow)
 
     def finished(self) -> DataFrame:
         """Finished flags of channels, sources and queries."""
-        return self._frame(FinishedRow)
+        return self._frame(schema.FinishedRow)
 
     def epochs(self) -> DataFrame:
         """Committed epochs."""
-        return self._frame(EpochRow)
+        return self._frame(schema.EpochRow)
 
     def control_events(self) -> DataFrame:
         """Control events that were accepted."""
-        return self._frame(ControlEventRow)
+        return self._frame(schema.ControlEventRow)
 
     def control_transitions(self) -> DataFrame:
         """What has become of control events."""
-        return self._frame(ControlTransitionRow)
+        return self._frame(schema.ControlTransitionRow)
 
     def control_requests(self) -> DataFrame:
         """Requests to the REST server, and its answers."""
-        return self._frame(ControlRequestRow)
+        return self._frame(schema.ControlRequestRow)
 
     def execution_states(self) -> DataFrame:
         """States that the job and its queries have entered."""
-        return self._frame(ExecutionStateRow)
+        return self._frame(schema.ExecutionStateRow)
 
     def latencies(self) -> DataFrame:
         """How long rows took from sources to the commits of queries."""
-        return self._frame(LatencyRow)
+        return self._frame(schema.LatencyRow)
 
     def exchanges(self) -> DataFrame:
         """What has happened to the exchanges between the queries."""
-        return self._frame(ExchangeRow)
+        return self._frame(schema.ExchangeRow)
 
     def incidents(self) -> DataFrame:
         """Failures and other notable events."""
-        return self._frame(IncidentRow)
+        return self._frame(schema.IncidentRow)
 
     def incident_changes(self) -> DataFrame:
         """When incidents were opened and resolved, and how often they happened."""
-        return self._frame(IncidentChangeRow)
+        return self._frame(schema.IncidentChangeRow)
 
     def bad_rows(self) -> DataFrame:
         """How many bad rows of sources were moved into their table, by epoch."""
-        return self._frame(BadRowsRow)
+        return self._frame(schema.BadRowsRow)
 
-    def _frame(self, row_type: type[Row]) -> DataFrame:
+    def _frame(self, row_type: type[schema.Row]) -> DataFrame:
         table = self._ledger.table(row_type)
         # The folder exists a moment before the first commit makes it a table.
         table.refresh()

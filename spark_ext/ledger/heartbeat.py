@@ -21,23 +21,18 @@ from spark_ext.storage import Location, child
 if TYPE_CHECKING:
     from spark_ext.ledger.identity import Incarnation
 
-FOLDER: Final = "heartbeats"
-"""In the state directory."""
-
-SILENT_AFTER: Final = 60_000
-"""Default age of the last beat at which a driver that cannot be asked counts as lost, ms."""
+FOLDER: Final = "heartbeats"  # in the state directory
+SILENT_AFTER: Final = 60_000  # default age of the last beat at which a driver that cannot be asked counts as lost, ms
 
 
-Vitals = Mapping[str, Mapping[str, Any]]
-"""What a driver says of its queries with a beat, by uid, as JSON; see `queries.history`."""
+Vitals = Mapping[str, Mapping[str, Any]]  # what a driver says of its queries, by uid; see `queries.history`
 
 
 @dataclass(frozen=True)
 class Beat:
     """A heartbeat."""
 
-    at: datetime
-    """When the driver was alive, UTC."""
+    at: datetime  # when the driver was alive, UTC
     queries: Vitals = field(default_factory=dict)
 
 
@@ -50,11 +45,9 @@ class Heartbeat:
 
     def beat(self, at: datetime | None = None, queries: Vitals | None = None) -> None:
         """The driver is alive at a time, UTC; None: now."""
-        found = {"at": (at or datetime.now(timezone.utc)).isoformat()}
-        text = json.dumps({**found, "queries": queries} if queries else found)
-        with suppress(OSError):
-            # A driver that is killed while it writes leaves the beat before.
-            self._folder.write(self._name, text)
+        found = {"at": (at or datetime.now(timezone.utc)).isoformat(), **({"queries": queries} if queries else {})}
+        with suppress(OSError):  # a driver that is killed while it writes leaves the beat before
+            self._folder.write(self._name, json.dumps(found))
 
     def stop(self) -> None:
         """The incarnation has ended: its row in the ledger says when."""
@@ -88,10 +81,7 @@ def read_beat(
 
 
 def is_silent(beat: datetime | None, now: datetime, after: int = SILENT_AFTER) -> bool:
-    """Whether a heartbeat is older than `after` ms, so that its driver is probably gone; None says nothing.
-
-    Clocks of two machines may differ.
-    """
+    """Whether a heartbeat is older than `after` ms, so that its driver is probably gone; None says nothing."""
     return beat is not None and (now - beat).total_seconds() * 1000 > after
 
 

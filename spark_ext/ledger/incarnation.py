@@ -12,10 +12,10 @@ import secrets
 import socket
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
@@ -31,22 +31,16 @@ if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger
 
 
-JVM_TIMEOUT = 30.0
-"""How long a start waits for the JVM of a driver that was killed, s: it notices within moments and exits."""
-
-ATTEMPTS = 20
-"""Attempts to take the next number; each one lost means that another start took it."""
-
-CLOCK_STEP = 2.0
-"""Tolerance between two readings of a process's start time, s: they depend on the wall clock, which may be adjusted."""
+JVM_TIMEOUT = 30.0  # how long a start waits for the JVM of a driver that was killed, s: it exits within moments
+ATTEMPTS = 20  # attempts to take the next number; each one lost means that another start took it
+CLOCK_STEP = 2.0  # tolerance between two readings of a process's start time, s: the wall clock may be adjusted
 
 _TAKE_OVER: Final = (
     "start the job with Job(..., takeover=True), which fences it off (a restore, reset or rescale waits for its end)"
 )
 
 _starting = threading.Lock()
-_running: set[tuple[str, int]] = set()
-"""Incarnations of this process: state directory and number."""
+_running: set[tuple[str, int]] = set()  # incarnations of this process: state directory and number
 
 
 def start_incarnation(
@@ -72,10 +66,21 @@ def start_incarnation(
         kind: see `Incarnation.kind`; a directory is that of a job or of an Observer, and stays so.
     """
     who = f"job '{job}', state {ledger.uri}"
+
+    def check(past: Sequence[JobRow]) -> None:
+        _refuse_other_job(past, job, ledger.uri)
+        _refuse_other_kind(past, kind, who)
+        _refuse_damage(ledger, past, who)
+        _refuse_older_tables(ledger, past, job)
+        if not for_restore:
+            _refuse_half_restored(past, who)
+        if not takeover:
+            _refuse_running(past, job, who, ledger.uri, application_id)
+            if other_hosts:
+                _refuse_beating(past, job, who, ledger)
+
     with _starting:
-        incarnation = _take_number(
-            ledger, job, who, takeover, jvm_pid, application_id, now, for_restore, kind, other_hosts
-        )
+        incarnation = _take_number(ledger, job, kind, check, who, now, jvm_pid=jvm_pid, application_id=application_id)
         _running.add((ledger.uri, incarnation.number))
     try:
         reach(FailPoint.INCARNATION_TAKEN)
@@ -93,50 +98,29 @@ def forget(uri: str, number: int) -> None:
 
 
 def _take_number(
-    ledger: Ledger,
-    job: str,
-    who: str,
-    takeover: bool,
-    jvm_pid: int | None,
-    application_id: str,
-    now: datetime | None,
-    for_restore: bool,
-    kind: str,
-    other_hosts: bool,
-) -> Incarnation:
+    ledger: Ledger, job: str, kind: str, check: Callable[[Sequence[JobRow]], None], who: str, now: datetime | None,
+    **started: Any,
+) -> Incarnation:  # fmt: skip
     jobs = ledger.table(JobRow)
     for _ in range(ATTEMPTS):
         past, version = jobs.rows(), jobs.version
-        _refuse_other_job(past, job, ledger.uri)
-        _refuse_other_kind(past, kind, who)
-        _refuse_damage(ledger, past, who)
-        _refuse_older_tables(ledger, past, job)
-        if not for_restore:
-            _refuse_half_restored(past, who)
-        if not takeover:
-            _refuse_running(past, job, who, ledger.uri, application_id)
-            if other_hosts:
-                _refuse_beating(past, job, who, ledger)
+        check(past)
         # All tables exist before the first number is taken: one that is missing later was deleted.
         for table in ledger.tables.values():
             table.create()
         if version is None:
             continue
-        number = max((row.incarnation for row in past), default=0) + 1
-        lineage = max((row.lineage for row in past), default=FIRST_LINEAGE)
         taken = Incarnation(
             job,
             past[0].job_id if past else uuid.uuid4().hex,
-            number,
-            lineage,
+            number=max((row.incarnation for row in past), default=0) + 1,
+            lineage=max((row.lineage for row in past), default=FIRST_LINEAGE),
             start=secrets.randbelow(2**63 - 1) + 1,
             starts=frozenset(row.start_id for row in past if row.start_id is not None),
             older=_may_still_run(past, ledger.uri),
             kind=kind,
         )
-        at = now or datetime.now(timezone.utc)
-        row = job_row(taken, "started", at, jvm_pid=jvm_pid, application_id=application_id)
-        if jobs.compare_and_swap([row], version, taken.fence):
+        if jobs.compare_and_swap([job_row(taken, "started", now, **started)], version, taken.fence):
             return taken
     raise StorageError(
         f"no incarnation could be taken: other starts were faster, {ATTEMPTS} times in a row",
@@ -148,9 +132,14 @@ def _take_number(
 
 def is_alive(pid: int, started: float) -> bool:
     """Whether this process of this host is still running. One that has exited and is not reaped yet is not."""
+    return _runs(pid, lambda found: abs(found - started) < CLOCK_STEP)
+
+
+def _runs(pid: int | None, is_it: Callable[[float], bool]) -> bool:
+    """Whether a process is running that is the expected one by the time at which it was started."""
     try:
         process = psutil.Process(pid)
-        return abs(process.create_time() - started) < CLOCK_STEP and process.status() != psutil.STATUS_ZOMBIE
+        return is_it(process.create_time()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
@@ -230,12 +219,18 @@ def _refuse_half_restored(past: Sequence[JobRow], who: str) -> None:
         )
 
 
-def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str, application_id: str = "") -> None:
-    """Refuse when the newest incarnation has not ended and is still running on this host."""
+def _not_ended(past: Sequence[JobRow]) -> JobRow | None:
+    """The start of the newest incarnation, if its end is not recorded."""
     newest = max((row for row in past if row.event == "started"), key=lambda row: row.incarnation, default=None)
+    if newest is not None and any(row.event == "ended" and row.incarnation == newest.incarnation for row in past):
+        return None
+    return newest
+
+
+def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str, application_id: str) -> None:
+    """Refuse when the newest incarnation has not ended and is still running on this host."""
+    newest = _not_ended(past)
     if newest is None or newest.host != socket.gethostname():
-        return
-    if any(row.event == "ended" and row.incarnation == newest.incarnation for row in past):
         return
     if is_alive(newest.driver_pid, newest.driver_started):
         if newest.driver_pid == os.getpid():
@@ -256,10 +251,8 @@ def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str, applic
 
 def _refuse_beating(past: Sequence[JobRow], job: str, who: str, ledger: Ledger) -> None:
     """Refuse when the newest incarnation has not ended, runs on another host, and has shown lately that it is alive."""
-    newest = max((row for row in past if row.event == "started"), key=lambda row: row.incarnation, default=None)
+    newest = _not_ended(past)
     if newest is None or newest.host == socket.gethostname():
-        return
-    if any(row.event == "ended" and row.incarnation == newest.incarnation for row in past):
         return
     beat = last_beat(ledger.uri, newest.incarnation, newest.start_id, ledger.storage_options)
     if beat is not None and not is_silent(beat, datetime.now(timezone.utc)):
@@ -275,8 +268,8 @@ def _refuse_beating(past: Sequence[JobRow], job: str, who: str, ledger: Ledger) 
 
 def _may_still_run(past: Sequence[JobRow], uri: str) -> str:
     """The driver of the newest incarnation, unless it is known to have ended: then, and before any start, ""."""
-    newest = max((row for row in past if row.event == "started"), key=lambda row: row.incarnation, default=None)
-    if newest is None or any(row.event == "ended" and row.incarnation == newest.incarnation for row in past):
+    newest = _not_ended(past)
+    if newest is None:
         return ""
     if newest.host == socket.gethostname():
         running = newest.driver_pid != os.getpid() or (uri, newest.incarnation) in _running
@@ -288,27 +281,24 @@ def _may_still_run(past: Sequence[JobRow], uri: str) -> str:
 def _await_end(incarnation: tuple[str, int]) -> None:
     """Wait until an incarnation of this process has ended."""
     with suppress(RetryError):
-        Retrying(retry=retry_if_result(bool), wait=wait_fixed(0.05), stop=stop_after_delay(JVM_TIMEOUT))(
-            lambda: incarnation in _running
-        )
+        _await_false(lambda: incarnation in _running)
+
+
+def _await_false(condition: Callable[[], bool]) -> None:
+    Retrying(retry=retry_if_result(bool), wait=wait_fixed(0.05), stop=stop_after_delay(JVM_TIMEOUT))(condition)
 
 
 def _await_jvm(dead: JobRow, who: str) -> None:
     """Wait for the JVM of a driver that was killed: it may be in the middle of an epoch."""
 
     def runs() -> bool:
-        try:
-            process = psutil.Process(dead.jvm_pid)
-            # A process that started after the row was written merely has the same id.
-            ours = process.create_time() < dead.at.timestamp() + CLOCK_STEP
-            return ours and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        # A process that started after the row was written merely has the same id.
+        return _runs(dead.jvm_pid, lambda started: started < dead.at.timestamp() + CLOCK_STEP)
 
     if dead.jvm_pid is None:
         return
     try:
-        Retrying(retry=retry_if_result(bool), wait=wait_fixed(0.05), stop=stop_after_delay(JVM_TIMEOUT))(runs)
+        _await_false(runs)
     except RetryError:
         raise StateError(
             f"the driver of incarnation {dead.incarnation} is dead, but its JVM, process {dead.jvm_pid}, is still "

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from spark_ext.model.lineages import Lineages
 
 
-_NEEDED: Final = ("incident_id", "at", "incarnation", "operator", "type", "action", "severity", "parent", "fingerprint")
-"""All columns but those that may be large."""
+_SAME: Final = ("incident_id", "at", "operator", "type", "action", "parent", "fingerprint")
+"""Columns that an incident has as well; none of them may be large."""
 
 
 @dataclass(frozen=True)
@@ -32,30 +32,18 @@ class Standing:
     """What the changes of an incident say of it."""
 
     state: IncidentState
-    since: datetime
-    """When it came into that state."""
+    since: datetime  # when it came into that state
     count: int
-    cause: str = ""
-    """Why it is in that state."""
+    cause: str = ""  # why it is in that state
 
 
 def incident_row(noted: RecordedOccurrence, job: str, incarnation: int, evidence: Any) -> IncidentRow:
     """The row of an occurrence."""
     one = noted.incident
+    same = {name: getattr(one, name) for name in ("what", *_SAME)}
+    labels = dict(one.labels)
     return IncidentRow(
-        incident_id=one.incident_id,
-        at=one.at,
-        job=job,
-        incarnation=incarnation,
-        operator=one.operator,
-        type=one.type,
-        labels=dict(one.labels),
-        what=one.what,
-        evidence=evidence,
-        action=one.action,
-        severity=one.severity.value,
-        parent=one.parent,
-        fingerprint=one.fingerprint,
+        job=job, incarnation=incarnation, labels=labels, evidence=evidence, severity=one.severity.value, **same
     )
 
 
@@ -73,19 +61,14 @@ def change_row(change: IncidentChange, incarnation: int) -> IncidentChangeRow:
 
 
 def standings(changes: Iterable[Mapping[str, Any]]) -> dict[str, Standing]:
-    """What is known of each incident. Pure.
-
-    Args:
-        changes: rows of `incident_changes`, in any order; a row may be there twice. States of later releases, which
-            this one does not know, are left out.
-    """
+    """What is known of each incident; `changes` come in any order, and twice perhaps. Pure."""
     found: dict[str, Standing] = {}
     known = {state.value: state for state in IncidentState}
     # Clocks of two drivers may differ. Of two changes of one moment the later one has a greater count, or is the end.
     order = {"": 0, IncidentState.RESOLVED.value: 1, IncidentState.OPEN.value: 2}
     for row in sorted(changes, key=lambda row: (row["incarnation"], row["at"], row["count"], order.get(row["old"], 3))):
         state = known.get(row["new"])
-        if state is None:
+        if state is None:  # of a later release
             continue
         before = found.get(row["incident_id"])
         count = max(row["count"], 0 if before is None else before.count)
@@ -99,13 +82,12 @@ def standings(changes: Iterable[Mapping[str, Any]]) -> dict[str, Standing]:
 def remembered(ledger: Ledger, newer_than: datetime) -> tuple[list[IncidentEntry], dict[str, int]]:
     """The incidents that earlier starts have left open, and the newer ones that may happen again.
 
-    Returns:
-        The entries, and by id of an open one the incarnation in which it happened last.
+    With them, by id of an open one, the incarnation in which it happened last.
     """
     changes = ledger.table(IncidentChangeRow).read().to_pylist()
     if not changes:
         return [], {}
-    rows = ledger.table(IncidentRow).read(list(_NEEDED)).to_pylist()
+    rows = ledger.table(IncidentRow).read(["incarnation", "severity", *_SAME]).to_pylist()
     return entries(rows, standings(changes), newer_than)
 
 
@@ -125,18 +107,8 @@ def entries(
         is_open = standing.state is IncidentState.OPEN
         if not is_open and max(row["at"], standing.since) < newer_than:
             continue
-        incident = Incident(
-            incident_id=incident_id,
-            type=row["type"],
-            severity=Severity(row["severity"]),
-            operator=row["operator"],
-            query=query_in(row["operator"]),
-            at=row["at"],
-            what="",
-            action=row["action"],
-            fingerprint=row["fingerprint"],
-            parent=row["parent"],
-        )
+        same = {name: row[name] for name in _SAME}
+        incident = Incident(severity=Severity(row["severity"]), query=query_in(row["operator"]), what="", **same)
         found.append(
             IncidentEntry(incident, standing.state, standing.count, standing.count, standing.since, inherited=True)
         )
@@ -148,13 +120,10 @@ def entries(
 def heirs(
     open_: Iterable[IncidentEntry], incarnations: Mapping[str, int], lineages: Lineages, queries: Collection[str]
 ) -> dict[str, str | None]:
-    """Which query continues the history that an open incident belongs to. Pure.
+    """Which query continues the history that an open incident belongs to: by id the uid; None: no query does. Pure.
 
     A query that was renamed keeps its incidents; one that was reset, removed or restored from a savepoint has none of
-    those before.
-
-    Returns:
-        By id, the uid; None: no query continues it. Incidents of the whole job are left out.
+    those before. Incidents of the whole job are left out.
     """
     found: dict[str, str | None] = {}
     spans = {query: lineages.spans(query) for query in queries}
@@ -169,8 +138,7 @@ def heirs(
     return found
 
 
-CLOCKS: Final = timedelta(minutes=10)
-"""By how much the clocks of two drivers may differ: rows that are so much older may be new."""
+CLOCKS: Final = timedelta(minutes=10)  # by which those of two drivers may differ: older rows may be new
 
 
 class Added(Generic[R]):
@@ -213,4 +181,4 @@ class Added(Generic[R]):
     def _see(self, rows: pa.Table) -> None:
         newest = pc.max(rows[self._time]).as_py()
         if newest is not None:
-            self._newest = newest if self._newest is None else max(newest, self._newest)
+            self._newest = max(newest, self._newest or newest)

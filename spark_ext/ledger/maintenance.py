@@ -1,10 +1,9 @@
 """Keeps the ledger small: compacts files, checkpoints logs, and lets rows that are no longer needed expire by age.
 
 These never expire: finished flags, the tables of jobs and definitions, final checkpoints and savepoints, the newest
-checkpoints and the newest aligned one, each query's newest epoch per
-lineage, control events that are not settled or from which the configuration in force follows, the newest row of each
-operator and sequence.
-Replaced data files stay for two hours, for slow readers; log files for one.
+checkpoints and the newest aligned one, each query's newest epoch per lineage, control events that are not settled or
+from which the configuration in force follows, the newest row of each operator and sequence. Replaced data files stay
+for two hours, for slow readers; log files for one.
 
 A call does what is due until its time is used up; the next call continues. All commits are fenced like appends.
 """
@@ -56,29 +55,17 @@ log = logger("spark_ext.ledger")
 class MaintenanceSettings:
     """When what is done."""
 
-    small_files: int = 48
-    """Number of files from which a table is compacted into one."""
-    sweep_every: timedelta = timedelta(minutes=30)
-    """Interval between searches for expired rows, replaced files and old log files, per table."""
-    file_retention_hours: int = 2
-    """How long replaced data files stay for slow readers, hours."""
-    orphan_retention_hours: int = 168
-    """Age at which a file that no commit names is deleted, hours: an append that died has left it."""
-    keep_epochs: timedelta = timedelta(days=30)
-    """Age at which an epoch's row expires."""
-    keep_control_events: timedelta = timedelta(days=30)
-    """Age at which a settled control event expires."""
-    keep_states: timedelta = timedelta(days=90)
-    """Age at which execution states, events of exchanges, incidents, records of HTTP requests and counts of bad rows
-    expire."""
-    keep_checkpoints: timedelta = timedelta(days=7)
-    """Age at which a periodic checkpoint expires."""
-    keep_latencies: timedelta = timedelta(days=1)
-    """Age at which a row of latencies expires; a system that scrapes the metrics keeps them for longer."""
-    newest_checkpoints: int = 10
-    """Number of periodic checkpoints that stay at any age."""
-    budget: timedelta = timedelta(milliseconds=500)
-    """Time after which no further work is started; each piece takes some tens of ms."""
+    small_files: int = 48  # number of files from which a table is compacted into one
+    sweep_every: timedelta = timedelta(minutes=30)  # per table; sweeping looks for what may be deleted
+    file_retention_hours: int = 2  # how long replaced data files stay for slow readers, hours
+    orphan_retention_hours: int = 168  # files that no commit names: an append that died has left them
+    keep_epochs: timedelta = timedelta(days=30)  # age at which an epoch's row expires
+    keep_control_events: timedelta = timedelta(days=30)  # age at which a settled control event expires
+    keep_states: timedelta = timedelta(days=90)  # also exchanges, incidents, HTTP requests, bad rows
+    keep_checkpoints: timedelta = timedelta(days=7)  # age at which a periodic checkpoint expires
+    keep_latencies: timedelta = timedelta(days=1)  # metrics systems keep them for longer
+    newest_checkpoints: int = 10  # number of periodic checkpoints that stay at any age
+    budget: timedelta = timedelta(milliseconds=500)  # no further work is started after it; a piece takes some 10 ms
 
 
 DEFAULTS = MaintenanceSettings()
@@ -89,10 +76,8 @@ class Done:
     """One piece of work that was done."""
 
     table: str
-    what: str
-    """`compact`, `expire`, `vacuum` or `clean log`."""
-    count: int
-    """Files compacted or deleted, or rows expired."""
+    what: str  # `compact`, `expire`, `vacuum` or `clean log`
+    count: int  # files compacted or deleted, or rows expired
 
 
 def maintain(
@@ -114,15 +99,18 @@ def maintain(
     first = turn % len(tables)
     # Tables with the most files first: they cost every reader most.
     many = [table for table in tables if _file_count(table) >= settings.small_files]
-    pieces = [(_compact, sorted(many, key=_file_count, reverse=True))]
-    pieces += [(_sweep, [table for table in tables[first:] + tables[:first] if _sweep_due(table, now, settings)])]
-    for work, due in pieces:
-        for number, table in enumerate(due):
+    due = [table for table in tables[first:] + tables[:first] if _sweep_due(table, now, settings)]
+    pieces: list[list[Callable[[], Iterable[Done]]]] = [
+        [partial(compact, table, settings.small_files, fence) for table in sorted(many, key=_file_count, reverse=True)],
+        [partial(_sweep, ledger, table, now, settings, fence) for table in due],
+    ]
+    for of_one_kind in pieces:
+        for number, work in enumerate(of_one_kind):
             # One of each kind at least, so that neither keeps the other waiting forever.
             if number and time.monotonic() > until:
                 break
             try:
-                done += work(ledger, table, now, settings, fence)
+                done += work()
             except (StorageError, StateError) as problem:
                 log.warning("maintenance will continue later: %s", problem)
     return done
@@ -140,18 +128,8 @@ def _file_count(table: LedgerTable[Any]) -> int:
         return 0
 
 
-def _compact(
-    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
-) -> Iterable[Done]:
-    yield from compact(table, settings.small_files, fence)
-
-
 def compact(table: LedgerTable[Any], small_files: int, fence: Fence | None = None) -> Iterable[Done]:
-    """Put the files of a table into one, if there are many; anybody may, as no row changes.
-
-    Args:
-        fence: of the incarnation that does it; None for everybody else.
-    """
+    """Put the files of a table into one, if there are many; anybody may, without a fence, as no row changes."""
     count = _file_count(table)
     if count < small_files:
         return
@@ -168,9 +146,7 @@ def compact(table: LedgerTable[Any], small_files: int, fence: Fence | None = Non
 def _sweep(
     ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
 ) -> Iterable[Done]:
-    for row_type, expired in _EXPIRY.items():
-        if row_type is table.row_type:
-            yield from _expire(table, expired(ledger, table, now, settings), fence)
+    yield from _expire(table, _expired(ledger, table.row_type, now, settings), fence)
     yield from _vacuum(table, settings, fence)
     yield from _clean_log(table, fence)
     table.swept_at = now
@@ -238,10 +214,34 @@ def _log_files(table: LedgerTable[Any]) -> int:
 
 # -- what may expire --------------------------------------------------------------------------------------------------
 
+_AGES: dict[object, str] = {  # tables whose rows expire by age alone, with the setting that is the age
+    ControlRequestRow: "keep_states",
+    LatencyRow: "keep_latencies",
+    ExchangeRow: "keep_states",
+    IncidentRow: "keep_states",
+    IncidentChangeRow: "keep_states",
+    BadRowsRow: "keep_states",
+}
 
-def _old_epochs(ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
-    rows = table.read(["query", "lineage", "epoch", "committed_at"])
-    limit = now - settings.keep_epochs
+
+def _expired(ledger: Ledger, row_type: type[Row], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+    if row_type in _AGES:
+        return [[("at", "<", now - getattr(settings, _AGES[row_type]))]]
+    if row_type is EpochRow:
+        return _old_epochs(ledger, now - settings.keep_epochs)
+    if row_type is ControlEventRow:
+        return _old_control_events(ledger, now - settings.keep_control_events)
+    if row_type is ControlTransitionRow:
+        return _old_transitions(ledger, now - settings.keep_control_events)
+    if row_type is ExecutionStateRow:
+        return _old_states(ledger, now - settings.keep_states)
+    if row_type is CheckpointRow:
+        return _old_checkpoints(ledger, now - settings.keep_checkpoints, settings.newest_checkpoints)
+    return []
+
+
+def _old_epochs(ledger: Ledger, limit: datetime) -> list[Where]:
+    rows = ledger.table(EpochRow).read(["query", "lineage", "epoch", "committed_at"])
     newest = rows.group_by(["query", "lineage"]).aggregate([("epoch", "max"), ("committed_at", "min")])
     return [
         [
@@ -255,14 +255,13 @@ def _old_epochs(ledger: Ledger, table: LedgerTable[Any], now: datetime, settings
     ]
 
 
-def _old_control_events(
-    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
-) -> list[Where]:
+def _old_control_events(ledger: Ledger, limit: datetime) -> list[Where]:
     """Events that are settled, but for those from which the configuration in force follows.
 
     Their transitions go after them: an event without them would be open, and obeyed once more.
     """
-    rows = table.read(["event_id", "sequence", "kind", "target", "value", "status", "at", "delivery", "expires_at"])
+    columns = ["event_id", "sequence", "kind", "target", "value", "status", "at", "delivery", "expires_at"]
+    rows = ledger.table(ControlEventRow).read(columns)
     if not rows.num_rows:
         return []
     over = ledger.table(ControlTransitionRow).read(
@@ -271,15 +270,20 @@ def _old_control_events(
     settled = {*over["event_id"].to_pylist(), *_with_status(rows, FINAL)["event_id"].to_pylist()}
     obeyed = {*_with_status(over, ("acknowledged",))["event_id"].to_pylist()}
     kept = _in_force(_with_status(rows, ("accepted",)).to_pylist(), obeyed) | {pc.max(rows["sequence"]).as_py()}
-    limit = now - settings.keep_control_events
-    newest: dict[str, datetime] = {}
-    for event_id, at in zip(rows["event_id"].to_pylist(), rows["at"].to_pylist(), strict=True):
-        newest[event_id] = max(at, newest.get(event_id, at))
-    sequences = dict(zip(rows["event_id"].to_pylist(), rows["sequence"].to_pylist(), strict=True))
-    gone = [one for one, at in newest.items() if one in settled and at < limit and sequences[one] not in kept]
+    newest = rows.group_by("event_id").aggregate([("at", "max"), ("sequence", "max")]).to_pylist()
     # A release that goes before its event would leave that waiting.
-    gone.sort(key=lambda one: sequences[one])
-    return [[("event_id", "in", gone[start : start + 500])] for start in range(0, len(gone), 500)]
+    newest.sort(key=lambda row: row["sequence_max"])
+    return _of_events(
+        row["event_id"]
+        for row in newest
+        if row["event_id"] in settled and row["at_max"] < limit and row["sequence_max"] not in kept
+    )
+
+
+def _of_events(ids: Iterable[str]) -> list[Where]:
+    """Conditions for the rows of control events, some hundred in each."""
+    given = list(ids)
+    return [[("event_id", "in", given[start : start + 500])] for start in range(0, len(given), 500)]
 
 
 def _in_force(accepted: Sequence[Mapping[str, Any]], obeyed: Collection[str]) -> set[int]:
@@ -327,19 +331,17 @@ def _with_status(rows: pa.Table, statuses: Sequence[str]) -> pa.Table:
     return rows.filter(pc.is_in(rows["status"], pa.array(statuses)))
 
 
-def _old_transitions(
-    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
-) -> list[Where]:
+def _old_transitions(ledger: Ledger, limit: datetime) -> list[Where]:
     """Steps of events that have expired."""
-    rows = table.read(["event_id"], [("at", "<", now - settings.keep_control_events)])
+    rows = ledger.table(ControlTransitionRow).read(["event_id"], [("at", "<", limit)])
     there = ledger.table(ControlEventRow).read(["event_id"])["event_id"]
-    gone = pc.unique(rows.filter(pc.invert(pc.is_in(rows["event_id"], there.combine_chunks())))["event_id"]).to_pylist()
-    return [[("event_id", "in", gone[start : start + 500])] for start in range(0, len(gone), 500)]
+    gone = rows.filter(pc.invert(pc.is_in(rows["event_id"], there.combine_chunks())))
+    return _of_events(pc.unique(gone["event_id"]).to_pylist())
 
 
-def _old_states(ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
-    limit = now - settings.keep_states
-    newest = table.read(["operator", "since"]).group_by("operator").aggregate([("since", "max"), ("since", "min")])
+def _old_states(ledger: Ledger, limit: datetime) -> list[Where]:
+    rows = ledger.table(ExecutionStateRow).read(["operator", "since"])
+    newest = rows.group_by("operator").aggregate([("since", "max"), ("since", "min")])
     return [
         [("operator", "=", row["operator"]), ("since", "<", min(limit, row["since_max"]))]
         for row in newest.to_pylist()
@@ -347,51 +349,16 @@ def _old_states(ledger: Ledger, table: LedgerTable[Any], now: datetime, settings
     ]
 
 
-def _old_incidents(
-    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
-) -> list[Where]:
-    return [[("at", "<", now - settings.keep_states)]]
-
-
-def _old_latencies(
-    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
-) -> list[Where]:
-    return [[("at", "<", now - settings.keep_latencies)]]
-
-
-def _old_checkpoints(
-    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
-) -> list[Where]:
-    rows = table.read(["checkpoint_id", "kind", "status"])
+def _old_checkpoints(ledger: Ledger, limit: datetime, newest: int) -> list[Where]:
+    rows = ledger.table(CheckpointRow).read(["checkpoint_id", "kind", "status"])
     if not rows.num_rows:
         return []
     completed = rows.filter(pc.and_(pc.equal(rows["kind"], "periodic"), pc.equal(rows["status"], "COMPLETED")))
     # The greatest id stays as well: the next one is one more.
-    kept = {*sorted(set(completed["checkpoint_id"].to_pylist()))[-settings.newest_checkpoints :]}
+    kept = {*sorted(set(completed["checkpoint_id"].to_pylist()))[-newest:]}
     kept.add(pc.max(rows["checkpoint_id"]).as_py())
     # So does the newest aligned one. Offsets may carry its barrier for as long as the job runs, and a planner waits for
     # a barrier above the newest one that it knows of.
     aligned = rows.filter(pc.equal(rows["status"], "TRIGGERED"))
     kept.add(pc.max(aligned["checkpoint_id"]).as_py() or 0)
-    return [
-        [
-            ("kind", "=", "periodic"),
-            ("at", "<", now - settings.keep_checkpoints),
-            ("checkpoint_id", "not in", sorted(kept)),
-        ]
-    ]
-
-
-_EXPIRY: dict[type[Row], Callable[[Ledger, LedgerTable[Any], datetime, MaintenanceSettings], list[Where]]] = {
-    EpochRow: _old_epochs,
-    ControlEventRow: _old_control_events,
-    ControlTransitionRow: _old_transitions,
-    ControlRequestRow: _old_incidents,
-    ExecutionStateRow: _old_states,
-    LatencyRow: _old_latencies,
-    ExchangeRow: _old_incidents,
-    IncidentRow: _old_incidents,
-    IncidentChangeRow: _old_incidents,
-    CheckpointRow: _old_checkpoints,
-    BadRowsRow: _old_incidents,
-}
+    return [[("kind", "=", "periodic"), ("at", "<", limit), ("checkpoint_id", "not in", sorted(kept))]]

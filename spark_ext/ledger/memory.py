@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ext.ledger.identity import FIRST_LINEAGE, lineages
-from spark_ext.ledger.ledger import FinalSteps, contiguous
+from spark_ext.ledger.ledger import contiguous
 from spark_ext.ledger.schema import CheckpointRow, DefinitionRow, EpochRow, FinishedRow, JobRow
 from spark_ext.model.definitions import QueryDefinition
 from spark_ext.model.lifecycle import FinalStep
@@ -26,31 +25,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class FinalSteps:
+    """How far a query's final checkpoint has progressed."""
+
+    checkpoint_id: int
+    passed: frozenset[str]  # the statuses recorded
+
+
+@dataclass(frozen=True)
 class QueryMemory:
     """What is remembered of one query."""
 
     query: str
     lineage: int
-    definition: QueryDefinition | None = None
-    """With which it was last started; None: it never was."""
-    sources: frozenset[str] = frozenset()
-    """Uids of sources that have finished channels in it."""
-    last_epoch: tuple[str, int] | None = None
-    """Spark's query id and the newest epoch in the table `epochs`; None: it has none."""
-    query_id: str | None = None
-    """Spark's id, by whatever row has it; None: unknown."""
-    committed: int = -1
-    """The newest committed epoch by the word of epochs, flags and checkpoints, whichever was written last; -1: none."""
-    flagged: Mapping[str, int] = field(default_factory=dict)
-    """Per source, the largest s such that the flags of the finishes 1..s are there."""
-    flags: frozenset[tuple[str, str]] = frozenset()
-    """Kind and source of all flags that are not a channel's."""
-    final: FinalSteps | None = None
-    """How far its final checkpoint has progressed; None: none was completed."""
-    removed: bool = False
-    """Whether it was abandoned on purpose, and not started since."""
-    left_out: bool = False
-    """Whether its lineage began with a restore in place that left it out: its output is still that of an older one."""
+    definition: QueryDefinition | None = None  # with which it was last started; None: it never was
+    sources: frozenset[str] = frozenset()  # uids of sources that have finished channels in it
+    last_epoch: tuple[str, int] | None = None  # Spark's query id and newest epoch in `epochs`; None: it has none
+    query_id: str | None = None  # Spark's id, by whatever row has it; None: unknown
+    committed: int = -1  # newest committed epoch, as epochs, flags and checkpoints say; -1: none
+    flagged: Mapping[str, int] = field(default_factory=dict)  # per source, the largest s so that all of 1..s are
+    flags: frozenset[tuple[str, str]] = frozenset()  # kind and source of all flags that are not a channel's
+    final: FinalSteps | None = None  # how far its final checkpoint has progressed; None: none was completed
+    removed: bool = False  # whether it was abandoned on purpose, and not started since
+    left_out: bool = False  # its lineage began with a restore in place that did not put its output back
 
     @property
     def finished(self) -> bool:
@@ -73,18 +70,13 @@ class JobMemory:
     """A snapshot of the ledger, as a start needs it. Pure; `read` makes it."""
 
     lineages: Lineages
-    definitions: Sequence[DefinitionRow]
-    """Oldest first."""
+    definitions: Sequence[DefinitionRow]  # oldest first
     finished: pa.Table
     epochs: pa.Table
-    steps: pa.Table
-    """The table `checkpoints` without its metadata."""
-    cuts: Sequence[CheckpointRow]
-    """The completed final checkpoints, and the newest completed periodic one, oldest first."""
-    removed: Mapping[str, int]
-    """Queries that were abandoned on purpose, and in which incarnation."""
-    left_out: frozenset[tuple[str, int]] = frozenset()
-    """Queries that a restore in place left out, each with the lineage that began with it."""
+    steps: pa.Table  # the table `checkpoints` without its metadata
+    cuts: Sequence[CheckpointRow]  # completed final checkpoints and the newest periodic one, oldest first
+    removed: Mapping[str, int]  # queries that were abandoned on purpose, and in which incarnation
+    left_out: frozenset[tuple[str, int]] = frozenset()  # by a restore in place, with the lineage that began then
 
     @classmethod
     def read(cls, ledger: Ledger) -> JobMemory:
@@ -119,8 +111,6 @@ class JobMemory:
                 found[query] = min(under)
         return found
 
-    # -- queries ------------------------------------------------------------------------------------------------------
-
     @property
     def names(self) -> frozenset[str]:
         """The names of all queries that have a history, or were started, in their present lineage."""
@@ -132,10 +122,9 @@ class JobMemory:
         seen: set[str] = {row.query for row in self.definitions}
         for table in (self.finished, self.epochs, self.steps):
             seen.update(pc.unique(table["query"]).to_pylist())
-        for cut in self.cuts:
-            seen.update(_queries(cut))
-        seen.update(event.query for event in self.lineages.events)
-        seen.update(event.renamed_from or "" for event in self.lineages.events)
+        seen.update(*map(_queries, self.cuts))
+        for event in self.lineages.events:
+            seen |= {event.query, event.renamed_from or ""}
         return frozenset(seen - {""})
 
     @property
@@ -259,9 +248,7 @@ def _last_epoch(epochs: pa.Table) -> tuple[str, int] | None:
 def _flagged(channels: pa.Table) -> dict[str, int]:
     found = {}
     for source in pc.unique(channels["source"]).to_pylist():
-        mine: np.ndarray[Any, np.dtype[np.int64]]
-        mine = channels.filter(pc.equal(channels["source"], source))["sequence"].to_numpy()
-        found[str(source)] = contiguous(mine)
+        found[str(source)] = contiguous(channels.filter(pc.equal(channels["source"], source))["sequence"].to_numpy())
     return found
 
 

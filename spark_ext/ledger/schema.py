@@ -23,19 +23,15 @@ from spark_ext.ledger.kinds import (
     JobEvent,
 )
 
-JSON: Final = "json"
-"""Marks a column of JSON."""
-
-Json = Annotated[Any, JSON]
-"""A value that JSON can represent; stored as text, null if it is None."""
+JSON: Final = "json"  # Marks a column of JSON.
+Json = Annotated[Any, JSON]  # A value that JSON can represent; stored as text, null if it is None.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """Base of all rows."""
 
-    table: ClassVar[str]
-    """Name of the table and of its folder."""
+    table: ClassVar[str]  # Name of the table and of its folder.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,48 +40,35 @@ class JobRow(Row):
 
     table: ClassVar[str] = "jobs"
 
-    job: str
-    """The job's name; a state directory belongs to one job."""
-    job_id: str
-    """Generated at the job's first start; distinguishes jobs of the same name."""
-    incarnation: int
-    """Number of the start, from 1; older ones are fenced off."""
+    job: str  # The job's name; a state directory belongs to one job.
+    job_id: str  # Generated at the job's first start; distinguishes jobs of the same name.
+    incarnation: int  # Number of the start, from 1; older ones are fenced off.
     lineage: int
-    """Newest lineage of the job, from 1; for a reset or a restore, the new one; for a renamed query, the one that it
-    keeps."""
+    # Newest lineage of the job, from 1; for a reset or a restore, the new one; for a renamed query, the one that it
+    # keeps.
     query: str
-    """For a reset, the query with a new lineage, "" for all; the new name of a query that was renamed; the query that
-    was removed or left out; "" otherwise."""
+    # For a reset, the query with a new lineage, "" for all; the new name of a query that was renamed; the query that
+    # was removed or left out; "" otherwise.
     event: Annotated[str, JobEvent]
-    """`started`, `ended` (in order, whatever its outcome), `reset`, `renamed`, `removed` or `rescaled`; of a restore
-    each step is `restoring`, the last one `restored`, and each query that it does not put back is `left_out`."""
-    at: datetime
-    """When."""
-    host: str
-    """Host name of the driver."""
-    driver_pid: int
-    """Process id of the driver's Python process."""
-    driver_started: float
-    """Start of that process, s since 1970 UTC: process ids are reused, the pair is unique."""
-    jvm_pid: int | None
-    """Process id of the driver's JVM; null if unknown."""
-    application_id: str
-    """Spark's application id; "" if unknown."""
-    reason: str
-    """For an end its outcome, for a new lineage who requested it, for a restore the step; "" if none."""
+    # `started`, `ended` (in order, whatever its outcome), `reset`, `renamed`, `removed` or `rescaled`; of a restore
+    # each step is `restoring`, the last one `restored`, and each query that it does not put back is `left_out`.
+    at: datetime  # When.
+    host: str  # Host name of the driver.
+    driver_pid: int  # Process id of the driver's Python process.
+    driver_started: float  # Start of that process, s since 1970 UTC: process ids are reused, the pair is unique.
+    jvm_pid: int | None  # Process id of the driver's JVM; null if unknown.
+    application_id: str  # Spark's application id; "" if unknown.
+    reason: str  # For an end its outcome, for a new lineage who requested it, for a restore the step; "" if none.
     start_id: int | None = None
-    """Drawn at random at the incarnation's start. Two starts from two copies of the
-    state have one number and two ids."""
-    renamed_from: str | None = None
-    """For a renamed query, the name that it had; null otherwise."""
+    # Drawn at random at the incarnation's start. Two starts from two copies of the state have one number and two ids.
+    renamed_from: str | None = None  # For a renamed query, the name that it had; null otherwise.
     parent: int | None = None
-    """For a new lineage that continues an older one, that lineage; null if it starts from scratch."""
+    # For a new lineage that continues an older one, that lineage; null if it starts from scratch.
     cut: Json = None
-    """Where it continues the older one: per source, the last finish sequence that counts; null without a parent."""
-    savepoint: str | None = None
-    """For a restore, the folder of the savepoint; null otherwise."""
+    # Where it continues the older one: per source, the last finish sequence that counts; null without a parent.
+    savepoint: str | None = None  # For a restore, the folder of the savepoint; null otherwise.
     kind: str | None = None
-    """`observer` if this is no job, but an Observer, which watches queries that others start; null for a job."""
+    # `observer` if this is no job, but an Observer, which watches queries that others start; null for a job.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,17 +77,13 @@ class DefinitionRow(Row):
 
     table: ClassVar[str] = "definitions"
 
-    query: str
-    """The query's uid."""
-    lineage: int
-    """Of the query."""
-    incarnation: int
-    """The start from which on it is so."""
-    at: datetime
-    """When that was."""
+    query: str  # The query's uid.
+    lineage: int  # Of the query.
+    incarnation: int  # The start from which on it is so.
+    at: datetime  # When that was.
     definition: Json
-    """Operators with format, options and what they read from or write to, and the columns of the result; versioned.
-    Secrets are masked."""
+    # Operators with format, options and what they read from or write to, and the columns of the result; versioned.
+    # Secrets are masked.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,36 +92,27 @@ class CheckpointRow(Row):
 
     table: ClassVar[str] = "checkpoints"
 
-    checkpoint_id: int
-    """Number of the checkpoint, increasing within the job."""
+    checkpoint_id: int  # Number of the checkpoint, increasing within the job.
     kind: Annotated[str, CheckpointKind]
-    """`periodic`, `final` (the one after a query's last row) or `savepoint` (a user's)."""
-    query: str
-    """The query's uid; "" for a checkpoint of the whole job."""
-    epoch: int | None
-    """The query's last epoch in it; null for the whole job, whose metadata has one per query."""
+    # `periodic`, `final` (the one after a query's last row) or `savepoint` (a user's).
+    query: str  # The query's uid; "" for a checkpoint of the whole job.
+    epoch: int | None  # The query's last epoch in it; null for the whole job, whose metadata has one per query.
     status: Annotated[str, CheckpointStatus]
-    """`COMPLETED` (the fact), then for a final one `FLAGGED`, `ACKNOWLEDGED`, `CLOSED`; or `FAILED`. An aligned one is
-    `TRIGGERED` before, and again when queries have finished meanwhile; a retained one that is deleted is `RELEASED`."""
-    lineage: int
-    """Of the query, or of the job."""
-    incarnation: int
-    """The incarnation that wrote the row."""
+    # `COMPLETED` (the fact), then for a final one `FLAGGED`, `ACKNOWLEDGED`, `CLOSED`; or `FAILED`. An aligned one is
+    # `TRIGGERED` before, and again when queries have finished meanwhile; a retained one that is deleted is `RELEASED`.
+    lineage: int  # Of the query, or of the job.
+    incarnation: int  # The incarnation that wrote the row.
     metadata: Json
-    """With `COMPLETED` what is needed to restore it, versioned; with `TRIGGERED` the sources that begin it."""
-    at: datetime
-    """When."""
-    reason: str
-    """Why it failed; "" otherwise."""
+    # With `COMPLETED` what is needed to restore it, versioned; with `TRIGGERED` the sources that begin it.
+    at: datetime  # When.
+    reason: str  # Why it failed; "" otherwise.
     mode: Annotated[str | None, CheckpointMode] = None
-    """`unaligned` or `aligned`, of a checkpoint of the whole job; null for one query and in
-    `RELEASED` rows."""
-    triggered_at: datetime | None = None
-    """When it was begun; null where `mode` is."""
+    # `unaligned` or `aligned`, of a checkpoint of the whole job; null for one query and in `RELEASED` rows.
+    triggered_at: datetime | None = None  # When it was begun; null where `mode` is.
     rows_in_flight: int | None = None
-    """Rows between its queries, in the exchanges, over all that read them; null where `mode` is, or if unknown."""
+    # Rows between its queries, in the exchanges, over all that read them; null where `mode` is, or if unknown.
     path: str | None = None
-    """Where it is kept, if it is a savepoint or retained; null otherwise, and in `RELEASED` rows."""
+    # Where it is kept, if it is a savepoint or retained; null otherwise, and in `RELEASED` rows.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,28 +121,17 @@ class FinishedRow(Row):
 
     table: ClassVar[str] = "finished"
 
-    kind: Annotated[str, FinishedKind]
-    """`channel`, `source` or `query`."""
-    query: str
-    """The query's uid."""
-    source: str
-    """The source's uid; "" for a query."""
-    channel: str
-    """The channel's id; "" for a source or query."""
-    sequence: int
-    """Number of the finish within its source, from 1, without gaps; 0 for a source or query."""
-    epoch: int
-    """The committed epoch by which it had finished."""
-    lineage: int
-    """Of the query: a flag counts in its lineage only."""
-    incarnation: int
-    """The incarnation that wrote the row."""
-    position: Json
-    """The channel's last position, in its source's own form; null for a source or query."""
-    drained: bool
-    """Whether it ended on request, before the end of its input."""
-    at: datetime
-    """When the flag was written."""
+    kind: Annotated[str, FinishedKind]  # `channel`, `source` or `query`.
+    query: str  # The query's uid.
+    source: str  # The source's uid; "" for a query.
+    channel: str  # The channel's id; "" for a source or query.
+    sequence: int  # Number of the finish within its source, from 1, without gaps; 0 for a source or query.
+    epoch: int  # The committed epoch by which it had finished.
+    lineage: int  # Of the query: a flag counts in its lineage only.
+    incarnation: int  # The incarnation that wrote the row.
+    position: Json  # The channel's last position, in its source's own form; null for a source or query.
+    drained: bool  # Whether it ended on request, before the end of its input.
+    at: datetime  # When the flag was written.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,36 +140,27 @@ class EpochRow(Row):
 
     table: ClassVar[str] = "epochs"
 
-    query: str
-    """The query's uid."""
-    query_id: str
-    """Spark's id of the query, from its checkpoint directory."""
-    epoch: int
-    """Spark's batch id."""
-    lineage: int
-    """Of the query."""
-    incarnation: int
-    """The incarnation that wrote the row."""
-    input_rows: int | None
-    """Rows read, including end-of-input markers; null if Spark's event was not received."""
-    committed_at: datetime
-    """When Spark recorded the commit."""
-    duration_ms: int | None
-    """Duration of the whole epoch, ms; null if Spark's event was not received."""
-    offsets: Json
-    """Offsets of the query's sources at its end, in the plan's order; null if Spark has deleted them."""
+    query: str  # The query's uid.
+    query_id: str  # Spark's id of the query, from its checkpoint directory.
+    epoch: int  # Spark's batch id.
+    lineage: int  # Of the query.
+    incarnation: int  # The incarnation that wrote the row.
+    input_rows: int | None  # Rows read, including end-of-input markers; null if Spark's event was not received.
+    committed_at: datetime  # When Spark recorded the commit.
+    duration_ms: int | None  # Duration of the whole epoch, ms; null if Spark's event was not received.
+    offsets: Json  # Offsets of the query's sources at its end, in the plan's order; null if Spark has deleted them.
     spent_ms: Json = None
-    """Where its time went, ms: `planning` by its sources and Spark, `execution` of its tasks with the sink's commit,
-    `log` of Spark's own log; null if Spark's event was not received."""
+    # Where its time went, ms: `planning` by its sources and Spark, `execution` of its tasks with the sink's commit,
+    # `log` of Spark's own log; null if Spark's event was not received.
     parts_ms: Json = None
-    """The same time by what was done, ms: `planning`, `reading`, `user_code`, `state`, `commit` and `other`, in
-    proportion to what tasks measured. Null without the setting `epoch_parts`, and where Spark did not say."""
+    # The same time by what was done, ms: `planning`, `reading`, `user_code`, `state`, `commit` and `other`, in
+    # proportion to what tasks measured. Null without the setting `epoch_parts`, and where Spark did not say.
     lag_rows: int | None = None
-    """Rows that its sources had still to read when it was planned, without its own; null where one of them does not
-    know."""
+    # Rows that its sources had still to read when it was planned, without its own; null where one of them does not
+    # know.
     late_rows: int | None = None
-    """Rows that were dropped because the watermark had passed them, as Spark counts them; null if Spark's event was not
-    received."""
+    # Rows that were dropped because the watermark had passed them, as Spark counts them; null if Spark's event was not
+    # received.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,39 +169,27 @@ class ControlEventRow(Row):
 
     table: ClassVar[str] = "control_events"
 
-    event_id: str
-    """Identifies the event."""
-    sequence: int
-    """Order of the events within the job, increasing; offsets contain the highest one in effect."""
-    kind: str
-    """What is requested: `rate_limit`, `drain`, ...; see the page on control events."""
-    target: str
-    """`job`, `query:UID`, `source:UID`, `source:UID/CHANNEL` or `sink:UID`."""
-    value: Json
-    """The argument; null if none."""
-    status: Annotated[str, ControlStatus]
-    """`accepted`; `acknowledged` in the row of a restore, which no query obeys."""
+    event_id: str  # Identifies the event.
+    sequence: int  # Order of the events within the job, increasing; offsets contain the highest one in effect.
+    kind: str  # What is requested: `rate_limit`, `drain`, ...; see the page on control events.
+    target: str  # `job`, `query:UID`, `source:UID`, `source:UID/CHANNEL` or `sink:UID`.
+    value: Json  # The argument; null if none.
+    status: Annotated[str, ControlStatus]  # `accepted`; `acknowledged` in the row of a restore, which no query obeys.
     lineage: int
-    """Newest lineage of the job at that time; queries with a newer lineage obey the event only if it is standing."""
-    incarnation: int
-    """The incarnation that made the request, or the newest one at that time if it came from outside."""
-    at: datetime
-    """When it was accepted."""
-    reason: str
-    """Why the job has requested it: what was wrong with the event whose value it takes back. "" otherwise."""
-    delivery: str
-    """`immediate` or `aligned`."""
+    # Newest lineage of the job at that time; queries with a newer lineage obey the event only if it is standing.
+    incarnation: int  # The incarnation that made the request, or the newest one at that time if it came from outside.
+    at: datetime  # When it was accepted.
+    reason: str  # Why the job has requested it: what was wrong with the event whose value it takes back. "" otherwise.
+    delivery: str  # `immediate` or `aligned`.
     idempotency_key: str | None = None
-    """Given by who made the request; a request with the same key is the same request."""
+    # Given by who made the request; a request with the same key is the same request.
     fingerprint: str | None = None
-    """SHA-256 of kind, target, value, delivery and expiry, by which a key that is used for another request is
-    noticed."""
-    expires_at: datetime | None = None
-    """When it is not to be obeyed any more if that has not begun; null: never."""
+    # SHA-256 of kind, target, value, delivery and expiry, by which a key that is used for another request is noticed.
+    expires_at: datetime | None = None  # When it is not to be obeyed any more if that has not begun; null: never.
     requested_by: str | None = None
-    """Who asked: the name of a token, a user of the machine, or `query:UID` for what a function has emitted."""
+    # Who asked: the name of a token, a user of the machine, or `query:UID` for what a function has emitted.
     origin: str | None = None
-    """From where: `rest ADDRESS`, `cli`, `python`, `emit`, or `job` for what the job has requested itself."""
+    # From where: `rest ADDRESS`, `cli`, `python`, `emit`, or `job` for what the job has requested itself.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,26 +198,18 @@ class ControlTransitionRow(Row):
 
     table: ClassVar[str] = "control_transitions"
 
-    event_id: str
-    """The event."""
-    sequence: int
-    """Its sequence."""
-    status: Annotated[str, ControlStatus]
-    """`applied`, `acknowledged`, `rejected`, `failed` or `expired`."""
+    event_id: str  # The event.
+    sequence: int  # Its sequence.
+    status: Annotated[str, ControlStatus]  # `applied`, `acknowledged`, `rejected`, `failed` or `expired`.
     query: str
-    """For `applied`, `rejected` and `expired`: the query; "" for the job, and for what the event has come to."""
-    epoch: int | None
-    """For `applied`: the query's first epoch with the event; null if it is not obeyed by an epoch."""
-    lineage: int
-    """Of the query, or of the job."""
-    incarnation: int
-    """The incarnation that wrote the row."""
-    at: datetime
-    """When."""
-    reason: str
-    """Why it was rejected, has failed or expired; "" otherwise."""
+    # For `applied`, `rejected` and `expired`: the query; "" for the job, and for what the event has come to.
+    epoch: int | None  # For `applied`: the query's first epoch with the event; null if it is not obeyed by an epoch.
+    lineage: int  # Of the query, or of the job.
+    incarnation: int  # The incarnation that wrote the row.
+    at: datetime  # When.
+    reason: str  # Why it was rejected, has failed or expired; "" otherwise.
     result: Json = None
-    """What it has brought, such as the number of a checkpoint, or what a seek has skipped; null if nothing."""
+    # What it has brought, such as the number of a checkpoint, or what a seek has skipped; null if nothing.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,22 +218,14 @@ class ControlRequestRow(Row):
 
     table: ClassVar[str] = "control_requests"
 
-    at: datetime
-    """When."""
-    requested_by: str
-    """Name of the token; "" without a valid one."""
-    origin: str
-    """Address of the client."""
-    method: str
-    """Of the HTTP request."""
-    path: str
-    """Of the HTTP request, without its query."""
-    status: int
-    """Of the HTTP response."""
-    event_id: str | None
-    """The event that was accepted, or had been under the same key, if any."""
-    reason: str
-    """Why it was refused; "" otherwise."""
+    at: datetime  # When.
+    requested_by: str  # Name of the token; "" without a valid one.
+    origin: str  # Address of the client.
+    method: str  # Of the HTTP request.
+    path: str  # Of the HTTP request, without its query.
+    status: int  # Of the HTTP response.
+    event_id: str | None  # The event that was accepted, or had been under the same key, if any.
+    reason: str  # Why it was refused; "" otherwise.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,18 +234,12 @@ class ExecutionStateRow(Row):
 
     table: ClassVar[str] = "execution_states"
 
-    operator: str
-    """The query's uid; "" for the job."""
-    state: str
-    """CREATED, DEPLOYING, RUNNING, FINISHED, ...; see the page on operations."""
-    since: datetime
-    """When it was entered."""
-    incarnation: int
-    """The incarnation that wrote the row."""
-    reason: str
-    """Why; "" if there is nothing to say."""
-    incident: str | None = None
-    """The incident that its time belongs to; null if none was recorded with it."""
+    operator: str  # The query's uid; "" for the job.
+    state: str  # CREATED, DEPLOYING, RUNNING, FINISHED, ...; see the page on operations.
+    since: datetime  # When it was entered.
+    incarnation: int  # The incarnation that wrote the row.
+    reason: str  # Why; "" if there is nothing to say.
+    incident: str | None = None  # The incident that its time belongs to; null if none was recorded with it.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,29 +248,19 @@ class LatencyRow(Row):
 
     table: ClassVar[str] = "latencies"
 
-    query: str
-    """The query whose commits are measured."""
-    source: str
-    """Uid of the source; that of another query, if exchanges are between them."""
-    way: Json
-    """Uids of the sources by which exchanges were read on the way; a list."""
-    at: datetime
-    """When the newest marker was committed."""
-    incarnation: int
-    """The incarnation that wrote the row."""
-    latency_ms: int
-    """From the moment at which the source took up the rows of the newest marker to that commit, ms."""
+    query: str  # The query whose commits are measured.
+    source: str  # Uid of the source; that of another query, if exchanges are between them.
+    way: Json  # Uids of the sources by which exchanges were read on the way; a list.
+    at: datetime  # When the newest marker was committed.
+    incarnation: int  # The incarnation that wrote the row.
+    latency_ms: int  # From the moment at which the source took up the rows of the newest marker to that commit, ms.
     hops: Json
-    """The queries on the way, ending with this one, each with the time from the source to its commit, ms; a
-    list of lists."""
-    markers: int
-    """How many have arrived in this incarnation."""
-    p50_ms: int | None
-    """Percentiles of the newest markers; null unless the setting is `histogram`."""
-    p95_ms: int | None
-    """See `p50_ms`."""
-    p99_ms: int | None
-    """See `p50_ms`."""
+    # The queries on the way, ending with this one, each with the time from the source to its commit, ms; a list of
+    # lists.
+    markers: int  # How many have arrived in this incarnation.
+    p50_ms: int | None  # Percentiles of the newest markers; null unless the setting is `histogram`.
+    p95_ms: int | None  # See `p50_ms`.
+    p99_ms: int | None  # See `p50_ms`.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,25 +269,19 @@ class ExchangeRow(Row):
 
     table: ClassVar[str] = "exchanges"
 
-    exchange: str
-    """Its name."""
-    event: Annotated[str, ExchangeEvent]
-    """`registered`, `sealed`, `released`, `held`, `cut` or `forgotten`."""
+    exchange: str  # Its name.
+    event: Annotated[str, ExchangeEvent]  # `registered`, `sealed`, `released`, `held`, `cut` or `forgotten`.
     query: str
-    """For `registered` and `forgotten` the query that reads it, "" if it is not built yet; for `sealed` the one that
-    writes it; "" otherwise."""
-    lineage: int
-    """Newest lineage of the job at that time; for `cut`, the new one."""
+    # For `registered` and `forgotten` the query that reads it, "" if it is not built yet; for `sealed` the one that
+    # writes it; "" otherwise.
+    lineage: int  # Newest lineage of the job at that time; for `cut`, the new one.
     epoch: int | None
-    """For `held` and `cut`, the last epoch of the query that writes it; null otherwise, or if there was none."""
+    # For `held` and `cut`, the last epoch of the query that writes it; null otherwise, or if there was none.
     position: int | None
-    """Number of an entry: the seal; the first one that stays, is held, or is abandoned; null otherwise."""
-    checkpoint_id: int | None
-    """For `held` and `cut`, the checkpoint; null otherwise."""
-    incarnation: int
-    """The incarnation that wrote the row."""
-    at: datetime
-    """When."""
+    # Number of an entry: the seal; the first one that stays, is held, or is abandoned; null otherwise.
+    checkpoint_id: int | None  # For `held` and `cut`, the checkpoint; null otherwise.
+    incarnation: int  # The incarnation that wrote the row.
+    at: datetime  # When.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,32 +293,20 @@ class IncidentRow(Row):
 
     table: ClassVar[str] = "incidents"
 
-    incident_id: str
-    """Identifies the incident."""
-    at: datetime
-    """When it was noticed."""
-    job: str
-    """The job's name."""
-    incarnation: int
-    """The incarnation in which it happened."""
-    operator: str
-    """Where it happened."""
-    type: str
-    """The type of incident: `failure`, `driver_lost`, `close`, ..., or one of the user's."""
-    labels: Json
-    """Labels by name; an object. Failures have `type` and `origin`, and those of rules and plugins."""
-    what: str
-    """What happened, as text."""
+    incident_id: str  # Identifies the incident.
+    at: datetime  # When it was noticed.
+    job: str  # The job's name.
+    incarnation: int  # The incarnation in which it happened.
+    operator: str  # Where it happened.
+    type: str  # The type of incident: `failure`, `driver_lost`, `close`, ..., or one of the user's.
+    labels: Json  # Labels by name; an object. Failures have `type` and `origin`, and those of rules and plugins.
+    what: str  # What happened, as text.
     evidence: Json
-    """Further facts; null if there is only the text. Of failures the stack, the verdict and the exceptions."""
-    action: str
-    """What was done about it."""
-    severity: str
-    """INFO, WARNING, ERROR or CRITICAL."""
-    parent: str | None = None
-    """The incident during whose recovery it happened; null: none."""
-    fingerprint: str
-    """Equal for incidents of one type and operator that are the same."""
+    # Further facts; null if there is only the text. Of failures the stack, the verdict and the exceptions.
+    action: str  # What was done about it.
+    severity: str  # INFO, WARNING, ERROR or CRITICAL.
+    parent: str | None = None  # The incident during whose recovery it happened; null: none.
+    fingerprint: str  # Equal for incidents of one type and operator that are the same.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,20 +315,13 @@ class IncidentChangeRow(Row):
 
     table: ClassVar[str] = "incident_changes"
 
-    incident_id: str
-    """The incident."""
-    at: datetime
-    """When."""
-    old: str
-    """The state before: OPEN or RESOLVED; "" for a new incident."""
-    new: str
-    """The state after; the same if it has only been counted."""
-    cause: str
-    """What has resolved it, or opened it again; "" otherwise."""
-    incarnation: int
-    """The incarnation that wrote the row."""
-    count: int
-    """How often it had happened by then."""
+    incident_id: str  # The incident.
+    at: datetime  # When.
+    old: str  # The state before: OPEN or RESOLVED; "" for a new incident.
+    new: str  # The state after; the same if it has only been counted.
+    cause: str  # What has resolved it, or opened it again; "" otherwise.
+    incarnation: int  # The incarnation that wrote the row.
+    count: int  # How often it had happened by then.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,27 +333,18 @@ class BadRowsRow(Row):
 
     table: ClassVar[str] = "bad_rows"
 
-    query: str
-    """The query's uid."""
-    source: str
-    """The uid of the source, or of the sink."""
-    epoch: int
-    """In which they were read or refused."""
-    rows: int
-    """How many."""
-    path: str
-    """Path or URI of the table."""
-    lineage: int
-    """Of the query."""
-    incarnation: int
-    """The incarnation that wrote the row."""
-    at: datetime
-    """When they were moved."""
-    role: str
-    """`source` or `sink`."""
+    query: str  # The query's uid.
+    source: str  # The uid of the source, or of the sink.
+    epoch: int  # In which they were read or refused.
+    rows: int  # How many.
+    path: str  # Path or URI of the table.
+    lineage: int  # Of the query.
+    incarnation: int  # The incarnation that wrote the row.
+    at: datetime  # When they were moved.
+    role: str  # `source` or `sink`.
 
 
-ROWS: tuple[type[Row], ...] = (
+ROWS: tuple[type[Row], ...] = (  # All tables of the ledger.
     JobRow,
     DefinitionRow,
     CheckpointRow,
@@ -488,4 +360,3 @@ ROWS: tuple[type[Row], ...] = (
     IncidentChangeRow,
     BadRowsRow,
 )
-"""All tables of the ledger."""

@@ -29,23 +29,16 @@ from spark_ext.masking import logger
 
 log = logger("spark_ext.ledger")
 
-CHECKPOINT_EVERY = 64
-"""Commits between two checkpoints of a table's log."""
+CHECKPOINT_EVERY = 64  # commits between two checkpoints of a table's log
+LEAST_FREE = 16 * 1024  # bytes that must be free for an append: on a full disk delta-rs panics, with a backtrace
+MOST_ONE_BY_ONE = CHECKPOINT_EVERY + 16  # commits that a handle takes one by one: a checkpoint takes a while
 
-LEAST_FREE = 16 * 1024
-"""Bytes that have to be free for an append: on a full disk delta-rs panics, with a backtrace for each attempt."""
-
-MOST_ONE_BY_ONE = CHECKPOINT_EVERY + 16
-"""Commits that a handle takes one by one: some more, so that a checkpoint which is being written is there by then."""
-
-REOPEN_AFTER = 60.0
-"""Age at which a handle is thrown away, s: far below the time for which log files are kept."""
+REOPEN_AFTER = 60.0  # age at which a handle is thrown away, s: far below the time for which log files are kept
 
 PROPERTIES: dict[str, str | None] = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 2 hours",
-}
-"""How long a slow reader can use an old version: log files and data files that a compaction replaced."""
+}  # how long a slow reader can use an old version: log files and data files that a compaction replaced
 
 
 def checkpoint_due(before: int, after: int) -> bool:
@@ -54,55 +47,36 @@ def checkpoint_due(before: int, after: int) -> bool:
 
 
 class LedgerTable(Generic[R]):
-    """A table of the ledger. Safe for several threads. Once seen it must stay: one that is gone is lost state.
-
-    Args:
-        uri: path or URI of the table.
-    """
+    """A table of the ledger. Safe for several threads. Once seen it must stay: one that is gone is lost state."""
 
     def __init__(self, uri: str, row_type: type[R], storage_options: dict[str, str] | None = None) -> None:
         self.uri = uri
         self.row_type = row_type
         self.name = row_type.table
         self.storage_options = storage_options
-        self.errors = TableRef(
-            f"ledger table '{self.name}' at {uri}", kept="everything in the ledger so far; it stays readable"
-        )
-        """What failures are raised as."""
+        kept = "everything in the ledger so far; it stays readable"
+        self.errors = TableRef(f"ledger table '{self.name}' at {uri}", kept=kept)  # what failures are raised as
         self._log = FencedLog(
             uri, self.errors, storage_options, required=True, max_age=REOPEN_AFTER, max_advance=MOST_ONE_BY_ONE
         )
-        self.log = self._log.folder
-        """Folder of the log when it is a local one."""
-        self.swept_at: datetime | None = None
-        """When maintenance last swept it, in this process."""
+        self.log = self._log.folder  # folder of the log when it is a local one
+        self.swept_at: datetime | None = None  # when maintenance last swept it, in this process
 
     @property
     def version(self) -> int | None:
         """The version last seen; None when the table has not been seen."""
         return self._log.version
 
-    # -- looking ------------------------------------------------------------------------------------------------------
-
     def exists(self) -> bool:
         """Whether the table is there."""
         return self._log.exists()
 
     def refresh(self) -> bool:
-        """See the newest version. On a local path that costs one `stat` when nothing has changed.
-
-        Returns:
-            Whether there is something new since the last look. A table that is not there yet has nothing new.
-        """
+        """See the newest version; whether it is new. On a local path it costs one `stat` if nothing has changed."""
         return self._log.refresh()
 
     def read(self, columns: Sequence[str] | None = None, where: Where = ()) -> pa.Table:
-        """Rows of the newest version. A table that is not there has none.
-
-        Args:
-            columns: names; None: all.
-            where: which rows; files that cannot have any are not opened.
-        """
+        """Rows of the newest version; files that cannot have any are not opened. A missing table has none."""
         schema = arrow_schema(self.row_type)
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
@@ -130,8 +104,6 @@ class LedgerTable(Generic[R]):
             with guarded(self.errors, "looking at the table"):
                 yield self._log.handle
 
-    # -- writing ------------------------------------------------------------------------------------------------------
-
     def create(self) -> None:
         """Create the table if it is not there; any number of processes may try at once."""
         with self._log.lock:
@@ -140,12 +112,7 @@ class LedgerTable(Generic[R]):
                 self._log.create(arrow_schema(self.row_type), name=self.name, configuration=PROPERTIES)
 
     def append(self, rows: Sequence[R], fence: Fence | None = None) -> None:
-        """Add rows in one commit.
-
-        Args:
-            rows: at least one, else nothing is done.
-            fence: of the incarnation that writes; None for a writer that belongs to none.
-        """
+        """Add rows, if any, in one commit; fenced unless the writer belongs to no incarnation."""
         if rows:
             data = to_arrow(self.row_type, rows)
             self._commit(lambda table, commit: self._write(table, data, commit), fence, "appending")
@@ -153,13 +120,9 @@ class LedgerTable(Generic[R]):
     def compare_and_swap(
         self, rows: Sequence[R], expected_version: int, fence: Guard | None = None, *, checkpoint: bool = True
     ) -> bool:
-        """Add rows if nothing was committed to the table since `expected_version`.
+        """Add rows, perhaps none, if nothing was committed to the table since `expected_version`.
 
-        Args:
-            rows: may be empty, for a commit that only carries the guard's transactions.
-            fence: what the commit asserts and carries; None: nothing.
-            checkpoint: whether a checkpoint of the log that is due is made before this returns. Otherwise the caller
-                calls `checkpoint_log`.
+        Without `checkpoint` the caller calls `checkpoint_log` when it is due.
         """
         data = to_arrow(self.row_type, rows) if rows else None
 
@@ -167,8 +130,7 @@ class LedgerTable(Generic[R]):
             if data is not None:
                 self._write(table, data, commit)
             else:
-                write_files(table, (), commit)
-                table.update_incremental()
+                _write_nothing(table, commit)
 
         before = self.version
         done = self._log.compare_and_swap(write, fence, expected_version, "a compare-and-swap")
@@ -188,17 +150,12 @@ class LedgerTable(Generic[R]):
 
         def write(table: DeltaTable, commit: CommitProperties) -> None:
             if not fence.holds(table.transaction_version):
-                write_files(table, (), commit)
-                table.update_incremental()  # unlike an append, this leaves the handle where it was
+                _write_nothing(table, commit)
 
         self._commit(write, fence, "fencing")
 
     def change(self, act: Callable[[DeltaTable, CommitProperties], None], fence: Fence | None, doing: str) -> bool:
-        """Let maintenance change the table's files, in the order of all other commits of this process.
-
-        Returns:
-            False when another commit came in between and nothing was done.
-        """
+        """Let maintenance change the table's files; False if another commit came in between and nothing was done."""
         return self._log.commit_once(act, fence, doing)
 
     def _commit(self, write: Callable[[DeltaTable, CommitProperties], None], fence: Fence | None, doing: str) -> None:
@@ -245,6 +202,11 @@ class LedgerTable(Generic[R]):
             self._log.reopen()
         except SparkExtError as problem:
             log.warning("%s", problem)
+
+
+def _write_nothing(table: DeltaTable, commit: CommitProperties) -> None:
+    write_files(table, (), commit)
+    table.update_incremental()  # unlike an append, this leaves the handle where it was
 
 
 def _scan(table: DeltaTable, schema: pa.Schema, where: Where) -> pa.Table:

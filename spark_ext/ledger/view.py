@@ -31,10 +31,8 @@ from spark_ext.storage import child
 class SourceView:
     """The ledger as one source sees it. Tables that do not exist yet are empty. For one thread.
 
-    Args:
-        lineage: its query's; flags of other lineages do not count.
-        query: uid of the source's query; flags that the source has earned in another query do not count. If "", as it
-            is unknown, flags of any query count.
+    Flags of other lineages do not count, nor do those that the source has earned in another query; if `query` is "", as
+    it is unknown, those of any query count.
     """
 
     def __init__(
@@ -52,13 +50,14 @@ class SourceView:
         self._lineage = lineage
         self._query = query
         self._names: tuple[str, ...] | None = None
-        self._jobs = LedgerTable(child(uri, FOLDER, JobRow.table), JobRow, storage_options)
-        finished = child(uri, FOLDER, FinishedRow.table)
-        control = child(uri, FOLDER, ControlEventRow.table)
-        self._finished = _Watched(LedgerTable(finished, FinishedRow, storage_options), min_interval_ms)
-        self._control = _Watched(LedgerTable(control, ControlEventRow, storage_options), min_interval_ms)
-        cuts = child(uri, FOLDER, CheckpointRow.table)
-        self._cuts = _Watched(LedgerTable(cuts, CheckpointRow, storage_options), min_interval_ms)
+
+        def table(row_type: type[R]) -> LedgerTable[R]:
+            return LedgerTable(child(uri, FOLDER, row_type.table), row_type, storage_options)
+
+        self._jobs = table(JobRow)
+        self._finished = _Watched(table(FinishedRow), min_interval_ms)
+        self._control = _Watched(table(ControlEventRow), min_interval_ms)
+        self._cuts = _Watched(table(CheckpointRow), min_interval_ms)
         self._pending: dict[int, frozenset[str]] = {}
         # Offsets may carry barriers of which there are no rows: of another job, whose savepoint was restored here, or
         # of a checkpoint whose rows have expired. All of them have smaller numbers.
@@ -103,11 +102,7 @@ class SourceView:
         self._control.look_now()
 
     def events(self, after: int) -> tuple[Event, ...]:
-        """The control events that were accepted after one, in their order, whomever they are addressed to.
-
-        Args:
-            after: events up to this sequence are left out, and not given again.
-        """
+        """The control events that were accepted after one, in their order; those up to it are not given again."""
         if after > self._last_event:
             self._last_event = after
         added = self._control.added()
@@ -128,11 +123,7 @@ class SourceView:
             self._last_event = max(self._last_event, *later)
 
     def checkpoints(self, incarnation: int) -> tuple[Checkpoints, int]:
-        """The aligned checkpoints of an incarnation, and the one that this source has to begin.
-
-        Returns:
-            What is known of them; the newest pending one that the source stamps by itself, or 0.
-        """
+        """The aligned checkpoints of an incarnation; the newest pending one that this source begins by itself, or 0."""
         if self._cuts.changed():
             self._read_checkpoints(incarnation)
             self._cuts.taken()
@@ -216,10 +207,9 @@ class _Watched(Generic[R]):
         return self._table.version != self._taken
 
     def added(self) -> list[R] | None:
-        """The rows that were added since the table was taken, by the log's newest entries alone.
+        """The rows that were added since the table was taken, by the log's newest entries alone; they are taken then.
 
-        Returns:
-            They are taken then. None: ask `changed`, which looks at the whole table.
+        None: ask `changed`, which looks at the whole table.
         """
         now = time.monotonic()
         if self._tail is None or self._taken is None or self._looked_at is None:

@@ -32,26 +32,16 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.job")
 
-SOON = 0.25
-"""How long finished flags may wait to be written together, s; until then they travel in the offsets."""
-
-BEHIND = 1.0
-"""How long history may wait, s."""
-
-NOTIFIED_WITHIN = 2.0
-"""How long the end of a job waits for listeners to be notified of its last incidents, s."""
+SOON = 0.25  # how long finished flags may wait to be written together, s; until then they travel in the offsets
+BEHIND = 1.0  # how long history may wait, s
+NOTIFIED_WITHIN = 2.0  # how long the end of a job waits for listeners to be notified of its last incidents, s
 
 
 class WriteBehind:
-    """Collects rows and writes them through the fenced writer.
+    """Collects rows and writes them through the fenced writer, and a heartbeat every `every` s on the same thread.
 
-    Args:
-        heartbeat: written on the same thread, if any.
-        every: time between two beats, s.
-        registry: types of incidents; None: those that ship with the package.
-        dispatcher: of listeners, if any.
-        tap: given each row: one that is written behind when it comes, one that is written at once when it has been.
-            Called on the thread that brings it: must not wait, and must not raise.
+    `tap` is given each row: one that is written behind when it comes, one that is written at once when it has been. It
+    is called on the thread that brings the row: it must not wait, and must not raise.
     """
 
     def __init__(
@@ -69,7 +59,6 @@ class WriteBehind:
         self.incidents = Incidents(
             registry, on_noted=self._put_incident, on_changed=self._put_changes, dispatcher=dispatcher
         )
-        """The incidents of this job: which are open, and who is notified of them."""
         self._writer = writer
         self._job = job
         self._vitals = vitals
@@ -228,10 +217,8 @@ class WriteBehind:
     ) -> None:
         """Record that a query, or the job (""), has entered a state. One that has finished has no open incidents.
 
-        Args:
-            operator: the query's uid, or "".
-            since: when, UTC; None: now. One that was noticed late begins in the past, but after the one that was
-                recorded before it: readers order the rows by their beginning.
+        A state that was noticed late begins in the past (`since`, UTC), but after the one that was recorded before it:
+        readers order the rows by their beginning.
         """
         name = str(getattr(state, "value", state))
         entered = since or datetime.now(timezone.utc)
@@ -271,15 +258,7 @@ class WriteBehind:
         parent: str | None = None,
         fingerprint: str | None = None,
     ) -> str:
-        """Record one incident, and log it.
-
-        Args:
-            parent: id of the incident during whose recovery it happened; None: the one that is open.
-            fingerprint: equal for equal incidents; None: made from `what` and `labels`.
-
-        Returns:
-            Its id: that of an earlier one if it is the same incident once more.
-        """
+        """Record one incident, and log it; see `Incidents.report`."""
         return self.incidents.report(
             operator, kind, what, action, evidence=evidence, labels=labels, parent=parent, fingerprint=fingerprint
         )

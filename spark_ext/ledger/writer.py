@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.ledger.identity import FIRST_LINEAGE, Incarnation, job_row
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import Row
+from spark_ext.ledger.schema import JobRow, Row
 from spark_ext.masking import mask
 
 if TYPE_CHECKING:
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
 
 
 class LedgerWriter:
-    """Adds rows for one incarnation; each commit is fenced. Safe for several threads.
-
-    Secrets are masked in all texts.
-    """
+    """Adds rows for one incarnation, with secrets masked in all texts. Safe for several threads."""
 
     def __init__(self, ledger: Ledger, incarnation: Incarnation) -> None:
         self.ledger = ledger
@@ -57,60 +53,31 @@ class LedgerWriter:
     def new_lineages(self, queries: Sequence[str], reason: str) -> dict[str, int]:
         """Start a new lineage of each of several queries, in one commit: all of them, or none."""
         newest = max((row.lineage for row in self.ledger.jobs()), default=FIRST_LINEAGE)
-        at = datetime.now(timezone.utc)
         numbers = {query: newest + number for number, query in enumerate(queries, 1)}
-        self.append(
-            [
-                job_row(self.incarnation, "reset", at, lineage=lineage, query=query, reason=reason)
-                for query, lineage in numbers.items()
-            ]
-        )
+        self.append([self._reset(query, lineage, reason) for query, lineage in numbers.items()])
         return numbers
 
     def renamed(self, query: str, old: str, lineage: int) -> None:
-        """Record that a query has another name: it keeps its history, and the old name has none any more.
-
-        Both facts are one commit.
-        """
+        """Record that a query has another name, and the old name no history any more; one commit."""
         newest = max((row.lineage for row in self.ledger.jobs()), default=FIRST_LINEAGE)
-        at = datetime.now(timezone.utc)
-        reason = f"query '{old}' is now '{query}'"
-        self.append(
-            [
-                job_row(self.incarnation, "renamed", at, lineage=lineage, query=query, reason=reason, renamed_from=old),
-                job_row(self.incarnation, "reset", at, lineage=newest + 1, query=old, reason=reason),
-            ]
-        )
+        self.append(self._renamed(query, old, lineage, newest + 1))
 
     def restored(self, lineage: int, parent: int, savepoint: str, renamed: Mapping[str, str]) -> None:
-        """Record that all queries have the lineage of a restore, and those names; one commit.
-
-        Args:
-            renamed: by query, the name that it has in the savepoint, if that is another one.
-        """
-        at = datetime.now(timezone.utc)
-        row = job_row(self.incarnation, "restored", at, lineage=lineage, parent=parent, savepoint=savepoint)
-        rows = [row]
+        """Record that all queries have the lineage of a restore; `renamed` has other names in the savepoint."""
+        rows = [job_row(self.incarnation, "restored", lineage=lineage, parent=parent, savepoint=savepoint)]
         for number, (query, old) in enumerate(sorted(renamed.items()), 1):
-            reason = f"query '{old}' is now '{query}'"
-            at = datetime.now(timezone.utc)
-            rows += [
-                job_row(self.incarnation, "renamed", at, lineage=lineage, query=query, reason=reason, renamed_from=old),
-                job_row(self.incarnation, "reset", at, lineage=lineage + number, query=old, reason=reason),
-            ]
+            rows += self._renamed(query, old, lineage, lineage + number)
         self.append(rows)
 
     def removed(self, query: str, lineage: int) -> None:
         """Record that a query is abandoned on purpose."""
-        at = datetime.now(timezone.utc)
-        self.append(job_row(self.incarnation, "removed", at, lineage=lineage, query=query, reason="on request"))
+        self.append(job_row(self.incarnation, "removed", lineage=lineage, query=query, reason="on request"))
 
     def end(self, reason: str) -> None:
         """Record that the incarnation has ended regularly."""
         try:
             lineage = max((row.lineage for row in self.ledger.jobs()), default=self.incarnation.lineage)
-            at = datetime.now(timezone.utc)
-            self.append(job_row(self.incarnation, "ended", at, lineage=lineage, reason=reason))
+            self.append(job_row(self.incarnation, "ended", lineage=lineage, reason=reason))
         finally:
             self.forget()
 
@@ -118,9 +85,16 @@ class LedgerWriter:
         """In this process the incarnation no longer runs, whether or not its end could be recorded."""
         forget(self.ledger.uri, self.incarnation.number)
 
+    def _reset(self, query: str, lineage: int, reason: str) -> JobRow:
+        return job_row(self.incarnation, "reset", lineage=lineage, query=query, reason=reason)
 
-_FREE_TEXT = ("what", "action", "reason", "evidence", "cause", "labels")
-"""Fields that may quote servers, libraries and users: no secret of this process may be in them."""
+    def _renamed(self, query: str, old: str, lineage: int, next_of_old: int) -> list[JobRow]:
+        reason = f"query '{old}' is now '{query}'"
+        row = job_row(self.incarnation, "renamed", lineage=lineage, query=query, reason=reason, renamed_from=old)
+        return [row, self._reset(old, next_of_old, reason)]
+
+
+_FREE_TEXT = ("what", "action", "reason", "evidence", "cause", "labels")  # may quote servers and users
 
 
 def _masked(row: Row) -> Row:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from spark_ext.masking import logger
-from spark_ext.metrics.catalogue import LABELS, OTHER, Fold, Metric, MetricKind
+from spark_ext.metrics.catalogue import LABELS, OTHER, Metric, MetricKind
 
 log = logger("spark_ext.metrics")
 
-LIMIT: Final = 1_000
-"""How many different values of a metric's open labels are kept apart: some queries and their sources."""
+LIMIT: Final = 1_000  # different values of a metric's open labels that are kept apart: some queries and their sources
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,7 @@ class Change:
     """A change of a counter, a further observation of a histogram, or the new value of a gauge."""
 
     metric: Metric
-    labels: tuple[str, ...]
-    """Values in the order of the metric's labels."""
+    labels: tuple[str, ...]  # values in the order of the metric's labels
     value: float = 1.0
 
 
@@ -30,8 +28,7 @@ class Change:
 class Distribution:
     """The value of a histogram."""
 
-    counts: tuple[int, ...]
-    """Observations in each bucket, and above the last one."""
+    counts: tuple[int, ...]  # observations in each bucket, and above the last one
     sum: float
 
     def cumulated(self, metric: Metric) -> Iterator[tuple[str, int]]:
@@ -48,10 +45,8 @@ class Sample:
 
     metric: Metric
     labels: tuple[str, ...]
-    value: float
-    """Of a histogram, the number of observations."""
-    distribution: Distribution | None = None
-    """Of a histogram."""
+    value: float  # of a histogram, the number of observations
+    distribution: Distribution | None = None  # of a histogram
 
     @property
     def named(self) -> dict[str, str]:
@@ -129,14 +124,6 @@ def folded(samples: Iterable[Sample], bound: Bound) -> list[Sample]:
     for sample in samples:
         labels = bound.admit(sample.metric, sample.labels)
         key = sample.metric.name, labels
-        fold = _FOLDS[sample.metric.fold]
-        value = fold(found[key].value, sample.value) if key in found else sample.value
+        value = sample.metric.fold(found[key].value, sample.value) if key in found else sample.value
         found[key] = Sample(sample.metric, labels, value)
     return list(found.values())
-
-
-_FOLDS: Final[Mapping[Fold, Callable[[float, float], float]]] = {
-    Fold.SUM: lambda one, other: one + other,
-    Fold.MAX: max,
-    Fold.MIN: min,
-}

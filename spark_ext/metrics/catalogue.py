@@ -6,41 +6,27 @@ labels are its content. Labels are bounded: nothing that grows with a job's life
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final
+from operator import add
+from typing import Any, Final
 
 from spark_ext.failures.labels import FailureType, Origin
-from spark_ext.ledger.kinds import CheckpointKind, CheckpointMode
+from spark_ext.ledger.kinds import CheckpointKind, CheckpointMode, Kind
 from spark_ext.model.epoch_parts import PARTS
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.watching.query_events import STAGES
 
-OTHER: Final = "_other"
-"""The value of a label once there are too many."""
-
-NONE: Final = "UNKNOWN"
-"""The class of downtime for which no incident was recorded, and of failures without a type."""
+OTHER: Final = "_other"  # the value of a label once there are too many
+NONE: Final = "UNKNOWN"  # the class of downtime for which no incident was recorded, and of failures without a type
 
 
-class MetricKind(str, Enum):
+class MetricKind(Kind):
     """What a value of a metric is."""
 
-    COUNTER = "counter"
-    """Only ever grows while the driver runs."""
+    COUNTER = "counter"  # only ever grows while the driver runs
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-class Fold(str, Enum):
-    """What becomes of gauges whose labels were replaced by `_other`."""
-
-    SUM = "sum"
-    MAX = "max"
-    MIN = "min"
 
 
 @dataclass(frozen=True)
@@ -48,10 +34,8 @@ class Label:
     """A label."""
 
     name: str
-    help: str
-    """What its values are."""
-    values: tuple[str, ...] = ()
-    """All possible values; none: they are the user's, and their number is limited."""
+    help: str  # what its values are
+    values: tuple[str, ...] = ()  # all possible values; none: they are the user's, and their number is limited
 
     @property
     def open(self) -> bool:
@@ -65,15 +49,11 @@ class Metric:
 
     name: str
     kind: MetricKind
-    help: str
-    """One sentence without a full stop at its end."""
-    labels: tuple[str, ...] = ("job",)
-    """Names of its labels, in order."""
-    unit: str = ""
-    """`seconds`, `rows` or another plural; empty: a number without a unit."""
-    buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram, ascending, without infinity."""
-    fold: Fold = Fold.SUM
+    help: str  # one sentence without a full stop at its end
+    labels: tuple[str, ...] = ("job",)  # names of its labels, in order
+    unit: str = ""  # `seconds`, `rows` or another plural; empty: a number without a unit
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram, ascending, without infinity
+    fold: Callable[[float, float], float] = add  # of two gauges whose labels were replaced by `_other`
 
     @property
     def base(self) -> str:
@@ -91,7 +71,7 @@ class Metric:
         return {"": "", "seconds": "s"}.get(self.unit, f"{{{self.unit}}}")
 
 
-LABELS: Final = {
+LABELS: Final = {  # all labels, by name
     label.name: label
     for label in (
         Label("job", "name of the job"),
@@ -118,7 +98,6 @@ LABELS: Final = {
         Label("query_name", "name under which Spark shows the query, also in its own metrics"),
     )
 }
-"""All labels, by name."""
 
 _QUERY: Final = ("job", "query")
 _SOURCE: Final = ("job", "query", "source")
@@ -130,8 +109,8 @@ def _counter(name: str, text: str, labels: tuple[str, ...] = _QUERY, unit: str =
     return Metric(name=name, kind=MetricKind.COUNTER, help=text, labels=labels, unit=unit)
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...] = _QUERY, unit: str = "", fold: Fold = Fold.SUM) -> Metric:
-    return Metric(name=name, kind=MetricKind.GAUGE, help=text, labels=labels, unit=unit, fold=fold)
+def _gauge(name: str, text: str, labels: tuple[str, ...] = _QUERY, unit: str = "", **fold: Any) -> Metric:
+    return Metric(name=name, kind=MetricKind.GAUGE, help=text, labels=labels, unit=unit, **fold)
 
 
 def _histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Metric:
@@ -143,12 +122,12 @@ QUERY_INFO: Final = _gauge(
     "spark_ext_query_info",
     "1, for each query that has been started; links Spark's own metrics and logs to it",
     ("job", "query", "query_id", "run_id", "query_name", "spark_app_id"),
-    fold=Fold.MAX,
+    fold=max,
 )
-INCARNATION: Final = _gauge("spark_ext_incarnation", "Number of this start of the job, from 1", ("job",), fold=Fold.MAX)
+INCARNATION: Final = _gauge("spark_ext_incarnation", "Number of this start of the job, from 1", ("job",), fold=max)
 START_TIME: Final = _gauge(
     "spark_ext_start_timestamp_seconds", "When this start of the job was made, since 1970 UTC", ("job",), "seconds",
-    Fold.MAX,
+    fold=max,
 )  # fmt: skip
 JOB_STATE: Final = _gauge("spark_ext_job_state", "1 for the state that the job is in, 0 for others", ("job", "state"))
 QUERY_STATE: Final = _gauge(
@@ -182,16 +161,16 @@ EPOCH_DURATION: Final = _histogram(
     _QUERY,
     _SECONDS,
 )
-LAST_EPOCH: Final = _gauge("spark_ext_last_epoch", "Number of the newest committed epoch", fold=Fold.MAX)
+LAST_EPOCH: Final = _gauge("spark_ext_last_epoch", "Number of the newest committed epoch", fold=max)
 LAST_COMMIT: Final = _gauge(
     "spark_ext_last_commit_timestamp_seconds", "When the newest epoch was committed, since 1970 UTC", unit="seconds",
-    fold=Fold.MIN,
+    fold=min,
 )  # fmt: skip
 WATERMARK_DELAY: Final = _gauge(
     "spark_ext_watermark_delay_seconds",
     "Delay of the watermark behind the clock; 0 at the end of input, missing without a watermark",
     unit="seconds",
-    fold=Fold.MAX,
+    fold=max,
 )
 LAG_ROWS: Final = _gauge(
     "spark_ext_lag_rows", "Rows that queries of the job have written to exchanges and others have still to read",
@@ -207,13 +186,13 @@ SOURCE_LAG_AGE: Final = _gauge(
     "How long ago the lag of the source was as `spark_ext_source_lag_rows` has it; missing where that is",
     _SOURCE,
     "seconds",
-    fold=Fold.MAX,
+    fold=max,
 )
 NEWEST_ROW_AGE: Final = _gauge(
     "spark_ext_newest_row_age_seconds",
     "How long ago the newest row was that the query has read, by its event time; missing without a watermark",
     unit="seconds",
-    fold=Fold.MAX,
+    fold=max,
 )
 LATENCY: Final = _histogram(
     "spark_ext_latency_seconds",
@@ -226,7 +205,7 @@ LATEST_LATENCY: Final = _gauge(
     "The latency from the source to the query that was measured last, by the slowest way between the two",
     _SOURCE,
     "seconds",
-    Fold.MAX,
+    fold=max,
 )
 STATE_ROWS: Final = _gauge("spark_ext_state_rows", "Rows in the state stores of the query", unit="rows")
 CHANNELS_FINISHED: Final = _counter("spark_ext_channels_finished_total", "Channels that have finished", _SOURCE)
@@ -269,7 +248,7 @@ DROPPED: Final = _counter(
     "spark_ext_telemetry_dropped_total", "Rows that the export to OpenTelemetry did not keep up with", ("job",)
 )
 
-CATALOGUE: Final = (
+CATALOGUE: Final = (  # in the order in which they are shown
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
     EPOCHS, INPUT_ROWS, BAD_ROWS, LATE_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
     LATENCY, LATEST_LATENCY, WATERMARK_DELAY, NEWEST_ROW_AGE, LAG_ROWS, SOURCE_LAG,
@@ -278,7 +257,3 @@ CATALOGUE: Final = (
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,
     LEDGER_WAITING, DROPPED,
 )  # fmt: skip
-"""All metrics, in the order in which they are shown."""
-
-BY_NAME: Final = {metric.name: metric for metric in CATALOGUE}
-"""The metrics by name."""

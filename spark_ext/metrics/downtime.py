@@ -24,31 +24,24 @@ from spark_ext.views.timeline import JOB
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
 
-KNOWN: Final = 1_000
-"""How many incidents of this start are remembered with their class: a state names one that is recent."""
+KNOWN: Final = 1_000  # incidents of this start that are remembered with their class: a state names a recent one
+_COLUMNS: Final = ("incident_id", "at", "operator", "type", "labels", "evidence")
 
 
 @dataclass(frozen=True)
 class Past:
     """What the ledger says of the time before this start."""
 
-    started: datetime
-    """When this start was made."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """Downtime by class until then."""
-    cause: Mapping[str, Any] | None = None
-    """The incident that is to blame for the time just before this start, if that was downtime."""
+    started: datetime  # when this start was made
+    seconds: Mapping[str, float] = field(default_factory=dict)  # downtime by class until then
+    cause: Mapping[str, Any] | None = None  # of the downtime just before this start, if any
 
 
 def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past:
-    """Read the ledger.
-
-    Args:
-        newer: incidents that may not be in the ledger yet.
-    """
+    """Read the ledger; `newer` incidents may not be in it yet."""
     timeline = status_of(ledger).timeline
     started = next(span.since for span in timeline.spans if span.number == number)
-    rows = rows_of(ledger, IncidentRow, "incident_id", "at", "operator", "type", "labels", "evidence")
+    rows = rows_of(ledger, IncidentRow, *_COLUMNS)
     for name in ("labels", "evidence"):
         for row, value in zip(rows, from_json_many([row[name] for row in rows], IncidentRow, name), strict=True):
             row[name] = value
@@ -58,11 +51,7 @@ def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past
 
 
 def past_of(pieces: Sequence[Period], incidents: Mapping[str, Mapping[str, Any]], started: datetime) -> Past:
-    """What pieces say of the time before a start.
-
-    Args:
-        pieces: of the job, in order, up to this start.
-    """
+    """What a job's pieces up to a start, in order, say of the time before it."""
     cut = [replace(piece, until=min(piece.until, started)) for piece in pieces]
     classes = {name: class_of(row["labels"]) for name, row in incidents.items()}
     cause = incidents.get(cut[-1].incident) if cut and cut[-1].down and cut[-1].until == started else None
@@ -74,8 +63,7 @@ class DowntimeMeter:
 
     def __init__(self) -> None:
         self._past: Past | None = None
-        self._states: list[Period] = []
-        """Since when each state lasts; its end is the next one's beginning."""
+        self._states: list[Period] = []  # since when each state lasts; its end is the next one's beginning
         self._failures: list[Mapping[str, Any]] = []
         self._classes: dict[str, str] = {}
         self._before = UNKNOWN
@@ -150,11 +138,4 @@ def _by_class(pieces: Iterable[Period], classes: Mapping[str, str]) -> dict[str,
 
 
 def _values(row: IncidentRow) -> dict[str, Any]:
-    return {
-        "incident_id": row.incident_id,
-        "at": row.at,
-        "operator": row.operator,
-        "type": str(row.type),
-        "labels": row.labels,
-        "evidence": row.evidence,
-    }
+    return {name: getattr(row, name) for name in _COLUMNS} | {"type": str(row.type)}

@@ -26,9 +26,7 @@ from spark_ext.metrics.otel import Bridge
 if TYPE_CHECKING:
     from spark_ext.settings import JobSettings
 
-EXTRA: Final = "metrics"
-"""The extra of this package that installs the library."""
-
+EXTRA: Final = "metrics"  # the extra of this package that installs the library
 Sources = Callable[[], Iterable[JobMetrics]]
 
 
@@ -43,8 +41,7 @@ class Exposition:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         client = load("prometheus_client", EXTRA, "metrics")
-        self.registry: Any = client.CollectorRegistry(auto_describe=False)
-        """A registry with this as its only collector."""
+        self.registry: Any = client.CollectorRegistry(auto_describe=False)  # a registry with this as its only collector
         self.registry.register(self)
 
     def collect(self) -> Iterator[Any]:
@@ -81,8 +78,7 @@ def _family(metric: Metric, samples: Iterable[Sample]) -> Any:
 
 log = logger("spark_ext.metrics")
 
-CONNECTIONS: Final = 32
-"""Connections of an endpoint at once, each on a thread of its own; a further one replaces the oldest."""
+CONNECTIONS: Final = 32  # of an endpoint at once, each on a thread of its own; a further one replaces the oldest
 
 
 class Endpoint:
@@ -106,12 +102,6 @@ class Endpoint:
         """Show a run; it replaces an earlier one of a job of the same name."""
         with self._lock:
             self._jobs[metrics.job] = metrics
-
-    def hide(self, metrics: JobMetrics) -> None:
-        """Show a run no longer."""
-        with self._lock:
-            if self._jobs.get(metrics.job) is metrics:
-                del self._jobs[metrics.job]
 
     def close(self) -> None:
         """Stop the server."""

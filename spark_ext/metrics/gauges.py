@@ -17,20 +17,13 @@ from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 class QueryFacts:
     """What Spark has said of a query, beside its snapshot."""
 
-    query_id: str = ""
-    """Spark's id; empty before the first start."""
-    run_id: str = ""
-    """Spark's id of the present run; empty before its first report."""
-    name: str = ""
-    """Under which Spark shows it."""
-    watermark: str = ""
-    """As Spark reports it, ISO 8601; empty without one."""
-    newest_row: str = ""
-    """The greatest event time of its rows, likewise."""
-    lags: Mapping[str, int] = field(default_factory=dict)
-    """By source, if known: rows that it has still to read."""
-    lags_at: Mapping[str, float] = field(default_factory=dict)
-    """By source, when its lag was as in `lags`, s since 1970 UTC."""
+    query_id: str = ""  # Spark's id; empty before the first start
+    run_id: str = ""  # Spark's id of the present run; empty before its first report
+    name: str = ""  # under which Spark shows it
+    watermark: str = ""  # as Spark reports it, ISO 8601; empty without one
+    newest_row: str = ""  # the greatest event time of its rows, likewise
+    lags: Mapping[str, int] = field(default_factory=dict)  # by source, if known: rows that it has still to read
+    lags_at: Mapping[str, float] = field(default_factory=dict)  # when these lags held, s since 1970 UTC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +31,10 @@ class Live:
     """A running job at one moment."""
 
     snapshot: JobSnapshot
-    facts: Mapping[str, QueryFacts] = field(default_factory=dict)
-    """By uid of the query."""
-    application_id: str = ""
-    """Spark's."""
-    rows_in_flight: int | None = None
-    """Between the queries; None: unknown, or the job has no exchanges."""
-    ledger_waiting: int = 0
-    """Rows of the ledger that wait to be written."""
+    facts: Mapping[str, QueryFacts] = field(default_factory=dict)  # by uid of the query
+    application_id: str = ""  # Spark's
+    rows_in_flight: int | None = None  # between the queries; None: unknown, or the job has no exchanges
+    ledger_waiting: int = 0  # rows of the ledger that wait to be written
 
 
 def gauges(live: Live, version: str, now: datetime) -> Iterator[Sample]:

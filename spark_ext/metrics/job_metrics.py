@@ -32,8 +32,7 @@ log = logger("spark_ext.metrics")
 class Moment:
     """A row, and what followed from it."""
 
-    row: Any
-    """None for a recovery that became known later."""
+    row: Any  # None for a recovery that became known later
     changes: Sequence[Change] = ()
     recoveries: Sequence[Recovery] = ()
 
@@ -53,11 +52,7 @@ class Follower(Protocol):
 
 
 class JobMetrics:
-    """The metrics of one run.
-
-    Args:
-        clock: UTC.
-    """
+    """The metrics of one run; the clock is in UTC."""
 
     def __init__(
         self, job: str, limit: int = LIMIT, clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
@@ -99,11 +94,7 @@ class JobMetrics:
                 log.exception("a row of job '%s' could not be counted; further failures are not logged", self.job)
 
     def watch(self, live: Callable[[], Live | None]) -> None:
-        """Read gauges from here.
-
-        Args:
-            live: returns the job as it is now; None: it does not run. Must not wait for anything.
-        """
+        """Read gauges from `live`: the job as it is now, or None if it does not run. It must not wait for anything."""
         self._live = live
 
     def read_past(self, ledger: Ledger, number: int) -> threading.Thread:

@@ -21,17 +21,10 @@ from spark_ext.metrics.spans import Span, spans
 
 log = logger("spark_ext.metrics")
 
-WAITING: Final = 10_000
-"""How many rows may wait; further ones are dropped, and counted."""
-
-FLUSH_WITHIN: Final = 5_000
-"""How long the last export may take, ms."""
-
-SAME: Final = 0.2
-"""How long one look at a job serves the instruments that ask for it one after the other, s."""
-
-SCOPE: Final = "spark_ext"
-"""Name of the instrumentation scope."""
+WAITING: Final = 10_000  # how many rows may wait; further ones are dropped, and counted
+FLUSH_WITHIN: Final = 5_000  # how long the last export may take, ms
+SAME: Final = 0.2  # how long one look at a job serves the instruments that ask for it one after the other, s
+SCOPE: Final = "spark_ext"  # name of the instrumentation scope
 
 
 class Instruments:

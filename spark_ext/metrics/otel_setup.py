@@ -15,9 +15,7 @@ from typing import Any, Final, NamedTuple
 from spark_ext.clients.library import load
 from spark_ext.errors import refused
 
-EXTRA: Final = "otel"
-"""The extra of this package that installs the libraries."""
-
+EXTRA: Final = "otel"  # the extra of this package that installs the libraries
 _GROUPS: Final = {"TRACES": "opentelemetry_traces_exporter", "METRICS": "opentelemetry_metrics_exporter"}
 _PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
@@ -65,10 +63,7 @@ _lock: Final = threading.Lock()
 
 
 def _tracer_provider(operator: str) -> Any:
-    sdk, export = (
-        load("opentelemetry.sdk.trace", EXTRA, operator),
-        load("opentelemetry.sdk.trace.export", EXTRA, operator),
-    )
+    sdk, export = (load(f"opentelemetry.sdk.trace{part}", EXTRA, operator) for part in ("", ".export"))
     provider = sdk.TracerProvider()
     for found in exporters("TRACES", operator):
         provider.add_span_processor(export.BatchSpanProcessor(found.load()()))
@@ -76,10 +71,7 @@ def _tracer_provider(operator: str) -> Any:
 
 
 def _meter_provider(operator: str) -> Any:
-    sdk, export = (
-        load("opentelemetry.sdk.metrics", EXTRA, operator),
-        load("opentelemetry.sdk.metrics.export", EXTRA, operator),
-    )
+    sdk, export = (load(f"opentelemetry.sdk.metrics{part}", EXTRA, operator) for part in ("", ".export"))
     made = [found.load()() for found in exporters("METRICS", operator)]
     # An exporter that is asked, such as Prometheus', is a reader itself.
     readers = [
@@ -89,11 +81,7 @@ def _meter_provider(operator: str) -> Any:
 
 
 def exporters(signal: str, operator: str) -> list[EntryPoint]:
-    """The exporters that the environment names; OTLP if it names none, nothing for `none`.
-
-    Args:
-        signal: `TRACES` or `METRICS`.
-    """
+    """The exporters that the environment names for `TRACES` or `METRICS`; OTLP if it names none, none for `none`."""
     variable = f"OTEL_{signal}_EXPORTER"
     names = [name.strip() for name in os.environ.get(variable, "otlp").split(",") if name.strip()]
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or "none" in names:

@@ -18,23 +18,15 @@ _ENDED = frozenset({State.FINISHED.value, State.SUSPENDED.value, State.CANCELED.
 class Recovery:
     """A recovery that has succeeded."""
 
-    query: str
-    """Uid of the query; empty: the job, after its driver was lost."""
-    incident_id: str
-    """The failure that began it."""
-    kind: str
-    """The class of that failure."""
+    query: str  # uid of the query; empty: the job, after its driver was lost
+    incident_id: str  # the failure that began it
+    kind: str  # the class of that failure
     since: datetime
-    until: datetime
-    """When the next epoch was committed."""
-    epoch: int
-    """That epoch."""
-    of: str
-    """Uid of the query whose epoch it was."""
-    incarnation: int
-    """The start of the job in which that was."""
-    failures: int = 1
-    """Failures on the way, the first one included."""
+    until: datetime  # when the next epoch was committed
+    epoch: int  # that epoch
+    of: str  # uid of the query whose epoch it was
+    incarnation: int  # the start of the job in which that was
+    failures: int = 1  # failures on the way, the first one included
 
     @property
     def seconds(self) -> float:
@@ -73,13 +65,9 @@ class Recoveries:
         return []
 
     def inherit(self, query: str, incident_id: str, kind: str, since: datetime) -> list[Recovery]:
-        """An earlier start of the job ended with a failure: this start recovers from it.
+        """An earlier start of a query, or of the job (""), ended with a failure: this start recovers from it.
 
-        Args:
-            query: uid; empty: the job.
-
-        Returns:
-            The recovery, if an epoch was committed before it became known.
+        It has done so if an epoch was committed before the failure became known.
         """
         if query in self._open:
             return []
@@ -98,17 +86,6 @@ class Recoveries:
             begun = self._open.get(query)
             if begun is not None and row.committed_at > begun.since:
                 del self._open[query]
-                found.append(
-                    Recovery(
-                        query=query,
-                        incident_id=begun.incident_id,
-                        kind=begun.kind,
-                        since=begun.since,
-                        until=row.committed_at,
-                        epoch=row.epoch,
-                        of=row.query,
-                        incarnation=row.incarnation,
-                        failures=begun.failures,
-                    )
-                )
+                epoch: dict[str, Any] = {"epoch": row.epoch, "of": row.query, "incarnation": row.incarnation}
+                found.append(Recovery(query=query, until=row.committed_at, **epoch, **vars(begun)))
         return found

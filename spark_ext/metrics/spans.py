@@ -22,10 +22,8 @@ class Span:
     since: datetime
     until: datetime
     attributes: Mapping[str, Value] = field(default_factory=dict)
-    error: str = ""
-    """Why it has failed; empty: it has not."""
-    follows: Span | None = None
-    """What led to it."""
+    error: str = ""  # why it has failed; empty: it has not
+    follows: Span | None = None  # what led to it
 
 
 def spans(job: str, moment: Moment) -> list[Span]:

@@ -18,11 +18,8 @@ from spark_ext.model.latency import Marker
 from spark_ext.model.lifecycle import State
 from spark_ext.views.incidents import query_of
 
-GAPS: Final = 1_000
-"""How many gaps are remembered in a series of numbers; older ones count as seen."""
-
-_RECENT: Final = 1_000
-"""How many incidents are remembered: one that is given again comes soon after."""
+GAPS: Final = 1_000  # how many gaps are remembered in a series of numbers; older ones count as seen
+_RECENT: Final = 1_000  # how many incidents are remembered: one that is given again comes soon after
 
 
 class Numbers:

@@ -40,11 +40,6 @@ class StageTime:
     reads_shuffle: bool = False
     """Whether they read rows from a shuffle."""
 
-    @property
-    def wall_ms(self) -> int:
-        """How long it took."""
-        return max(0, self.ended - self.began)
-
 
 @dataclass(frozen=True)
 class PlanTime:

@@ -28,7 +28,8 @@ def waiting(lab: JobHarness) -> Chain:
 
 
 def checkpoints(folder: Path) -> list[CheckpointRow]:
-    return sorted(Ledger(str(folder / "state")).checkpoints(""), key=lambda row: row.at)
+    rows = Ledger(str(folder / "state")).table(CheckpointRow).rows([("query", "=", "")])
+    return sorted(rows, key=lambda row: row.at)
 
 
 def release(chain: Chain) -> None:

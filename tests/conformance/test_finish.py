@@ -15,6 +15,7 @@ import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
 from spark_ext.jobs.result import JobResult
+from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.lifecycle import State
 from tests.support import validators
 from tests.support.history import History
@@ -124,7 +125,7 @@ def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: JobHarness) -> None:
     stopped = job.stop()
     assert stopped.state is State.CANCELED
     assert lab.events("end_of_input", "final_checkpoint", "close") == []
-    assert lab.ledger.finished_flags() == []
+    assert lab.ledger.table(FinishedRow).rows() == []
 
     again = lab.job(lab.source(counts="1", live="true", rate=200)).start()
     before = len(lab.rows())
@@ -132,7 +133,7 @@ def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: JobHarness) -> None:
     drained = again.drain(timeout=300)
     assert drained.finished
     assert [event["uid"] for event in lab.events("end_of_input")] == ["in", "q-out"]
-    assert {row.drained for row in lab.ledger.finished_flags() if row.kind == "query"} == {True}
+    assert {row.drained for row in lab.ledger.table(FinishedRow).rows() if row.kind == "query"} == {True}
     seen = lab.numbers()
     assert seen == expected(len(seen))
     assert lab.job(lab.source(counts="1", live="true", rate=200)).run(progress=False).rows == 0

@@ -21,6 +21,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
+from tests.support.ledgers import checkpoints, flagged
 from tests.support.waiting import until
 
 COUNTS: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20}
@@ -103,7 +104,7 @@ def moved(lab: JobHarness, *, to_b: bool) -> Job:
 @pytest.mark.core
 def test_i2_a_source_that_moves_to_another_query_is_refused(lab: JobHarness) -> None:
     first = moved(lab, to_b=False).start()
-    until(lambda: Ledger(str(lab.folder / "state")).flagged("a", 1).get("x") == 1, "a channel of x to finish")
+    until(lambda: flagged(lab.ledger, "a", "x") == 1, "a channel of x to finish")
     first.stop()
     before = lab.numbers("a")
     with pytest.raises(StateError, match="source 'x' belongs to query 'a', and is now in query 'b'") as refusal:
@@ -247,8 +248,8 @@ def test_i9_a_checkpoint_that_is_gone_is_refused_whichever_was_written_last(lab:
     frame = lab.source(counts="20,100", readers=2, max_rows_per_epoch=40, gate=gate)
     first = lab.job(frame, checkpoint_interval="50 ms").start()
     ledger = Ledger(str(lab.folder / "state"))
-    until(lambda: ledger.flagged("q", 1).get("in") == 1, "a flag")
-    until(lambda: any(cut.metadata["queries"]["q"]["epoch"] == 0 for cut in ledger.checkpoints("")), "a checkpoint")
+    until(lambda: flagged(ledger, "q", "in") == 1, "a flag")
+    until(lambda: any(cut.metadata["queries"]["q"]["epoch"] == 0 for cut in checkpoints(ledger)), "a checkpoint")
     first.stop()
     before = lab.numbers()
     shutil.rmtree(lab.checkpoint())

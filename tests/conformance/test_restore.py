@@ -9,10 +9,12 @@ from pyspark.sql import DataFrame
 
 from spark_ext.errors import ConfigurationError, JobFailedError
 from spark_ext.jobs.job import Job
+from spark_ext.ledger.schema import CheckpointRow, FinishedRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
 from tests.support.killable import kill, mixed, running
+from tests.support.ledgers import checkpoints, flagged
 from tests.support.waiting import until
 
 
@@ -23,14 +25,14 @@ def test_r1_f15_what_has_finished_is_not_read_again_after_a_kill(lab: JobHarness
     log = SparkLog(str(lab.checkpoint()))
 
     def cuts_with_a_finished() -> int:
-        cuts = [CheckpointMetadata.from_json(row.metadata) for row in ledger.checkpoints("")]
+        cuts = [CheckpointMetadata.from_json(row.metadata) for row in checkpoints(ledger)]
         return sum(cut.queries["a"].finished for cut in cuts)
 
     with running(mixed, lab.folder) as driver:
-        until(lambda: ledger.flagged("q", 1).get("bounded") == 1, "the flag of the bounded source beside the live one")
+        until(lambda: flagged(ledger, "q", "bounded") == 1, "the flag of the bounded source beside the live one")
         until(cuts_with_a_finished, "a checkpoint after the query a has finished")
-        then = len(ledger.checkpoints(""))
-        until(lambda: len(ledger.checkpoints("")) >= then + 10, "10 checkpoints after both have finished")
+        then = len(checkpoints(ledger))
+        until(lambda: len(checkpoints(ledger)) >= then + 10, "10 checkpoints after both have finished")
         kill(driver)
     committed, planned = log.newest_commit(), log.newest_offsets()
     assert committed is not None and planned is not None
@@ -63,7 +65,7 @@ def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: JobH
         first.run(progress=False)
     assert lab.numbers() == expected(100)
     assert SparkLog(str(lab.checkpoint())).newest_commit() == 0
-    assert lab.ledger.finished_flags() == []
+    assert lab.ledger.table(FinishedRow).rows() == []
     done = len(lab.events("read"))
     assert lab.job(lab.source(**source)).run(progress=False).finished
     assert [(event["start"], event["end"]) for event in lab.events("read")[done:]] == [(60, 100)]
@@ -87,7 +89,7 @@ def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: JobHar
     counts = "20,20,400,400"
     gate = lab.folder / "gate"
     first = lab.job(lab.source(counts=counts, readers=4, max_rows_per_epoch=80, gate=gate)).start()
-    until(lambda: lab.ledger.flagged("q", 1).get("in") == 2, "two channels to finish")
+    until(lambda: flagged(lab.ledger, "q", "in") == 2, "two channels to finish")
     first.stop()
     done = len(lab.events("read"))
     gate.touch()
@@ -103,7 +105,7 @@ def test_r7_finished_flags_survive_without_channel_state(lab: JobHarness) -> Non
     counts = "10,10,400"
     gate = lab.folder / "gate"
     first = lab.job(lab.source(counts=counts, readers=3, max_rows_per_epoch=30, gate=gate)).start()
-    until(lambda: lab.ledger.flagged("q", 1).get("in") == 2, "two channels to finish")
+    until(lambda: flagged(lab.ledger, "q", "in") == 2, "two channels to finish")
     gate.touch()
     log = SparkLog(str(lab.checkpoint()))
     newest = lambda: log.offsets(-1 if (commit := log.newest_commit()) is None else commit)  # noqa: E731
@@ -125,7 +127,7 @@ def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_
     first = lab.job(lab.source(**source), checkpoint_interval="1 hour").start()
     until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
     first.stop()
-    assert lab.ledger.checkpoints() == []
+    assert lab.ledger.table(CheckpointRow).rows() == []
     done = len(lab.events("read"))
     gate.touch()
     assert lab.job(lab.source(**source)).run(progress=False).finished
@@ -174,7 +176,7 @@ def test_p8_fully_partly_and_on_restore_are_three_things(lab: JobHarness) -> Non
         return made
 
     def finishes() -> dict[str, Finish]:
-        rows = lab.ledger.checkpoints("")
+        rows = checkpoints(lab.ledger)
         if not rows:
             return {}
         metadata = CheckpointMetadata.from_json(rows[-1].metadata)

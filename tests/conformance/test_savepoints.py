@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext.checkpoints.savepoint import is_savepoint, read_savepoint, seal
+from spark_ext.checkpoints.savepoint import MANIFEST, read_savepoint, seal
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.jobs.job import Job
 from spark_ext.ledger.schema import CheckpointRow, FinishedRow
@@ -24,6 +24,7 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.killable import kill, recovered, running
+from tests.support.ledgers import flagged
 from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
 from tests.support.saved import Chain, first_rows, held, watermarked
 from tests.support.waiting import until
@@ -173,7 +174,7 @@ def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarne
     until(lambda: first.snapshot().query("q").rows == 20, "the first epoch")
     with refused(StateError, "query 'q'", "other than RocksDB with checkpoint format 2: format 1"):
         first.savepoint(lab.folder / "savepoint")
-    assert not is_savepoint(str(lab.folder / "savepoint"))
+    assert not (lab.folder / "savepoint" / MANIFEST).exists()
     assert first.state is State.RUNNING
     until_idle(lab, "q")
     first.stop()
@@ -284,7 +285,7 @@ def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(la
     ledger = lab.ledger
     with running(recovered, lab.folder) as driver:
         until(lambda: len(lab.numbers("b")) == 2000 and len(lab.numbers()) == 3000, "the rows before the kill")
-        until(lambda: ledger.flagged("q", 1).get("in") == 2, "the flags of two channels")
+        until(lambda: flagged(ledger, "q", "in") == 2, "the flags of two channels")
         until(lambda: any(row.kind == "query" for row in ledger.table(FinishedRow).rows()), "the end of a")
         until(lambda: log.newest_commit() == log.newest_offsets(), "an epoch of q that is committed")
         last = max(event["epoch"] for event in lab.events("commit") if event["uid"] == "b-out")

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,55 +26,30 @@ Cause: TypeAlias = "Callable[[SparkSession, Path], object]"
 class Case:
     """A failure, and what a person says of it."""
 
-    name: str
-    """`area.words`."""
-    type: str
-    """The type that is right: `USER_CODE`, `NETWORK`, ..."""
-    origin: str
-    """Whose it is: `user`, `dependency` (an installed package that the user's code called), `library` (a source, sink
-    or package that no code of the user's called), `spark`."""
-    decision: str
-    """What is to be done: `stop`, `restart once`, `restart`, `restore`, `ask`."""
-    cause: Cause | None = None
-    """None: only its record is kept."""
-    line: str = ""
-    """A part of the user's line that is to be named; "" if there is none."""
-    subject: str = ""
-    """What could not be serialized; "" for other types."""
-    where: str = "local"
-    """`local`: in a session of the test process; `cluster`: on a standalone cluster, whose processes it may kill;
-    `process`: in a driver of its own, which it may kill."""
-    held_out: bool = False
-    """Not looked at while the rules were written."""
-    conf: tuple[tuple[str, str], ...] = ()
-    """Settings of Spark that it needs, for a driver of its own."""
+    name: str  # `area.words`
+    type: str  # the right one: `USER_CODE`, `NETWORK`, ...
+    origin: str  # whose it is: see `Origin`
+    decision: str  # what is to be done: see `Response`
+    cause: Cause | None = None  # None: only its record is kept
+    line: str = ""  # a part of the user's line that is to be named, if any
+    subject: str = ""  # what could not be serialized
+    where: str = "local"  # in the test process; or on a `cluster`, or in a `process` of its own, which it may kill
+    held_out: bool = False  # not looked at while the rules were written
+    conf: Mapping[str, str] = field(default_factory=dict)  # of Spark, for a driver of its own
 
 
 CASES: Final[dict[str, Case]] = {}
 
-LOOKED_AT: Final = ("fourth.",)
-"""Names of sets that were held out, and have led to rules since."""
+HELD_OUT: Final = "fifth."
+"""The set of cases that the rules have not seen."""
 
 
-def case(
-    name: str,
-    *,
-    type: str,
-    origin: str,
-    decision: str,
-    line: str = "",
-    subject: str = "",
-    where: str = "local",
-    held_out: bool = False,
-    conf: dict[str, str] | None = None,
-) -> Callable[[Cause], Cause]:
+def case(name: str, type: str, origin: str, decision: str, **more: Any) -> Callable[[Cause], Cause]:
     """Declare a case; see `Case`."""
 
     def declare(cause: Cause) -> Cause:
         assert name not in CASES, name
-        settings = tuple((conf or {}).items())
-        unseen = held_out and not name.startswith(LOOKED_AT)
-        CASES[name] = Case(name, type, origin, decision, cause, line, subject, where, unseen, settings)
+        CASES[name] = Case(name, type, origin, decision, cause, held_out=name.startswith(HELD_OUT), **more)
         return cause
 
     return declare

@@ -62,12 +62,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Driver:
-    """Makes one case after the other fail in another process, each in a session of its own.
+    """Makes one case after the other fail in another process, each in a session of its own, perhaps on a cluster.
 
     A start of Java takes longer than most cases. It is started again when a case has ended it.
-
-    Args:
-        environment: of a cluster, if the sessions run on one.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -111,9 +108,9 @@ def _drive() -> None:
         # Executors have no tests to import.
         cloudpickle.register_pickle_by_value(sys.modules[case.cause.__module__])
         packages = {"spark.jars.packages": _PACKAGES} if case.where == "process" else {}
-        spark = _session({**packages, **dict(case.conf)}, master="local[2]" if case.where == "process" else None)
+        spark = _session({**packages, **case.conf}, master="local[2]" if case.where == "process" else None)
         system = spark._jvm.java.lang.System  # type: ignore[union-attr]
-        for setting, _ in case.conf:
+        for setting in case.conf:
             system.clearProperty(setting)  # with which Java was started, and would give it to each further session
         try:
             text = made(spark, case)

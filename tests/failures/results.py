@@ -33,33 +33,27 @@ class Result:
     case: Case
     verdict: Verdict
     decision: Response
-    lines: Mapping[str, str]
-    """The lines of the user's code that it names, by place."""
+    lines: Mapping[str, str]  # of the user's code that it names, by place
 
     @property
     def type_is_right(self) -> bool:
-        """Whether the type is what the person says."""
         return self.verdict.type.value == self.case.type
 
     @property
     def origin_is_right(self) -> bool:
-        """Whether the origin is."""
         return self.verdict.origin.value == self.case.origin
 
     @property
     def decision_is_right(self) -> bool:
-        """Whether what is done is."""
         return self.decision.value == self.case.decision
 
     @property
     def line_is_right(self) -> bool:
-        """Whether a line that the verdict names has the part that the person gives."""
         named = (self.lines.get(place.split(", in ")[0], "") for place in self.verdict.places)
         return self.case.line in self.verdict.raised.context or any(self.case.line in line for line in named)
 
     @property
-    def subject_is_right(self) -> bool:
-        """Whether it names what could not be serialized, in whatever module that is defined."""
+    def subject_is_right(self) -> bool:  # in whatever module it is defined
         return f".{self.verdict.subject}".endswith(f".{self.case.subject}")
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
@@ -31,3 +34,36 @@ def fails(writer: DataStreamWriter) -> None:
 def into_noop(frame: DataFrame) -> None:
     """Run a streaming DataFrame into the sink `noop` until it fails; what it raises passes out."""
     fails(frame.writeStream.format("noop"))
+
+
+def kept(folder: Path, writer: DataStreamWriter) -> DataStreamWriter:
+    """With a checkpoint in the folder."""
+    return writer.option("checkpointLocation", f"{folder}/checkpoint")
+
+
+def kept_noop(folder: Path, frame: DataFrame) -> DataStreamWriter:
+    """Into the sink `noop`, with a checkpoint in the folder."""
+    return kept(folder, frame.writeStream.format("noop").outputMode("append"))
+
+
+def ran(folder: Path, frame: DataFrame, epochs: int = 1) -> Path:
+    """Run some epochs of a streaming DataFrame, without a failure; returns its checkpoint."""
+    query = kept_noop(folder, frame).start()
+    try:
+        while not (folder / "checkpoint" / "commits" / str(epochs - 1)).exists():
+            assert not query.awaitTermination(0.1)  # type: ignore[arg-type]
+    finally:
+        query.stop()
+    return folder / "checkpoint"
+
+
+def fails_after(folder: Path, frame: DataFrame, act: Callable[[], object]) -> None:
+    """Do something once a query has committed an epoch, by which it fails; what it raises passes out."""
+    query = kept_noop(folder, frame).start()
+    try:
+        while query.isActive and not (folder / "checkpoint" / "commits" / "0").exists():
+            query.awaitTermination(0.1)  # type: ignore[arg-type]
+        act()
+        query.awaitTermination(TIMEOUT)
+    finally:
+        query.stop()

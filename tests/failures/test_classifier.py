@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,11 +31,25 @@ def test_l1_each_plugin_adds_its_labels() -> None:
     assert found.labels == {"type": "SYSTEM", "origin": "spark", "team": "a", "tier": "a", "city": "b"}
 
 
-def test_l1_one_that_raises_hurts_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        found = Classifier(None, [of("a", "team", problem=KeyError("x")), of("b", "city")]).classify(FAILED)
-    assert found.labels == {"type": "SYSTEM", "origin": "spark", "city": "b"}
-    assert "'a' failed: KeyError: 'x'" in caplog.text
+@pytest.mark.parametrize(
+    ("plugin", "labels", "says"),
+    [
+        (of("a", "team", problem=KeyError("x")), {}, "'a' failed: KeyError: 'x'"),
+        (of("a", "team", labels="team"), {}, "it returned str"),  # type: ignore[arg-type]
+        (
+            of("a", "team", labels={"team": "x", "type": "FENCED", "city": "y"}),
+            {"team": "x"},
+            "not declared, which are ignored: city, type",
+        ),
+    ],
+    ids=["raises", "returns no mapping", "sets others"],
+)
+def test_l1_one_that_is_wrong_hurts_no_other(
+    plugin: Plugin, labels: dict[str, str], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = Classifier(None, [plugin, of("b", "zone")]).classify(FAILED)
+    assert found.labels == {"type": "SYSTEM", "origin": "spark", "zone": "b", **labels}
+    assert says in caplog.text
 
 
 def test_l1_one_that_hangs_is_not_called_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -48,27 +61,11 @@ def test_l1_one_that_hangs_is_not_called_again(caplog: pytest.LogCaptureFixture)
         return {}
 
     classifier = Classifier(None, [Plugin("slow", frozenset({"team"}), hangs, timeout=0.05), of("b", "city")])
-    with caplog.at_level(logging.WARNING):
-        first, second = classifier.classify(FAILED), classifier.classify(FAILED)
+    first, second = classifier.classify(FAILED), classifier.classify(FAILED)
     released.set()
     assert first.labels == second.labels == {"type": "SYSTEM", "origin": "spark", "city": "b"}
     assert len(calls) == 1
     assert "'slow' has not returned within 0.05 s" in caplog.text
-
-
-def test_l1_labels_that_were_not_declared_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    plugin = of("a", "team", labels={"team": "x", "type": "FENCED", "city": "y"})
-    with caplog.at_level(logging.WARNING):
-        found = Classifier(None, [plugin]).classify(FAILED)
-    assert found.labels == {"type": "SYSTEM", "origin": "spark", "team": "x"}
-    assert "not declared, which are ignored: city, type" in caplog.text
-
-
-def test_one_that_returns_no_mapping_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        found = Classifier(None, [of("a", "team", labels="team")]).classify(FAILED)  # type: ignore[arg-type]
-    assert "team" not in found.labels
-    assert "it returned str" in caplog.text
 
 
 @pytest.mark.parametrize("plugins", [[of("a", "team"), of("b", "team")], [of("a", "type")]])

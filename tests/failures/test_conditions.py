@@ -114,22 +114,3 @@ def test_what_is_common_is_known_without_its_state(pattern: str) -> None:
     for one in found:
         bare = Condition(one.name, "", one.message)
         assert (judge(bare.executed).type.value,) * 2 == one.types, one.name
-
-
-@pytest.mark.parametrize(
-    ("name", "type"),
-    [
-        ("MISSING_GROUP_BY", "USER_CODE"),
-        ("DATATYPE_MISMATCH.BINARY_OP_DIFF_TYPES", "USER_CODE"),
-        ("INVALID_PARAMETER_VALUE.PATTERN", "USER_CODE"),
-        ("TABLE_OR_VIEW_NOT_FOUND", "CONFIGURATION"),
-        ("INVALID_CONF_VALUE.TYPE_MISMATCH", "CONFIGURATION"),
-        ("CAST_INVALID_INPUT", "USER_DATA"),
-        ("CANNOT_LOAD_STATE_STORE.UNCATEGORIZED", "STATE"),
-        ("MALFORMED_LOG_FILE", "CHECKPOINT"),
-        ("FAILED_READ_FILE.NO_HINT", "SOURCE"),
-    ],
-)
-def test_what_the_table_says_of_well_known_conditions(name: str, type: str) -> None:
-    (found,) = (one for one in ALL if one.name == name)
-    assert found.types == (type, type)

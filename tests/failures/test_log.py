@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_ext.failures.classifier import Classifier
+from spark_ext.failures.evidence import Evidence
 from spark_ext.failures.log import failed_part
 from spark_ext.failures.text import evidence_of_text
 
@@ -66,6 +67,12 @@ def behind(prefix: str, text: str = WHOLE) -> str:
     return "".join(f"{prefix}{line}\n" for line in text.splitlines())
 
 
+def read(text: str) -> Evidence:
+    found = evidence_of_text(text)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize(
     "log",
     [
@@ -89,17 +96,13 @@ def behind(prefix: str, text: str = WHOLE) -> str:
     ],
 )
 def test_the_trace_of_what_ended_the_query_is_judged(log: str) -> None:
-    evidence = evidence_of_text(log)
-    assert evidence is not None
-    found = CLASSIFIER.judge(evidence)
+    found = CLASSIFIER.judge(read(log))
     assert (found.type.value, found.place) == ("USER_CODE", "/opt/app/flights.py, line 12, in half")
 
 
 @pytest.mark.parametrize("of", [lambda text: text, lambda text: behind("2024-05-01T12:00:00Z stdout F ", text)])
 def test_frames_of_one_trace_are_not_those_of_another(of: Callable[[str], str]) -> None:
-    evidence = evidence_of_text(of(WHOLE))
-    assert evidence is not None
-    assert not any("Dispatcher" in frame.function for raised in evidence.chain for frame in raised.frames)
+    assert not any("Dispatcher" in frame.function for raised in read(of(WHOLE)).chain for frame in raised.frames)
 
 
 @pytest.mark.parametrize("text", ["", "no trace", PYTHON, TRACE, f"{PYTHON}24/05/01"])
@@ -110,6 +113,4 @@ def test_what_is_no_log_is_taken_as_it_is(text: str) -> None:
 def test_a_message_that_imitates_a_record_does_not_hide_the_trace_of_the_query() -> None:
     lie = "24/05/01 12:00:09 ERROR Executor: x\njava.net.ConnectException: refused\n\tat a.B.c(B.java:1)"
     text = QUERY.replace("division by zero", f"division by zero\n{lie}")
-    evidence = evidence_of_text(text)
-    assert evidence is not None
-    assert CLASSIFIER.judge(evidence).type.value == "USER_CODE"
+    assert CLASSIFIER.judge(read(text)).type.value == "USER_CODE"

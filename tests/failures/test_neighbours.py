@@ -58,6 +58,7 @@ from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence, Frame, Link, Owner, Raised
 from spark_ext.failures.labels import FailureType
 from spark_ext.failures.owners import owner_of_file
+from spark_ext.failures.verdict import Verdict
 
 CLASSIFIER = Classifier()
 GROUP: Any = getattr(builtins, "ExceptionGroup", None)
@@ -75,88 +76,48 @@ class Order(pydantic.BaseModel):
 
 
 VALUES: list[Callable[[], object]] = [
-    lambda: int("12 pieces"),
-    lambda: int("9" * 5000),
-    lambda: int(float("nan")),
-    lambda: float("1,50"),
-    lambda: Decimal("1,50"),
-    lambda: fractions.Fraction("half"),
-    lambda: date.fromisoformat("2024-13-01"),
-    lambda: date.fromisocalendar(2024, 60, 1),
-    lambda: date(2024, 1, 1) + timedelta(days=10**8),
-    lambda: datetime.strptime("tomorrow", "%Y-%m-%d"),
-    lambda: datetime.strptime("2024-01-01 noon", "%Y-%m-%d"),
-    lambda: zoneinfo.ZoneInfo("Mars/Olympus"),
-    lambda: uuid.UUID("customer 1"),
-    lambda: ipaddress.ip_address("10.0.0"),
-    lambda: ipaddress.ip_network("10.0.0.1/8"),
-    lambda: base64.b64decode("abc"),
-    lambda: bytes.fromhex("zz"),
-    lambda: struct.unpack("<I", b"ab"),
-    lambda: json.loads("{"),
-    lambda: json.dumps(float("nan"), allow_nan=False),
-    lambda: ast.literal_eval("price()"),
-    lambda: urllib.parse.urlsplit("http://[shop"),
-    lambda: Color("blue"),
-    lambda: b"\xff".decode(),
-    lambda: "é".encode("ascii"),
-    lambda: gzip.decompress(gzip.compress(b"order" * 9)[:-10]),
-    lambda: bz2.decompress(b"an order"),
-    lambda: pd.to_datetime(pd.Series(["tomorrow"])),
-    lambda: pd.to_datetime(pd.Series(["1.1.2020"]), format="%Y"),
-    lambda: pd.to_numeric(pd.Series(["ten"])),
-    lambda: pd.Series(["ten"]).astype(int),
-    lambda: pd.Series([1.5, None]).astype(int),
-    lambda: pd.Timedelta("a while"),
-    lambda: pd.read_csv(io.StringIO("a\n1,2,3\n1\n1,2,3,4")),
-    lambda: pd.read_json(io.StringIO("{")),
-    lambda: np.array(["ten"]).astype(float),
-    lambda: np.datetime64("tomorrow"),
+    lambda: int("12 pieces"), lambda: int("9" * 5000), lambda: int(float("nan")), lambda: float("1,50"),
+    lambda: Decimal("1,50"), lambda: fractions.Fraction("half"), lambda: date.fromisoformat("2024-13-01"),
+    lambda: date.fromisocalendar(2024, 60, 1), lambda: date(2024, 1, 1) + timedelta(days=10**8),
+    lambda: datetime.strptime("tomorrow", "%Y-%m-%d"), lambda: datetime.strptime("2024-01-01 noon", "%Y-%m-%d"),
+    lambda: zoneinfo.ZoneInfo("Mars/Olympus"), lambda: uuid.UUID("customer 1"), lambda: ipaddress.ip_address("10.0.0"),
+    lambda: ipaddress.ip_network("10.0.0.1/8"), lambda: base64.b64decode("abc"), lambda: bytes.fromhex("zz"),
+    lambda: struct.unpack("<I", b"ab"), lambda: json.loads("{"), lambda: json.dumps(float("nan"), allow_nan=False),
+    lambda: ast.literal_eval("price()"), lambda: urllib.parse.urlsplit("http://[shop"), lambda: Color("blue"),
+    lambda: b"\xff".decode(), lambda: "é".encode("ascii"), lambda: gzip.decompress(gzip.compress(b"order" * 9)[:-10]),
+    lambda: bz2.decompress(b"an order"), lambda: pd.to_datetime(pd.Series(["tomorrow"])),
+    lambda: pd.to_datetime(pd.Series(["1.1.2020"]), format="%Y"), lambda: pd.to_numeric(pd.Series(["ten"])),
+    lambda: pd.Series(["ten"]).astype(int), lambda: pd.Series([1.5, None]).astype(int), lambda: pd.Timedelta("a while"),
+    lambda: pd.read_csv(io.StringIO("a\n1,2,3\n1\n1,2,3,4")), lambda: pd.read_json(io.StringIO("{")),
+    lambda: np.array(["ten"]).astype(float), lambda: np.datetime64("tomorrow"),
     lambda: pa.array(["ten"]).cast(pa.int64()),
     lambda: Order(pieces="ten"),  # type: ignore[arg-type]
-    lambda: float.fromhex("zz"),
-    lambda: bytes([300]),
-    lambda: (300).to_bytes(1, "big"),
+    lambda: float.fromhex("zz"), lambda: bytes([300]), lambda: (300).to_bytes(1, "big"),
     lambda: array.array("b", [300]),
     *([lambda: np.int8(300)] if int(np.__version__.partition(".")[0]) >= 2 else []),  # before, only a warning
-    lambda: chr(-1),
-    lambda: unicodedata.lookup("no such"),
-    lambda: email.utils.parsedate_to_datetime("tomorrow"),
-    lambda: socket.inet_aton("10.0.0.0.1"),
-    lambda: shlex.split('"'),
-    lambda: ast.literal_eval("{'a': "),
+    lambda: chr(-1), lambda: unicodedata.lookup("no such"), lambda: email.utils.parsedate_to_datetime("tomorrow"),
+    lambda: socket.inet_aton("10.0.0.0.1"), lambda: shlex.split('"'), lambda: ast.literal_eval("{'a': "),
     lambda: plistlib.loads(b"an order"),
     lambda: wave.open(io.BytesIO(b"an order")),  # noqa: SIM115
     lambda: tarfile.open(fileobj=io.BytesIO(b"an order")),  # noqa: SIM115
-    lambda: xml.sax.parseString("<order>", xml.sax.ContentHandler()),
-    lambda: base64.b85decode("x\x00~~"),
+    lambda: xml.sax.parseString("<order>", xml.sax.ContentHandler()), lambda: base64.b85decode("x\x00~~"),
     lambda: pd.Timestamp("2024-03-31 02:30").tz_localize("Europe/Berlin"),
-    lambda: pd.Series(["maybe"]).astype("boolean"),
-    lambda: np.timedelta64("soon"),
-    lambda: Decimal("1e999999") * Decimal("1e999999"),
-    lambda: pa.ipc.open_stream(b"an order"),
+    lambda: pd.Series(["maybe"]).astype("boolean"), lambda: np.timedelta64("soon"),
+    lambda: Decimal("1e999999") * Decimal("1e999999"), lambda: pa.ipc.open_stream(b"an order"),
     lambda: IntegerDeserializer()(b"1"),
-]
+]  # fmt: skip
 
 CODE: list[Callable[[], object]] = [
-    lambda: dict[str, int]()["customer"],
-    lambda: [].pop(),
-    lambda: 1 // 0,
+    lambda: dict[str, int]()["customer"], lambda: [].pop(), lambda: 1 // 0,
     lambda: None.name,  # type: ignore[attr-defined]
-    lambda: max([]),
-    lambda: json.dumps({1}),
-    lambda: pd.DataFrame({"a": [1]})["b"],
-    lambda: pd.DataFrame({"a": [1]}).assign(b=[1, 2]),
-    lambda: np.array([1, 2]) + np.array([1, 2, 3]),
+    lambda: max([]), lambda: json.dumps({1}), lambda: pd.DataFrame({"a": [1]})["b"],
+    lambda: pd.DataFrame({"a": [1]}).assign(b=[1, 2]), lambda: np.array([1, 2]) + np.array([1, 2, 3]),
     lambda: sqlite3.connect(":memory:").execute("selec 1"),
     lambda: sqlite3.connect(":memory:").execute("SELECT ?", (1, 2)),
-    lambda: pa.concat_tables([pa.table({"a": [1]}), pa.table({"b": [1]})]),
-    lambda: pa.table({"a": [1]})["b"],
-    lambda: queue.Queue[int]().get_nowait(),
-    lambda: re.compile("("),
-    lambda: eval("1 +"),
+    lambda: pa.concat_tables([pa.table({"a": [1]}), pa.table({"b": [1]})]), lambda: pa.table({"a": [1]})["b"],
+    lambda: queue.Queue[int]().get_nowait(), lambda: re.compile("("), lambda: eval("1 +"),
     lambda: subprocess.run(["false"], check=True),
-]
+]  # fmt: skip
 
 SETTINGS: list[Callable[[], object]] = [
     lambda: os.environ["SHOP_API_KEY_THAT_IS_NOT_SET"], lambda: ssl.create_default_context(cafile="/etc/shop/ca.pem"),
@@ -175,6 +136,10 @@ def raised_by(action: Callable[[], object]) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
+def judged(kind: str, message: str, frames: tuple[Frame, ...], **given: Any) -> Verdict:
+    return CLASSIFIER.judge(Evidence((Raised(kind, message, frames=frames, **given),)))
+
+
 def seen(failure: BaseException) -> tuple[str, str]:
     """The type by the exception itself, and by its traceback alone."""
     text = "".join(traceback.format_exception(failure))
@@ -182,14 +147,10 @@ def seen(failure: BaseException) -> tuple[str, str]:
     return CLASSIFIER.judge(live).type.value, CLASSIFIER.judge(Evidence(python_text.exceptions(text))).type.value
 
 
-@pytest.mark.parametrize(
-    ("type", "action"),
-    [
-        *[("USER_DATA", action) for action in VALUES],
-        *[("USER_CODE", action) for action in CODE],
-        *[("CONFIGURATION", action) for action in SETTINGS],
-    ],
-)
+CALLS = {"USER_DATA": VALUES, "USER_CODE": CODE, "CONFIGURATION": SETTINGS}
+
+
+@pytest.mark.parametrize(("type", "action"), [(type, action) for type, actions in CALLS.items() for action in actions])
 def test_what_a_call_raises(type: str, action: Callable[[], object]) -> None:
     assert seen(raised_by(action)) == (type, type)
 
@@ -247,11 +208,8 @@ def test_what_is_inside_a_group_decides() -> None:
     live = python_error.exceptions(failure)
     text = python_text.exceptions("".join(traceback.format_exception(failure)))
     for chain in (live, text):
-        assert [(one.name, one.link) for one in chain] == [
-            ("ExceptionGroup", Link.OUTERMOST),
-            ("ExceptionGroup", Link.CAUSE),
-            ("ConnectionRefusedError", Link.CAUSE),
-        ]
+        assert [one.name for one in chain] == ["ExceptionGroup", "ExceptionGroup", "ConnectionRefusedError"]
+        assert [one.link for one in chain] == [Link.OUTERMOST, Link.CAUSE, Link.CAUSE]
     assert text[0].message == "two\nlines (2 sub-exceptions)"
     assert [frame.function for frame in text[2].frames] == [frame.function for frame in live[2].frames]
 
@@ -297,8 +255,7 @@ def test_a_signals_own_code_is_a_cancellation(code: int | str, type: str) -> Non
 )
 def test_a_handler_that_ends_the_process_was_called_by_a_signal(frames: tuple[tuple[str, str], ...], type: str) -> None:
     stack = tuple(Frame(owner_of_file(file), file, 1, function) for file, function in frames)
-    found = CLASSIFIER.judge(Evidence((Raised("builtins.SystemExit", "0", frames=stack),)))
-    assert found.type.value == type
+    assert judged("builtins.SystemExit", "0", stack).type.value == type
 
 
 @pytest.mark.parametrize("link", [Link.CONTEXT, Link.CAUSE])
@@ -313,10 +270,7 @@ def test_what_pyspark_raises_for_another_exception_is_judged_by_that(link: Link)
 
 def test_a_missing_module_of_an_object_is_no_matter_of_pickling() -> None:
     loads = Frame(Owner.SPARK, "/venv/pyspark/serializers.py", 1, "loads")
-    found = CLASSIFIER.judge(
-        Evidence((Raised("builtins.ModuleNotFoundError", "No module named 'x'", frames=(loads,)),))
-    )
-    assert found.type.value == "CONFIGURATION"
+    assert judged("builtins.ModuleNotFoundError", "No module named 'x'", (loads,)).type.value == "CONFIGURATION"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +294,7 @@ def test_a_missing_module_of_an_object_is_no_matter_of_pickling() -> None:
 )
 def test_what_this_package_says(code: str, said: str, type: str, decision: str) -> None:
     frames = (Frame(Owner.SPARK_EXT, "/venv/spark_ext/x.py", 1, "f"), *USER)
-    found = CLASSIFIER.judge(Evidence((Raised("spark_ext.errors.X", said, frames=frames, code=code),)))
+    found = judged("spark_ext.errors.X", said, frames, code=code)
     assert (found.type.value, found.origin.value) == (type, "library")
     assert CLASSIFIER.decision(found.labels).do.value == decision
 
@@ -359,8 +313,7 @@ def test_a_number_that_is_none() -> None:
 
 @pytest.mark.parametrize("number", [5, 16, 116], ids=["input/output error", "busy", "stale handle"])
 def test_a_device_that_fails_is_no_fault_of_who_uses_it(number: int) -> None:
-    raised = Raised("builtins.OSError", os.strerror(number), frames=USER, errno=number, by="call")
-    found = CLASSIFIER.judge(Evidence((raised,)))
+    found = judged("builtins.OSError", os.strerror(number), USER, errno=number, by="call")
     assert found.type is FailureType.SYSTEM and CLASSIFIER.decision(found.labels).do.value == "restart"
 
 
@@ -370,7 +323,7 @@ SAID = yaml.safe_load(Path(__file__).with_name("said.yaml").read_text())
 @pytest.mark.parametrize(("kind", "message", "type"), SAID)
 def test_what_a_client_says(kind: str, message: str, type: str) -> None:
     for frames in (USER, BATCH):
-        found = CLASSIFIER.judge(Evidence((Raised(kind, message, frames=frames),)))
+        found = judged(kind, message, frames)
         assert found.type.value == type, found.rule
 
 
@@ -385,14 +338,12 @@ def test_what_a_client_says(kind: str, message: str, type: str) -> None:
     ],
 )
 def test_a_target_that_others_hold_is_tried_again(kind: str, message: str) -> None:
-    evidence = Evidence((Raised(kind, message, frames=BATCH, bases=("psycopg.OperationalError",)),))
-    assert CLASSIFIER.judge(evidence).type.value == "SINK"
+    assert judged(kind, message, BATCH, bases=("psycopg.OperationalError",)).type.value == "SINK"
 
 
 def test_words_in_a_statement_or_a_row_decide_nothing() -> None:
     quoted = "(sqlite3.OperationalError) too clever\n[SQL: INSERT INTO t VALUES ('no such table')]"
-    found = CLASSIFIER.judge(Evidence((Raised("sqlalchemy.exc.OperationalError", quoted, frames=BATCH),)))
-    assert found.rule == "sink.database"
+    assert judged("sqlalchemy.exc.OperationalError", quoted, BATCH).rule == "sink.database"
 
 
 @pytest.mark.parametrize(
@@ -406,11 +357,10 @@ def test_words_in_a_statement_or_a_row_decide_nothing() -> None:
     ],
 )
 def test_whose_an_exception_without_frames_of_its_own_is(kind: str, by: str, origin: str) -> None:
-    found = CLASSIFIER.judge(Evidence((Raised(kind, frames=USER, by=by),)))
-    assert found.origin.value == origin
+    assert judged(kind, "", USER, by=by).origin.value == origin
 
 
-JACKSON, DELTA, TRANSACTION = "com.fasterxml.jackson.", "org.apache.spark.sql.delta.", "OptimisticTransactionImpl"
+JACKSON, DELTA, COMMIT = "com.fasterxml.jackson.", "org.apache.spark.sql.delta.", "OptimisticTransactionImpl.doCommit"
 OFFSET_FORMAT = "DELTA_INVALID_SOURCE_OFFSET_FORMAT"
 
 
@@ -423,14 +373,8 @@ def delta(kind: str, *functions: str, **given: Any) -> Evidence:
     ("evidence", "type", "decision"),
     [
         (delta(f"{JACKSON}core.JsonParseException", "actions.Action$.fromJson"), "SOURCE", "restart"),
-        (
-            delta(f"{JACKSON}databind.JsonMappingException", "util.JsonUtils$.fromJson", f"{TRANSACTION}.doCommit"),
-            *("SINK", "restart"),
-        ),
-        (
-            delta(f"{DELTA}DeltaIllegalStateException", "sources.DeltaSourceOffset$.apply", condition=OFFSET_FORMAT),
-            *("CHECKPOINT", "restore"),
-        ),
+        (delta(f"{JACKSON}databind.JsonMappingException", "util.JsonUtils$.fromJson", COMMIT), "SINK", "restart"),
+        (delta(f"{DELTA}X", "sources.DeltaSourceOffset$.apply", condition=OFFSET_FORMAT), "CHECKPOINT", "restore"),
     ],
 )
 def test_what_is_damaged_in_delta(evidence: Evidence, type: str, decision: str) -> None:

@@ -45,13 +45,11 @@ def kinds(text: str) -> list[str]:
 
 def test_a_traceback() -> None:
     (raised,) = python_text.exceptions(python(WORKER + USER, "ZeroDivisionError: division by zero"))
-    assert (raised.kind, raised.message) == ("builtins.ZeroDivisionError", "division by zero")
-    assert raised.bases == ("builtins.ArithmeticError",)
-    assert raised.frames == (
-        Frame(Owner.USER, "/home/me/flights.py", 12, "half"),
-        Frame(Owner.SPARK, "/opt/lib/python3.11/site-packages/pyspark/worker.py", 3, "main"),
-    )
-    assert raised.frames[0].place == "/home/me/flights.py, line 12, in half"
+    half = Frame(Owner.USER, "/home/me/flights.py", 12, "half")
+    main = Frame(Owner.SPARK, "/opt/lib/python3.11/site-packages/pyspark/worker.py", 3, "main")
+    kind, base = "builtins.ZeroDivisionError", "builtins.ArithmeticError"
+    assert raised == Raised(kind, "division by zero", frames=(half, main), bases=(base,), by="call")
+    assert half.place == "/home/me/flights.py, line 12, in half"
 
 
 @pytest.mark.parametrize("after", ["", "\n\n SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: x"])
@@ -78,9 +76,8 @@ def test_a_message_that_imitates_a_chain_is_a_message() -> None:
 def test_a_failure_of_spark() -> None:
     evidence = evidence_of_text(java(python(USER, "ZeroDivisionError: division by zero")))
     assert evidence is not None
-    assert [raised.name for raised in evidence.chain] == [
-        "StreamingQueryException", "ZeroDivisionError", "PythonException", "ZeroDivisionError",
-    ]  # fmt: skip
+    outer, inner = ["StreamingQueryException", "ZeroDivisionError"], ["PythonException", "ZeroDivisionError"]
+    assert [raised.name for raised in evidence.chain] == [*outer, *inner]
     assert evidence.chain[2].condition == "PYTHON_EXCEPTION" and evidence.chain[2].sqlstate == "38000"
 
 
@@ -170,14 +167,17 @@ def test_the_owner_of_a_class(name: str, owner: Owner) -> None:
     assert owner_of_class(name) is owner
 
 
+SPARK = "org.apache.spark.rdd."
+
+
 @pytest.mark.parametrize(
     ("text", "function", "line", "owner"),
     [
         ("java.net.Socket.connect(Socket.java:12)", "java.net.Socket.connect", 12, Owner.STANDARD),
         ("\tat java.base/java.lang.Thread.run(Thread.java:840)", "java.lang.Thread.run", 840, Owner.STANDARD),
         (
-            "org.apache.spark.rdd.RDD$$Lambda$3044/0x00007f40ccf3d2e8.apply(Unknown Source)",
-            "org.apache.spark.rdd.RDD$$Lambda$3044.apply",
+            f"{SPARK}RDD$$Lambda$3044/0x00007f40ccf3d2e8.apply(Unknown)",
+            f"{SPARK}RDD$$Lambda$3044.apply",
             0,
             Owner.SPARK,
         ),
@@ -186,8 +186,7 @@ def test_the_owner_of_a_class(name: str, owner: Owner) -> None:
 )
 def test_a_frame_of_java(text: str, function: str, line: int, owner: Owner) -> None:
     found = java_text.frame(text)
-    assert found is not None
-    assert (found.function, found.line, found.owner) == (function, line, owner)
+    assert found is not None and (found.function, found.line, found.owner) == (function, line, owner)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +309,5 @@ def test_no_message_becomes_an_exception(message: str) -> None:
 
 @given(st.text(max_size=2000))
 def test_any_text_can_be_read(text: str) -> None:
-    evidence_of_text(text)
-    java_text.exceptions(text)
-    python_text.exceptions(text)
-    record.read(text)
+    for read in (evidence_of_text, java_text.exceptions, python_text.exceptions, record.read):
+        read(text)

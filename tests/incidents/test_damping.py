@@ -52,11 +52,8 @@ def test_flapping_within_the_window_is_four_notifications_at_most(number: int) -
     assert len(through) <= 4
 
 
-def test_the_first_resolution_is_let_through_at_once() -> None:
+def test_the_first_resolution_comes_at_once_and_later_ones_after_the_window() -> None:
     assert flapping([1, 1])[0] == [(1.0, OPEN), (2.0, RESOLVED)]
-
-
-def test_a_later_one_when_it_has_lasted_for_the_window() -> None:
     assert flapping([1, 1, 1, 1])[0] == [(1.0, OPEN), (2.0, RESOLVED), (3.0, OPEN), (64.0, RESOLVED)]
 
 

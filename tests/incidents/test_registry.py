@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,15 +23,8 @@ def test_each_type_that_the_code_reports_is_declared() -> None:
     reported = set()
     for text in (path.read_text(encoding="utf-8") for path in (ROOT / "spark_ext").rglob("*.py")):
         for call in ast.walk(ast.parse(text)) if ".incident(" in text else ():
-            if (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Attribute)
-                and call.func.attr == "incident"
-                and len(call.args) > 1
-            ):
-                kind = call.args[1]
-                if isinstance(kind, ast.Constant):
-                    reported.add(kind.value)
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".incident"):
+                reported |= {kind.value for kind in call.args[1:2] if isinstance(kind, ast.Constant)}
     assert len(reported) >= 9
     assert reported <= shipped().types.keys()
 
@@ -56,15 +50,12 @@ def test_the_file_of_the_page_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.own == {"late_prices"} and len(found.listeners) == 2 and found.alerts[0].below == pytest.approx(0.999)
 
 
-def test_severities_have_an_order() -> None:
-    assert [one.rank for one in (Severity.INFO, Severity.WARNING, Severity.ERROR, Severity.CRITICAL)] == [0, 1, 2, 3]
-
-
 def test_types_of_ones_own_come_beside_the_shipped_ones() -> None:
     found = registry()
     assert found.own == {"late", "lone", "noted", "told", "broken"}
     assert found.types.keys() == shipped().types.keys() | found.own
     assert found.of("late").window == 60_000
+    assert [one.rank for one in (Severity.INFO, Severity.WARNING, Severity.ERROR, Severity.CRITICAL)] == [0, 1, 2, 3]
     assert load(None) is shipped()
 
 
@@ -159,8 +150,6 @@ def test_a_listener_that_cannot_be_made_is_refused_with_its_line(entry: str, lin
 
 
 def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(EnvironmentProblem, match=r"shop\.yaml, line 2: .*prometheus_client") as refused:
         listeners_of(read_registry("listeners:\n  - use: prometheus\n", "shop.yaml"))

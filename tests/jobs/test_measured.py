@@ -25,10 +25,10 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow
 from spark_ext.metrics import exporters, otel_setup
-from spark_ext.metrics.catalogue import BY_NAME
 from spark_ext.model.lifecycle import State
 from spark_ext.views.downtime import downtime
 from spark_ext.views.status import read_status
+from tests.metrics.jobs import BY_NAME
 from tests.servers.ports import free_ports
 from tests.support.waiting import until
 

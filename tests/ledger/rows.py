@@ -118,6 +118,14 @@ def bad_rows(number: int, at: datetime | None = None) -> schema.BadRowsRow:
     )  # fmt: skip
 
 
+def of_each_table() -> list[schema.Row]:
+    """A row of each table but `jobs`, which a start writes."""
+    return [
+        *(definition(), epoch(1), flag(1, position={"row": 3}), checkpoint(1), event(1), transition(1), http_request()),
+        *(state("RUNNING"), latency(), exchange(1), incident(1), incident_change(1), bad_rows(1)),
+    ]
+
+
 PRELUDE = """
 import sys
 from spark_ext.errors import SparkExtError

@@ -24,29 +24,11 @@ from tests.test_cli import spark_ext
 
 JSON = [(row_type, one.name) for row_type in ROWS for one in columns(row_type) if one.json]
 TORN = '{"uid": "s", "at'
-READ = {  # of which `status` shows something
-    (JobRow, "cut"),
-    (DefinitionRow, "definition"),
-    (EpochRow, "offsets"),
-    (EpochRow, "parts_ms"),
-    (LatencyRow, "way"),
-    (LatencyRow, "hops"),
-    (IncidentRow, "labels"),
-    (IncidentRow, "evidence"),
+READ = {  # `status` shows something of these
+    *((JobRow, "cut"), (DefinitionRow, "definition"), (EpochRow, "offsets"), (EpochRow, "parts_ms")),
+    *((LatencyRow, "way"), (LatencyRow, "hops"), (IncidentRow, "labels"), (IncidentRow, "evidence")),
 }
-ROWS_OF: dict[str, Row] = {
-    row.table: row
-    for row in (
-        made.definition(),
-        made.checkpoint(1),
-        made.flag(1),
-        epoch(1),
-        made.event(1),
-        made.transition(1),
-        made.latency(),
-        made.incident(1),
-    )
-}
+ROWS_OF: dict[str, Row] = {row.table: row for row in made.of_each_table()}
 
 
 @pytest.fixture(scope="module")

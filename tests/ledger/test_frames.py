@@ -5,7 +5,6 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -13,10 +12,9 @@ from pyspark.sql.types import StructType
 from spark_ext.ledger import Ledger, LedgerFrames, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
 from spark_ext.ledger.columns import columns
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import ROWS, Row
+from spark_ext.ledger.schema import ROWS
 from spark_ext.ledger.tables import CHECKPOINT_EVERY
-from tests.ledger import rows as made
-from tests.ledger.rows import START, epoch
+from tests.ledger.rows import START, epoch, of_each_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,16 +41,7 @@ def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_p
     assert {name: shape(frame.schema) for name, frame in empty.items()} == expected
     assert counted(empty) == {}
     incarnation = start_incarnation(ledger, "j")
-    rows: list[Row] = [
-        made.definition(),
-        epoch(1),
-        made.flag(1, position={"row": 3}),
-        made.checkpoint(1),
-        made.event(1),
-    ]
-    rows += [made.transition(1), made.http_request(), made.state("RUNNING")]
-    rows += [made.latency(), made.exchange(1), made.incident(1), made.incident_change(1), made.bad_rows(1)]
-    LedgerWriter(ledger, incarnation).append(rows)
+    LedgerWriter(ledger, incarnation).append(of_each_table())
     forget(ledger.uri, incarnation.number)
     there: dict[str, DataFrame] = {name: getattr(frames, name)() for name in expected}
     assert {name: shape(frame.schema) for name, frame in there.items()} == expected
@@ -79,8 +68,3 @@ def test_spark_reads_what_maintenance_left(spark: SparkSession, tmp_path: Path) 
     found = frames.epochs().agg(F.count("*"), F.countDistinct("epoch"), F.max("epoch")).first()
     assert found is not None
     assert tuple(found) == (count, count, count - 1)
-
-
-@pytest.mark.parametrize("name", [it.table for it in ROWS])
-def test_each_table_has_a_method(name: str) -> None:
-    assert callable(getattr(LedgerFrames, name))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -49,6 +50,16 @@ def end(ledger: Ledger, incarnation: Incarnation) -> None:
     LedgerWriter(ledger, incarnation).end("FINISHED")
 
 
+def again(ledger: Ledger, **given: Any) -> Incarnation:
+    return start_incarnation(Ledger(ledger.uri), "j", **given)
+
+
+def proceed(*drivers: subprocess.Popen[str]) -> None:
+    for driver in drivers:
+        assert driver.stdin is not None
+        print(file=driver.stdin, flush=True)
+
+
 @pytest.fixture(autouse=True)
 def forget_all() -> Iterator[None]:
     """What a test leaves running in this process is not running for the next."""
@@ -57,26 +68,19 @@ def forget_all() -> Iterator[None]:
     module._running.intersection_update(before)
 
 
-def test_starts_are_numbered_and_keep_the_jobs_id(ledger: Ledger) -> None:
+def test_starts_are_numbered_and_fence_all_tables(ledger: Ledger) -> None:
     first = start_incarnation(ledger, "j", application_id="app", jvm_pid=7, now=START)
     end(ledger, first)
-    second = start_incarnation(Ledger(ledger.uri), "j")
-    assert (first.number, second.number) == (1, 2)
-    assert first.job_id == second.job_id
-    assert (first.older, second.older) == ("", "")
-    assert (first.lineage, second.lineage) == (1, 1)
+    second = again(ledger)
+    assert (first.number, first.lineage, first.older) == (1, 1, "")
+    assert (second.number, second.lineage, second.older, second.job_id) == (2, 1, "", first.job_id)
     started, ended, _ = ledger.jobs()
     assert (started.event, started.at, started.application_id, started.jvm_pid) == ("started", START, "app", 7)
     assert (ended.event, ended.incarnation, ended.reason) == ("ended", 1, "FINISHED")
-
-
-def test_all_tables_are_there_and_fenced_after_a_start(ledger: Ledger) -> None:
-    start_incarnation(ledger, "j")
     assert sorted(path.name for path in Path(ledger.folder).iterdir()) == sorted(row_type.table for row_type in ROWS)
     for table in Ledger(ledger.uri).tables.values():
         with table.opened() as delta:
-            assert delta is not None
-            assert delta.transaction_version("fence:j") == 1
+            assert delta is not None and delta.transaction_version("fence:j") == 2
 
 
 def test_the_directory_of_another_job_is_refused(ledger: Ledger) -> None:
@@ -89,8 +93,8 @@ def test_the_directory_of_another_job_is_refused(ledger: Ledger) -> None:
 def test_a_job_that_runs_in_this_process_is_refused(ledger: Ledger) -> None:
     first = start_incarnation(ledger, "j")
     with pytest.raises(StateError, match=f"running as incarnation 1 in process {os.getpid()}"):
-        start_incarnation(Ledger(ledger.uri), "j")
-    second = start_incarnation(Ledger(ledger.uri), "j", takeover=True)
+        again(ledger)
+    second = again(ledger, takeover=True)
     assert second.number == 2
     assert second.older == f"process {os.getpid()} on {socket.gethostname()}, incarnation 1"
     with pytest.raises(FencedError):
@@ -104,14 +108,14 @@ def test_an_end_that_could_not_be_recorded_does_not_lock_the_process_out(ledger:
     with pytest.raises(StateError):
         writer.end("FAILED")
     jobs.with_name("away").rename(jobs)
-    assert start_incarnation(Ledger(ledger.uri), "j").number == 2
+    assert again(ledger).number == 2
 
 
 def test_a_start_that_was_fenced_off_midway_is_forgotten(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     def overtaken(point: str) -> None:
         if point == "incarnation.taken":
             monkeypatch.undo()
-            start_incarnation(Ledger(ledger.uri), "j", takeover=True)
+            again(ledger, takeover=True)
 
     monkeypatch.setattr(module, "reach", overtaken)
     with pytest.raises(FencedError, match="incarnation 2"):
@@ -147,9 +151,7 @@ except FencedError as problem:
         both = (one, two)
         for each in both:
             assert line(each) == "ready"
-        for each in both:
-            assert each.stdin is not None
-            print(file=each.stdin, flush=True)
+        proceed(*both)
         said = sorted(line(each) for each in both)
     # The one with the smaller number may be fenced off before it has fenced all tables.
     assert said in (["1", "2"], ["2", "fenced"])
@@ -172,10 +174,10 @@ def test_of_a_driver_on_another_host_only_its_end_is_known(ledger: Ledger, monke
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
     first = start_incarnation(ledger, "j")
     monkeypatch.undo()
-    second = start_incarnation(Ledger(ledger.uri), "j")
+    second = again(ledger)
     assert second.older == f"process {os.getpid()} on elsewhere, incarnation {first.number}"
     end(ledger, second)
-    assert start_incarnation(Ledger(ledger.uri), "j").older == ""
+    assert again(ledger).older == ""
 
 
 @pytest.mark.parametrize(
@@ -187,36 +189,29 @@ def test_a_remote_driver_is_respected(ledger: Ledger, monkeypatch: pytest.Monkey
         Heartbeat(ledger.uri, first).beat(datetime.now(timezone.utc) - age)
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
     if age is None or age > timedelta(minutes=1):
-        assert start_incarnation(Ledger(ledger.uri), "j", other_hosts=True).number == 2
+        assert again(ledger, other_hosts=True).number == 2
         return
     with pytest.raises(JobRunningError, match="running as incarnation 1 on host"):
-        start_incarnation(Ledger(ledger.uri), "j", other_hosts=True)
+        again(ledger, other_hosts=True)
     end(ledger, first)
-    assert start_incarnation(Ledger(ledger.uri), "j", other_hosts=True).number == 2
+    assert again(ledger, other_hosts=True).number == 2
 
 
-def test_a_driver_that_was_taken_over_is_fenced_off(ledger: Ledger) -> None:
-    with process(DRIVER, ledger.uri) as driver:
-        assert line(driver) == "started 1"
-        start_incarnation(ledger, "j", takeover=True)
-        assert driver.stdin is not None
-        print(file=driver.stdin, flush=True)
-        assert line(driver) == "FENCED"
-    assert [row.epoch for row in Ledger(ledger.uri).tables["epochs"].rows()] == [1]
-
-
-def test_a_driver_frozen_just_before_its_commit_is_fenced_off(ledger: Ledger, tmp_path: Path) -> None:
+@pytest.mark.parametrize("frozen", [False, True], ids=["before it looked at the fence", "just before its commit"])
+def test_a_driver_that_was_taken_over_is_fenced_off(ledger: Ledger, tmp_path: Path, frozen: bool) -> None:
     gate = tmp_path / "gate"
-    # Its second append: looked at the fence, and not committed yet.
     env = {**os.environ, "SPARK_EXT_FAILPOINTS": f"ledger.epochs.before=wait:{gate}#2"}
-    with process(DRIVER, ledger.uri, env=env) as driver:
+    with process(DRIVER, ledger.uri, env=env if frozen else None) as driver:
         assert line(driver) == "started 1"
-        assert driver.stdin is not None
-        print(file=driver.stdin, flush=True)
-        until(lambda: gate.with_name("gate.waiting").exists(), "the driver stands before its commit")
+        if frozen:
+            proceed(driver)
+            until(lambda: gate.with_name("gate.waiting").exists(), "the driver stands before its commit")
         successor = start_incarnation(ledger, "j", takeover=True)
         LedgerWriter(ledger, successor).append(epoch(2))
-        gate.touch()
+        if frozen:
+            gate.touch()
+        else:
+            proceed(driver)
         assert line(driver) == "FENCED"
     assert sorted(row.epoch for row in Ledger(ledger.uri).tables["epochs"].rows()) == [1, 2]
 
@@ -231,7 +226,7 @@ def test_a_start_waits_for_the_jvm_of_a_driver_that_was_killed(ledger: Ledger, m
             start_incarnation(ledger, "j")
         monkeypatch.undo()
         with ThreadPoolExecutor(1) as pool:
-            start = pool.submit(start_incarnation, Ledger(ledger.uri), "j")
+            start = pool.submit(again, ledger)
             jvm.kill()
             assert start.result().number == 2
     finally:
@@ -291,14 +286,14 @@ def test_a_start_without_the_ledger_is_refused_when_epochs_were_committed(ledger
     (commits / "0").write_text("v1\n{}")
     shutil.rmtree(ledger.folder)
     with pytest.raises(StateError, match="checkpoints of earlier runs, but no ledger"):
-        start_incarnation(Ledger(ledger.uri), "j")
+        again(ledger)
     assert not Path(ledger.folder).exists()
 
 
 def test_a_start_that_died_before_it_took_a_number_leaves_nothing_in_the_way(ledger: Ledger) -> None:
     for table in list(ledger.tables.values())[:3]:
         table.create()
-    assert start_incarnation(Ledger(ledger.uri), "j").number == 1
+    assert again(ledger).number == 1
 
 
 def test_a_clock_that_is_set_back_does_not_undo_a_restore(ledger: Ledger) -> None:

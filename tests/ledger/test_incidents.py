@@ -62,13 +62,17 @@ def written(folder: Path) -> tuple[WriteBehind, Ledger]:
     return WriteBehind(LedgerWriter(ledger, incarnation), "shop"), ledger
 
 
+def faked() -> tuple[WriteBehind, FakeLedger]:
+    ledger = FakeLedger()
+    return WriteBehind(FakeWriter(ledger), "shop"), ledger  # type: ignore[arg-type]
+
+
 def test_rows_have_severity_parent_and_fingerprint_and_no_secret(tmp_path: Path) -> None:
     masking.remember("hunter2-hunter2")
     behind, ledger = written(tmp_path)
     first = behind.incident("job 'shop', query 'q'", "failure", "it failed", "restart 1 in 100 ms")
-    second = behind.incident(
-        "job 'shop', query 'q'", "close", "hunter2-hunter2", "none", labels={"url": "hunter2-hunter2"}
-    )
+    secret = "hunter2-hunter2"
+    second = behind.incident("job 'shop', query 'q'", "close", secret, "none", labels={"url": secret})
     assert behind.incidents.resolve(first, "by hunter2-hunter2")
     behind.flush()
     one, other = sorted(ledger.table(IncidentRow).rows(), key=lambda row: row.at)
@@ -84,8 +88,7 @@ def test_rows_have_severity_parent_and_fingerprint_and_no_secret(tmp_path: Path)
 
 
 def test_a_storm_is_few_rows_and_the_end_has_the_exact_count() -> None:
-    ledger = FakeLedger()
-    behind = WriteBehind(FakeWriter(ledger), "shop")  # type: ignore[arg-type]
+    behind, ledger = faked()
     ids = {behind.incident("job 'shop'", "checkpoint", f"row {n} is bad", "none") for n in range(5000)}
     assert len(ids) == 1
     behind.flush()
@@ -96,8 +99,7 @@ def test_a_storm_is_few_rows_and_the_end_has_the_exact_count() -> None:
 
 
 def test_the_end_of_a_query_and_of_the_job_resolve() -> None:
-    ledger = FakeLedger()
-    behind = WriteBehind(FakeWriter(ledger), "shop")  # type: ignore[arg-type]
+    behind, ledger = faked()
     mine = behind.incident("job 'shop', query 'q'", "close", "it hangs", "none")
     other = behind.incident("job 'shop', query 'r'", "stop", "it hangs", "none")
     behind.state("q", "RUNNING")
@@ -139,7 +141,7 @@ def test_rows_of_older_releases_are_not_open() -> None:
 def test_whose_an_incident_is_now() -> None:
     """Query q was renamed to r in start 5, and there is a new q; s was reset in start 3; t is in the job no more."""
     lineages = Lineages((LineageEvent("s", 2, 3), LineageEvent("r", 1, 5, renamed_from="q"), LineageEvent("q", 3, 5)))
-    behind = WriteBehind(FakeWriter(FakeLedger()), "shop")  # type: ignore[arg-type]
+    behind, _ = faked()
     names = {"q before": ("q", 4), "q after": ("q", 6), "s before": ("s", 2), "s after": ("s", 3), "t": ("t", 1)}
     ids = {
         name: behind.incident(f"job 'shop', query '{of}'", "failure", name, "none") for name, (of, _) in names.items()

@@ -86,11 +86,6 @@ def test_an_idle_ledger_is_left_alone(writer: LedgerWriter) -> None:
     } == versions
 
 
-def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    assert maintain(Ledger(str(tmp_path / "state")), now(), AT_ONCE) == []
-    assert not (tmp_path / "state").exists()
-
-
 def test_work_is_left_when_the_time_is_used_up(writer: LedgerWriter) -> None:
     for number in range(3):
         writer.append([epoch(number), flag(number + 1)])
@@ -180,13 +175,16 @@ def left(writer: LedgerWriter, row_type: type[Row], *names: str) -> list[tuple[o
     return sorted(tuple(getattr(row, name) for name in names) for row in writer.ledger.table(row_type).rows())
 
 
-def test_old_epochs_go_but_never_the_newest(writer: LedgerWriter) -> None:
+def test_old_epochs_go_but_never_the_newest_nor_flags_and_jobs(writer: LedgerWriter) -> None:
     writer.append([epoch(1, at=OLD), epoch(2, at=OLD), epoch(3, at=NEW)])
     writer.append([epoch(1, "it's", at=OLD), epoch(2, "it's", at=OLD), epoch(7, "q", 2, at=OLD)])
     expire(writer)
     assert left(writer, EpochRow, "query", "lineage", "epoch") == [("it's", 1, 2), ("q", 1, 3), ("q", 2, 7)]
-    expire(writer, NOW + timedelta(days=1000))
-    assert writer.ledger.last_epochs() == {"it's": ("id-it's-1", 2, 1), "q": ("id-q-2", 7, 2)}
+    writer.append([flag(1), flag(2)])
+    expire(writer, NOW + timedelta(days=100_000))
+    assert left(writer, EpochRow, "query", "lineage", "epoch") == [("it's", 1, 2), ("q", 1, 3), ("q", 2, 7)]
+    assert left(writer, schema.FinishedRow, "sequence") == [(1,), (2,)]
+    assert len(writer.ledger.jobs()) == 1
 
 
 def test_settled_control_events_are_deleted_but_the_sequence_continues(writer: LedgerWriter) -> None:
@@ -204,8 +202,7 @@ def test_old_checkpoints_go_but_never_the_newest_final_or_savepoint(writer: Ledg
     writer.append([checkpoint(4, "savepoint", at=OLD), checkpoint(7, status="FAILED", at=OLD)])
     expire(writer)
     assert {number for (number,) in left(writer, schema.CheckpointRow, "checkpoint_id")} == {3, 4, 5, 6, 7}
-    assert len(writer.ledger.checkpoints("q")) == 2
-    assert writer.ledger.next_checkpoint_id() == 8
+    assert len(left(writer, schema.CheckpointRow, "checkpoint_id")) == 6, "both steps of the final one"
 
 
 def test_the_newest_aligned_checkpoint_stays_as_offsets_may_carry_its_barrier(writer: LedgerWriter) -> None:
@@ -221,24 +218,15 @@ def test_the_newest_aligned_checkpoint_stays_as_offsets_may_carry_its_barrier(wr
 
 def test_old_states_incidents_and_latencies_go_but_not_the_present_state(writer: LedgerWriter) -> None:
     later = OLD + timedelta(hours=1)
-    writer.append(
-        [made.state("CREATED", since=OLD), made.state("RUNNING", since=later), made.state("CREATED", "q", OLD)]
-    )
-    writer.append([made.state("RUNNING", "q", NEW), made.incident(1, OLD), made.incident(2, NEW)])
-    writer.append([made.incident_change(1, OLD), made.incident_change(2, NEW)])
+    writer.append([made.state("CREATED", since=OLD), made.state("RUNNING", since=later)])
+    writer.append([made.state("CREATED", "q", OLD), made.state("RUNNING", "q", NEW), made.incident(1, OLD)])
+    writer.append([made.incident(2, NEW), made.incident_change(1, OLD), made.incident_change(2, NEW)])
     writer.append([made.latency(1, at=OLD), made.latency(2, at=NEW)])
     expire(writer)
     assert left(writer, schema.ExecutionStateRow, "operator", "state") == [("", "RUNNING"), ("q", "RUNNING")]
     assert left(writer, schema.IncidentRow, "incident_id") == [("i2",)]
     assert left(writer, schema.IncidentChangeRow, "incident_id") == [("i2",)]
     assert left(writer, schema.LatencyRow, "latency_ms") == [(2,)]
-
-
-def test_flags_and_jobs_are_never_deleted(writer: LedgerWriter) -> None:
-    writer.append([flag(1), flag(2)])
-    expire(writer, NOW + timedelta(days=100_000))
-    assert len(writer.ledger.finished_flags()) == 2
-    assert len(writer.ledger.jobs()) == 1
 
 
 def test_a_ledger_in_an_object_store_is_kept_small(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ext.ledger.columns import arrow_schema, columns, describe, from_arrow, to_arrow
-from spark_ext.ledger.docs import BEGIN, END, tables_markdown
+from spark_ext.ledger.columns import arrow_schema, from_arrow, to_arrow
 from spark_ext.ledger.kinds import CheckpointKind, CheckpointStatus, ControlStatus, JobEvent
 from spark_ext.ledger.schema import ROWS, CheckpointRow, EpochRow, FinishedRow
 from spark_ext.model.lifecycle import FinalStep
 from tests.ledger.rows import START, checkpoint, epoch, flag
+from tools import pages
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
@@ -64,20 +63,9 @@ def test_only_optional_and_json_columns_are_nullable() -> None:
     assert schema.field("committed_at").type == pa.timestamp("us", tz="UTC")
 
 
-@pytest.mark.parametrize("row_type", ROWS, ids=lambda it: it.table)
-def test_every_column_is_described(row_type: type) -> None:
-    what, lines = describe(row_type)
-    assert what
-    assert [name for name, _, _ in lines] == [it.name for it in columns(row_type)]
-    assert all(meaning for _, _, meaning in lines)
-
-
-def test_the_page_of_the_ledger_has_the_tables_as_they_are() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
-    assert page.count(BEGIN) == page.count(END) == 1
-    assert page.partition(BEGIN)[2].partition(END)[0].strip() == tables_markdown().strip(), (
-        "write it again with: python -m spark_ext.ledger.docs docs/ledger.md"
-    )
+def test_every_table_and_column_is_described() -> None:
+    assert "| |" not in pages.tables().replace("| column | type | meaning |", "")
+    assert all(row_type.__doc__ for row_type in ROWS)
 
 
 def test_an_equal_json_value_has_equal_text() -> None:

@@ -48,6 +48,8 @@ def test_rows_come_back_as_they_were_given(table: LedgerTable[EpochRow]) -> None
     rows += [epoch(4, at=START.replace(year=1970)), epoch(5, at=START.replace(year=9999, microsecond=999999))]
     table.append(rows)
     assert sorted(again(table).rows(), key=lambda row: row.epoch) == rows
+    protocol = DeltaTable(table.uri).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2), "the oldest"
 
 
 def test_conditions_choose_rows(table: LedgerTable[EpochRow]) -> None:
@@ -59,12 +61,6 @@ def test_conditions_choose_rows(table: LedgerTable[EpochRow]) -> None:
     assert len(table.rows([("epoch", "not in", [1, 2, 3])])) == 4
     with pytest.raises(ValueError, match="unknown operator"):
         table.rows([("epoch", "like", 1)])
-
-
-def test_all_times_are_utc_microseconds_and_the_protocol_is_the_oldest(table: LedgerTable[EpochRow]) -> None:
-    table.append([epoch(1)])
-    protocol = DeltaTable(table.uri).protocol()
-    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
 @pytest.mark.slow(1, "as many commits as there are between two checkpoints of the log")
@@ -80,12 +76,8 @@ def test_a_table_of_another_version_can_be_read_and_added_to(tmp_path: Path) -> 
     schema = arrow_schema(EpochRow)
     older = schema.remove(schema.get_field_index("duration_ms")).append(pa.field("later", pa.string()))
     write_deltalake(str(tmp_path / "epochs"), to_arrow(EpochRow, [epoch(1)]).drop_columns("duration_ms"))
-    write_deltalake(
-        str(tmp_path / "epochs"),
-        pa.Table.from_arrays([pa.nulls(0, it.type) for it in older], schema=older),
-        schema_mode="merge",
-        mode="append",
-    )
+    empty = older.empty_table()
+    write_deltalake(str(tmp_path / "epochs"), empty, schema_mode="merge", mode="append")
     table = LedgerTable(str(tmp_path / "epochs"), EpochRow)
     assert [row.duration_ms for row in table.rows()] == [None]
     table.append([epoch(2)], OLD)
@@ -106,8 +98,7 @@ while done < 8:
 say("done")
 """
     with process(script, table.uri) as one, process(script, table.uri) as two:
-        for each in (one, two):
-            assert line(each) == "ready"
+        assert [line(one), line(two)] == ["ready", "ready"]
         for each in (one, two):
             assert each.stdin is not None
             print(file=each.stdin, flush=True)
@@ -119,6 +110,9 @@ def test_the_fence_holds_when_appends_came_after_it(table: LedgerTable[EpochRow]
     table.append([epoch(1)], OLD)
     newer = again(table)
     newer.raise_fence(NEW)
+    version = newer.version
+    newer.raise_fence(NEW)
+    assert newer.version == version, "it is raised once"
     for number in range(2, CHECKPOINT_EVERY + 4):  # beyond a checkpoint of the log
         newer.append([epoch(number)], NEW)
     with pytest.raises(FencedError):
@@ -131,12 +125,8 @@ def test_delta_refuses_by_application_id_only(table: LedgerTable[EpochRow]) -> N
     data = to_arrow(EpochRow, [epoch(2)])
 
     def commit(handle: DeltaTable, application: str) -> None:
-        write_deltalake(
-            handle,
-            data,
-            mode="append",
-            commit_properties=CommitProperties(app_transactions=[Transaction(application, 1)]),
-        )
+        carried = CommitProperties(app_transactions=[Transaction(application, 1)])
+        write_deltalake(handle, data, mode="append", commit_properties=carried)
 
     stale = DeltaTable(table.uri)
     commit(DeltaTable(table.uri), "one")
@@ -145,14 +135,6 @@ def test_delta_refuses_by_application_id_only(table: LedgerTable[EpochRow]) -> N
     commit(DeltaTable(table.uri), "one")
     with pytest.raises(CommitFailedError):
         commit(stale, "one")
-
-
-def test_a_fence_is_raised_once(table: LedgerTable[EpochRow]) -> None:
-    table.create()
-    table.raise_fence(NEW)
-    version = table.version
-    table.raise_fence(NEW)
-    assert table.version == version
 
 
 @pytest.mark.parametrize("what", ["table", "log", "last version"])
@@ -184,9 +166,8 @@ def test_a_lost_data_file_is_reported(table: LedgerTable[EpochRow]) -> None:
 
 def test_a_path_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateError) as caught:
+    with pytest.raises(StateError, match=str(tmp_path)):
         LedgerTable(str(tmp_path / "file" / "epochs"), EpochRow).append([epoch(1)])
-    assert str(tmp_path) in str(caught.value)
 
 
 @pytest.mark.parametrize(

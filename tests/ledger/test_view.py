@@ -11,6 +11,7 @@ from spark_ext.delta.tail import Tail
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
 from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView, event_of
 from spark_ext.model.control import Delivery, Event, channel, query
@@ -45,6 +46,8 @@ def test_without_a_ledger_nothing_is_known(tmp_path: Path) -> None:
 
 def test_flags_are_confirmed_without_gaps(writer: LedgerWriter) -> None:
     seen = view(writer)
+    writer.append([flag(1, kind="source"), replace(flag(1), kind="query", source="s")])
+    assert seen.confirmed() == 0, "these are no channels"
     writer.append([flag(1), flag(2), flag(4)])
     assert seen.confirmed() == 2
     assert list(seen.finished_channels(2)) == ["c1", "c2"]
@@ -57,25 +60,12 @@ def test_flags_are_confirmed_without_gaps(writer: LedgerWriter) -> None:
     assert view(writer).finished_channels(4) == seen.finished_channels(4)
 
 
-def test_flags_of_a_source_or_query_are_no_channels(writer: LedgerWriter) -> None:
-    writer.append([flag(1, kind="source"), replace(flag(1), kind="query", source="s")])
-    assert view(writer).confirmed() == 0
-
-
 def test_flags_that_an_offset_counts_on_and_the_ledger_lacks_are_reported(writer: LedgerWriter, tmp_path: Path) -> None:
     writer.append([flag(1), flag(2)])
     with pytest.raises(StateError, match="relies on 3 finished channels of this source, but the ledger has 2"):
         view(writer).finished_channels(3)
     with pytest.raises(StateError, match="flags were deleted"):
         SourceView(str(tmp_path / "nothing"), "s", 1).finished_channels(1)
-
-
-def test_flags_are_looked_up_at_once_when_they_are_needed(writer: LedgerWriter) -> None:
-    seen = view(writer, every=3_600_000)
-    assert seen.confirmed() == 0
-    writer.append(flag(1))
-    assert seen.confirmed() == 0
-    assert seen.finished_channels(1) == {"c1": (1, None)}
 
 
 def test_compaction_and_vacuum_change_nothing(writer: LedgerWriter) -> None:
@@ -102,7 +92,7 @@ def test_a_hundred_thousand_flags(writer: LedgerWriter) -> None:
     channels = seen.finished_channels(count)
     assert len(channels) == count
     assert channels["c77777"] == (77777, 77777)
-    assert writer.ledger.flagged("q", 1) == {"s": count}
+    assert JobMemory.read(writer.ledger).of("q").flagged == {"s": count}
 
 
 def test_what_is_known_is_not_read_again(writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +129,12 @@ def test_a_look_happens_no_more_often_than_asked_for(writer: LedgerWriter, monke
         seen.confirmed()
         seen.events(0)
     assert looks.count("finished") == looks.count("control_events") == 2  # reading looks once more
-
-
-def test_a_change_is_noticed_after_the_interval(writer: LedgerWriter) -> None:
-    seen = view(writer, every=20)
-    assert seen.confirmed() == 0
+    often = view(writer, every=20)
+    assert often.confirmed() == 0
     writer.append(flag(1))
-    assert until(seen.confirmed, "the flag is seen") == 1
+    assert until(often.confirmed, "the flag is seen after the interval") == 1
+    assert seen.confirmed() == 0
+    assert seen.finished_channels(1) == {"c1": (1, None)}, "what is needed is looked up at once"
 
 
 def test_a_read_that_failed_is_made_up_for(writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,13 +164,7 @@ def test_events_are_those_of_the_whole_job_in_their_order(writer: LedgerWriter) 
     assert seen.events(3) == (
         Event(4, "e4", "seek", channel("t", "c"), {"position": 7}, incarnation=1, at_ms=ms(START)),
     )
-
-
-def test_events_that_an_offset_has_obeyed_are_not_given_again(writer: LedgerWriter) -> None:
-    seen = view(writer)
-    writer.append([event(number) for number in range(1, 5)])
-    assert sequences(seen, 2) == [3, 4]
-    assert sequences(seen) == [3, 4]
+    assert sequences(seen) == [4], "what an offset has obeyed is not given again"
     writer.append(event(5))
     assert sequences(seen, 4) == [5]
     assert sequences(view(writer), 3) == [4, 5]

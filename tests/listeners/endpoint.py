@@ -14,8 +14,8 @@ class Endpoint:
     """What a server was sent."""
 
     url: str = ""
-    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-    """Headers in lower case, and the body."""
+    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)  # headers in lower case, and the body
+    paths: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -27,6 +27,7 @@ def serving(statuses: Sequence[int] = (), answer: bytes = b"") -> Iterator[Endpo
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             with lock:
+                endpoint.paths.append(self.path)
                 endpoint.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
                 status = left.pop(0) if left else 204
             self.send_response(status)

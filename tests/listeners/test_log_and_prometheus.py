@@ -27,24 +27,21 @@ def test_the_level_is_that_of_the_severity(caplog: pytest.LogCaptureFixture) -> 
 
 def test_a_change_on_one_line() -> None:
     context = MetricsContext(job="shop", epoch=7, rows=100, lag=None)
-    found = line(
-        change("abcdef0123", OPEN, RESOLVED, count=4, what="it\tis late\nbecause", severity=Severity.ERROR), context
-    )
-    assert found == (
+    again = change("abcdef0123", OPEN, RESOLVED, count=4, what="it\tis late\nbecause", severity=Severity.ERROR)
+    assert line(again, context) == (
         "[ERROR] late abcdef01 opened again: job 'shop', query 'q': it is late (because); 4 times; epoch 7, rows 100"
     )
 
 
 def values(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
     """The samples of a scrape, as Prometheus reads them."""
+    labels = ("job", "type", "severity", "state")
+    families = text_string_to_metric_families(generate_latest(registry).decode())
     return {
-        (
-            sample.name,
-            *(sample.labels[name] for name in ("job", "type", "severity", "state") if name in sample.labels),
-        ): sample.value
-        for family in text_string_to_metric_families(generate_latest(registry).decode())
-        for sample in family.samples
-        if not sample.name.endswith("_created")
+        (one.name, *(one.labels[name] for name in labels if name in one.labels)): one.value
+        for family in families
+        for one in family.samples
+        if not one.name.endswith("_created")
     }
 
 

@@ -12,7 +12,8 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from spark_ext.metrics.catalogue import BY_NAME, LABELS, Metric, MetricKind
+from spark_ext.metrics.catalogue import LABELS, Metric, MetricKind
+from tests.metrics.jobs import BY_NAME
 
 DASHBOARD = json.loads(files("spark_ext.conf").joinpath("grafana-dashboard.json").read_text())
 RULES = [

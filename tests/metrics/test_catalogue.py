@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from spark_ext.metrics.catalogue import BY_NAME, CATALOGUE, LABELS, Metric, MetricKind
+from spark_ext.metrics.catalogue import CATALOGUE, LABELS, Metric, MetricKind
 
 NEVER = {"channel", "epoch", "event", "event_id", "message", "incident_id", "incarnation", "offset", "le", "instance"}
 
 
 @pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
-def test_a_name_says_type_and_unit(metric: Metric) -> None:
+def test_a_name_says_type_and_unit_and_labels_are_bounded(metric: Metric) -> None:
     assert re.fullmatch(r"spark_ext(_[a-z]+)+", metric.name)
     assert metric.name.endswith("_total") is (metric.kind is MetricKind.COUNTER)
     assert not re.search(r"_(count|sum|bucket|created)$", metric.name)
@@ -22,13 +22,11 @@ def test_a_name_says_type_and_unit(metric: Metric) -> None:
         assert metric.base.endswith(f"_{metric.unit}")
     for unit in ("seconds", "rows", "bytes"):
         assert (unit in metric.base.split("_")) <= (metric.unit == unit)
-
-
-@pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
-def test_labels_are_known_and_bounded(metric: Metric) -> None:
     assert metric.labels[0] == "job" and len(set(metric.labels)) == len(metric.labels)
     assert set(metric.labels) <= LABELS.keys() and not set(metric.labels) & NEVER
     assert metric.help and not metric.help.endswith(".") and "\n" not in metric.help
+    assert bool(metric.buckets) is (metric.kind is MetricKind.HISTOGRAM)
+    assert all(low < high for low, high in pairwise(metric.buckets))
 
 
 @pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
@@ -41,12 +39,7 @@ def test_opentelemetry_leads_to_the_same_name_in_prometheus(metric: Metric) -> N
     assert name + ("_total" if metric.kind is MetricKind.COUNTER else "") == metric.name
 
 
-def test_only_histograms_have_buckets_and_these_ascend() -> None:
-    for metric in CATALOGUE:
-        assert bool(metric.buckets) is (metric.kind is MetricKind.HISTOGRAM)
-        assert all(low < high for low, high in pairwise(metric.buckets))
-
-
 def test_names_are_unique_and_every_label_is_used() -> None:
-    assert len(BY_NAME) == len(CATALOGUE) == len({metric.otel for metric in CATALOGUE})
+    names = {metric.name for metric in CATALOGUE}
+    assert len(names) == len(CATALOGUE) == len({metric.otel for metric in CATALOGUE})
     assert {label for metric in CATALOGUE for label in metric.labels} == LABELS.keys()

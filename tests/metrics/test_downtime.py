@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
 from spark_ext.ledger import start_incarnation
-from spark_ext.ledger.schema import IncidentRow
-from spark_ext.metrics.downtime import DowntimeMeter, Past, past_of, read_past
+from spark_ext.metrics.downtime import DowntimeMeter, Past, _values, past_of, read_past
 from spark_ext.views.downtime import downtime
 from spark_ext.views.timeline import timeline
 from tests.control.states import State
@@ -22,17 +20,6 @@ from tests.views.test_timeline import state as state_row
 
 UPS, DOWNS = ("RUNNING", "FINISHING"), ("RESTARTING", "FAILING", "CREATED")
 KINDS = ("USER_CODE", "NETWORK", "SYSTEM")
-
-
-def values(row: IncidentRow) -> dict[str, Any]:
-    return {
-        "incident_id": row.incident_id,
-        "at": row.at,
-        "operator": row.operator,
-        "type": row.type,
-        "labels": row.labels,
-        "evidence": row.evidence,
-    }
 
 
 @given(st.data())
@@ -61,7 +48,7 @@ def test_it_is_what_the_view_of_the_ledger_has(data: st.DataObject) -> None:
         {**state_row("", name, seconds, 2), "incident": blame}
         for name, seconds, blame in zip(names, times, blames, strict=True)
     ]
-    known = [values(row) for row in (*failures, *second)]
+    known = [_values(row) for row in (*failures, *second)]
     whole = downtime(timeline(states, jobs, alive=frozenset({2})), known, at(now))
     classes = {row["incident_id"]: row["labels"]["type"] for row in known}
     expected: dict[str, float] = defaultdict(float)
@@ -69,8 +56,8 @@ def test_it_is_what_the_view_of_the_ledger_has(data: st.DataObject) -> None:
         if piece.down:
             expected[classes.get(piece.incident, "UNKNOWN")] += piece.seconds
 
-    before = downtime(timeline(states, jobs, alive=frozenset({2})), [values(row) for row in failures], at(40))
-    past = past_of([piece for piece in before.pieces if piece.since < at(40)], {"first": values(failures[0])}, at(40))
+    before = downtime(timeline(states, jobs, alive=frozenset({2})), [_values(row) for row in failures], at(40))
+    past = past_of([piece for piece in before.pieces if piece.since < at(40)], {"first": _values(failures[0])}, at(40))
     meter = DowntimeMeter()
     seen: dict[str, float] = {}
     for number, (name, seconds) in enumerate(zip(names, times, strict=True)):
@@ -113,9 +100,8 @@ def test_an_incident_that_becomes_known_late_makes_no_counter_decrease() -> None
 def test_a_failure_from_just_before_a_short_run_is_to_blame_for_what_comes_after_it() -> None:
     meter = DowntimeMeter()
     meter.begin(Past(at(0)))
-    meter.take(incident("a", 10, type="NETWORK"))
-    meter.take(state("RUNNING", 10.5, ""))
-    meter.take(state("RESTARTING", 11, ""))
+    for row in (incident("a", 10, type="NETWORK"), state("RUNNING", 10.5, ""), state("RESTARTING", 11, "")):
+        meter.take(row)
     assert meter.seconds(at(13)) == {"NETWORK": 0.5 + 2.0}
 
 
@@ -123,9 +109,8 @@ def test_a_lost_driver_is_in_the_past_of_the_next_start_although_its_row_is_not_
     one = State(tmp_path / "state")
     begun = one.ledger.jobs()[-1].at
     start_incarnation(one.ledger, "orders", takeover=True)
-    lost = incident(
-        "d", 0, "job 'orders'", "driver_lost", {"last_seen": begun.isoformat(), "incarnation": 1}, type="SYSTEM"
-    )
+    seen = {"last_seen": begun.isoformat(), "incarnation": 1}
+    lost = incident("d", 0, "job 'orders'", "driver_lost", seen, type="SYSTEM")
     past = read_past(one.ledger, 2, [lost])
     assert past.started == one.ledger.jobs()[-1].at and past.cause is not None
     assert past.cause["incident_id"] == "d"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import http.server
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,13 +20,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from spark_ext.errors import ConfigurationError, EnvironmentProblem
 from spark_ext.metrics import otel, otel_setup
 from spark_ext.metrics.catalogue import CATALOGUE, MetricKind
+from spark_ext.metrics.downtime import Past
 from spark_ext.metrics.job_metrics import JobMetrics
 from spark_ext.metrics.otel import Bridge
 from spark_ext.metrics.otel_setup import Providers
 from tests.ledger.rows import epoch
+from tests.listeners.endpoint import serving
 from tests.metrics.jobs import live, measured
 from tests.metrics.rows import incident
 from tests.metrics.test_prometheus import ROWS
+from tests.support.waiting import until
 from tests.views.test_timeline import at
 
 
@@ -65,7 +67,7 @@ def test_it_has_the_figures_of_prometheus_under_its_own_names() -> None:
     # Histograms are recorded on the bridge's thread, and read before its end.
     for row in ROWS:
         metrics.tap(row)
-    assert wait_for(lambda: len(export.spans.get_finished_spans()) == 5)
+    until(lambda: len(export.spans.get_finished_spans()) == 5, "it is exported", 10)
     found, expected = export.points(), {}
     for sample in metrics.samples():
         expected[sample.metric.otel, tuple(sorted(sample.named.items()))] = sample.value
@@ -80,13 +82,6 @@ def test_it_has_the_figures_of_prometheus_under_its_own_names() -> None:
     assert seen == expected and len(found) > 15
     assert bridge.wait(10)
     assert export.points() == {} or not export.points().get("spark_ext.epochs"), "a run that has ended reports no more"
-
-
-def wait_for(condition: Any) -> bool:
-    from tests.support.waiting import until
-
-    until(condition, "it is exported", 10)
-    return True
 
 
 def test_spans_have_times_attributes_and_links() -> None:
@@ -154,8 +149,6 @@ def test_jobs_of_one_process_share_the_instruments(caplog: pytest.LogCaptureFixt
 
 
 def test_a_failure_of_an_earlier_start_becomes_a_span_of_this_one() -> None:
-    from spark_ext.metrics.downtime import Past
-
     export, metrics = Export(), measured()
     bridge = export.bridge(metrics)
     metrics.tap(epoch(3, at=at(30), incarnation=2))
@@ -166,9 +159,6 @@ def test_a_failure_of_an_earlier_start_becomes_a_span_of_this_one() -> None:
     span = export.spans.get_finished_spans()[-1]
     assert span.name == "spark_ext.recovery" and span.attributes is not None
     assert span.attributes["spark_ext.incident_id"] == "a" and span.attributes["spark_ext.incarnation"] == 2
-
-
-# -- where it is exported to ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -182,11 +172,8 @@ def names(signal: str = "TRACES") -> list[str]:
     return [one.name for one in otel_setup.exporters(signal, "job 'j'")]
 
 
-def test_without_variables_it_is_otlp_over_http(environment: pytest.MonkeyPatch) -> None:
+def test_variables_name_exporters_and_without_them_it_is_otlp(environment: pytest.MonkeyPatch) -> None:
     assert names("TRACES") == names("METRICS") == ["otlp_proto_http"]
-
-
-def test_variables_name_exporters(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("OTEL_TRACES_EXPORTER", "console, otlp")
     environment.setenv("OTEL_METRICS_EXPORTER", "none")
     assert names("TRACES") == ["console", "otlp_proto_http"] and names("METRICS") == []
@@ -231,29 +218,6 @@ def test_providers_that_the_user_has_set_up_come_first() -> None:
     subprocess.run([sys.executable, "-c", USERS_OWN], check=True, env=environment)
 
 
-@pytest.fixture
-def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
-    """An HTTP server that takes what is posted."""
-    posted: list[tuple[str, bytes]] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posted.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", posted
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
 def unpacked(body: bytes) -> bytes:
     return gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
 
@@ -263,6 +227,7 @@ import sys
 from spark_ext.metrics import otel_setup
 from spark_ext.metrics.otel import Bridge
 from tests.ledger.rows import epoch
+from tests.listeners.endpoint import serving
 from tests.metrics.jobs import measured
 from opentelemetry import metrics as api, trace
 found = otel_setup.providers("job 'j'")
@@ -277,17 +242,16 @@ for number in range(1_500):
 """
 
 
-def test_the_environment_alone_leads_to_a_collector_also_at_the_end_of_the_process(
-    collector: tuple[str, list[tuple[str, bytes]]],
-) -> None:
-    url, posted = collector
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_SERVICE_NAME": "orders"}
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER], capture_output=True, text=True, check=True, env={**os.environ, **environment}
-    )
+def test_the_environment_alone_leads_to_a_collector_also_at_the_end_of_the_process() -> None:
+    with serving([200] * 1_000) as collector:
+        given = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url.removesuffix("/hooks/"), "OTEL_SERVICE_NAME": "orders"}
+        environment = {**os.environ, **given}
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER], capture_output=True, text=True, check=True, env=environment
+        )
     assert done.stderr == ""
-    bodies = {path: b"".join(body for at_, body in posted if at_ == path) for path, _ in posted}
-    assert bodies.keys() == {"/v1/traces", "/v1/metrics"}
-    traces = b"".join(map(unpacked, (body for path, body in posted if path == "/v1/traces")))
-    assert traces.count(b"spark_ext.query_id") == 1_500 and b"orders" in traces
+    bodies = {"/v1/traces": b"", "/v1/metrics": b""}
+    for path, (_, body) in zip(collector.paths, collector.requests, strict=True):
+        bodies[path] += unpacked(body)
+    assert bodies["/v1/traces"].count(b"spark_ext.query_id") == 1_500 and b"orders" in bodies["/v1/traces"]
     assert b"spark_ext.epochs" in bodies["/v1/metrics"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from spark_ext.metrics.recoveries import Recoveries, Recovery
 from tests.ledger.rows import epoch
 from tests.metrics.rows import incident, state
@@ -19,27 +21,30 @@ def shown(one: Recovery) -> tuple[str, str, float, int]:
     return one.query, one.incident_id, one.seconds, one.failures
 
 
-def test_it_ends_with_the_next_epoch_of_its_query() -> None:
-    rows = [incident("a", 10), epoch(8, "r", at=at(11)), epoch(8, at=at(14)), epoch(9, at=at(15))]
-    assert recovered(*rows) == [("q", "a", 4.0, 1)]
+LOST = incident("d", 20, "job 'j'", "driver_lost", {"last_seen": at(5).isoformat()}, type="SYSTEM")
 
 
-def test_an_epoch_from_before_the_failure_whose_figures_come_late_does_not_end_it() -> None:
-    assert recovered(incident("a", 10), epoch(7, at=at(9)), epoch(8, at=at(12))) == [("q", "a", 2.0, 1)]
-
-
-def test_failures_on_the_way_belong_to_it() -> None:
-    assert recovered(incident("a", 10), incident("b", 12), epoch(8, at=at(15))) == [("q", "a", 5.0, 2)]
-
-
-def test_a_lost_driver_is_recovered_from_by_any_query() -> None:
-    lost = incident("d", 20, "job 'j'", "driver_lost", {"last_seen": at(5).isoformat()}, type="SYSTEM")
-    assert recovered(lost, epoch(3, "r", at=at(25)), epoch(4, at=at(26))) == [("", "d", 20.0, 1)]
-
-
-def test_what_has_ended_does_not_recover() -> None:
-    assert recovered(incident("a", 10), state("FINISHED", 11), epoch(8, at=at(15))) == []
-    assert recovered(incident("a", 10, kind="close"), epoch(8, at=at(15))) == []
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([incident("a", 10), epoch(8, "r", at=at(11)), epoch(8, at=at(14)), epoch(9, at=at(15))], [("q", "a", 4.0, 1)]),
+        ([incident("a", 10), epoch(7, at=at(9)), epoch(8, at=at(12))], [("q", "a", 2.0, 1)]),
+        ([incident("a", 10), incident("b", 12), epoch(8, at=at(15))], [("q", "a", 5.0, 2)]),
+        ([LOST, epoch(3, "r", at=at(25)), epoch(4, at=at(26))], [("", "d", 20.0, 1)]),
+        ([incident("a", 10), state("FINISHED", 11), epoch(8, at=at(15))], []),
+        ([incident("a", 10, kind="close"), epoch(8, at=at(15))], []),
+    ],
+    ids=[
+        "next epoch of its query",
+        "late figures of one before",
+        "failures on the way",
+        "driver",
+        "ended",
+        "no failure",
+    ],
+)
+def test_when_it_ends(rows: list[Any], expected: list[tuple[str, str, float, int]]) -> None:
+    assert recovered(*rows) == expected
 
 
 def test_a_failure_of_an_earlier_start_is_recovered_from_whenever_it_becomes_known() -> None:

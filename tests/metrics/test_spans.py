@@ -36,15 +36,16 @@ def made(*rows: Any) -> list[Span]:
 def test_an_epoch_lasts_from_its_planning_to_its_commit() -> None:
     (span,) = made(replace(epoch(4, incarnation=3), duration_ms=250), flag(1))
     assert span.name == "spark_ext.epoch" and span.until - span.since == timedelta(milliseconds=250)
-    assert span.attributes == {
-        "spark_ext.job": "j",
-        "spark_ext.query": "q",
-        "spark_ext.epoch": 4,
-        "spark_ext.incarnation": 3,
-        "spark_ext.lineage": 1,
-        "spark_ext.query_id": "id-q-1",
-        "spark_ext.input_rows": 10,
+    given = {
+        "job": "j",
+        "query": "q",
+        "epoch": 4,
+        "incarnation": 3,
+        "lineage": 1,
+        "query_id": "id-q-1",
+        "input_rows": 10,
     }
+    assert span.attributes == {f"spark_ext.{name}": value for name, value in given.items()}
 
 
 def test_the_epoch_that_ends_a_recovery_follows_it() -> None:

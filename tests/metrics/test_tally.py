@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from spark_ext.ledger.schema import EpochRow
@@ -110,20 +111,40 @@ def test_checkpoints_count_once_by_their_result() -> None:
     }
 
 
-def test_only_channels_are_counted_of_what_has_finished() -> None:
-    found = counted([flag(1), flag(2), flag(0, kind="source"), flag(0, kind="query")])
-    assert found == {"spark_ext_channels_finished_total{query=q,source=s}": 2}
-
-
-def test_a_query_has_its_counters_from_its_first_state_on() -> None:
-    found = counted([state("RUNNING", 1)])
-    assert found == {
-        "spark_ext_epochs_total{query=q}": 0,
-        "spark_ext_input_rows_total{query=q}": 0,
-        "spark_ext_late_rows_total{query=q}": 0,
-        "spark_ext_restarts_total{query=q}": 0,
-        "spark_ext_incidents_total{query=q,type=failure,severity=ERROR}": 0,
-    }
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            [flag(1), flag(2), flag(0, kind="source"), flag(0, kind="query")],
+            {"channels_finished_total{query=q,source=s}": 2},
+        ),
+        (
+            [state("RUNNING", 1)],
+            {f"{name}_total{{query=q}}": 0 for name in ("epochs", "input_rows", "late_rows", "restarts")}
+            | {"incidents_total{query=q,type=failure,severity=ERROR}": 0},
+        ),
+        (
+            [
+                incident("a", 1, type="NETWORK", origin="user"),
+                incident("b", 2, type="NETWORK", origin="user"),
+                incident("c", 3, "job 'j'", "driver_lost", type="SYSTEM", origin="spark"),
+                incident("d", 4, kind="close"),
+                incident("e", 5, type="of a plugin"),
+            ],
+            {
+                "incidents_total{query=q,type=failure,severity=ERROR}": 3,
+                "failures_total{query=q,class=NETWORK,origin=user}": 2,
+                "failures_total{query=q,class=UNKNOWN,origin=UNKNOWN}": 1,
+                "incidents_total{query=,type=driver_lost,severity=ERROR}": 1,
+                "incidents_total{query=q,type=close,severity=WARNING}": 1,
+            },
+        ),
+        ([event(1), "no row"], {}),
+    ],
+    ids=["only channels have finished", "all counters from the first state on", "incidents", "other tables"],
+)
+def test_rows_count(rows: list[Any], expected: dict[str, float]) -> None:
+    assert counted(rows) == {f"spark_ext_{name}": value for name, value in expected.items()}
 
 
 def test_restarts_are_of_queries_and_each_counts() -> None:
@@ -131,26 +152,3 @@ def test_restarts_are_of_queries_and_each_counts() -> None:
     found = counted([*rows, rows[-1]])
     assert found["spark_ext_restarts_total{query=q}"] == 2
     assert "spark_ext_restarts_total{query=}" not in found
-
-
-def test_incidents_count_by_type_and_failures_by_what_failed() -> None:
-    found = counted(
-        [
-            incident("a", 1, type="NETWORK", origin="user"),
-            incident("b", 2, type="NETWORK", origin="user"),
-            incident("c", 3, "job 'j'", "driver_lost", type="SYSTEM", origin="spark"),
-            incident("d", 4, kind="close"),
-            incident("e", 5, type="of a plugin"),
-        ]
-    )
-    assert found == {
-        "spark_ext_incidents_total{query=q,type=failure,severity=ERROR}": 3,
-        "spark_ext_failures_total{query=q,class=NETWORK,origin=user}": 2,
-        "spark_ext_failures_total{query=q,class=UNKNOWN,origin=UNKNOWN}": 1,
-        "spark_ext_incidents_total{query=,type=driver_lost,severity=ERROR}": 1,
-        "spark_ext_incidents_total{query=q,type=close,severity=WARNING}": 1,
-    }
-
-
-def test_rows_of_other_tables_change_nothing() -> None:
-    assert counted([event(1), "no row"]) == {}

@@ -11,6 +11,8 @@ import pytest
 from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
 from spark_ext.ledger import Ledger
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.schema import FinishedRow
 from tests.support.jobs import JobHarness
 
 if TYPE_CHECKING:
@@ -27,13 +29,11 @@ def test_a_failure_between_flags_and_their_step_repeats_no_flag(
     with pytest.raises(JobFailedError):
         lab.job(lab.source(), checkpoint_interval="1 hour", restart_attempts=0).run(progress=False)
     ledger = Ledger(str(tmp_path / "state"))
-    steps = ledger.final_steps("q", ledger.lineage_of("q"))
-    assert steps is not None
-    assert steps.passed == {"COMPLETED"}
-    before = Counter((flag.kind, flag.source, flag.channel) for flag in ledger.finished_flags())
+    steps = JobMemory.read(ledger).of("q").final
+    assert steps is not None and steps.passed == {"COMPLETED"}
+    before = Counter((flag.kind, flag.source, flag.channel) for flag in ledger.table(FinishedRow).rows())
     assert before[("query", "", "")] == 1
 
     monkeypatch.delenv(failpoints.VARIABLE)
     assert lab.job(lab.source()).run(progress=False).finished
-    after = Counter((flag.kind, flag.source, flag.channel) for flag in Ledger(str(tmp_path / "state")).finished_flags())
-    assert after == before
+    assert Counter((flag.kind, flag.source, flag.channel) for flag in ledger.table(FinishedRow).rows()) == before

@@ -24,10 +24,9 @@ from pyspark.sql.datasource import DataSourceStreamWriter, InputPartition
 
 import spark_ext as sx
 from tests.failures.cases.code_and_rows import database
-from tests.failures.cases.settings_and_networks import Pages, kept, own
-from tests.failures.cases.sources_and_sinks import epochs
+from tests.failures.cases.settings_and_networks import Pages, own
 from tests.failures.corpus import case
-from tests.failures.running import TIMEOUT, fails, into_noop, numbers
+from tests.failures.running import fails, fails_after, into_noop, kept, numbers
 from tests.support.waiting import until
 
 
@@ -36,20 +35,20 @@ def jvm() -> psutil.Process:
     return next(process for process in psutil.Process().children(recursive=True) if process.name() == "java")
 
 
-@case("sixth.killed_jvm", type="SYSTEM", origin="user", decision="restart", where="process")
+@case("sixth.killed_jvm", "SYSTEM", "user", "restart", where="process")
 def killed_jvm(spark: SparkSession, folder: Path) -> None:
     query = numbers(spark).writeStream.foreachBatch(lambda batch, epoch: jvm().kill()).start()
     query.awaitTermination()
 
 
-@case("sixth.job_without_jvm", type="SYSTEM", origin="library", decision="stop", where="process")
+@case("sixth.job_without_jvm", "SYSTEM", "library", "stop", where="process")
 def job_without_jvm(spark: SparkSession, folder: Path) -> None:
     job = sx.Job(spark, "shop", state=f"{folder}/state")
     job.add("report", numbers(spark).writeStream.foreachBatch(lambda batch, epoch: jvm().kill()))
     job.run(progress=False)
 
 
-@case("sixth.job_without_session", type="CANCELED", origin="spark", decision="stop", where="process")
+@case("sixth.job_without_session", "CANCELED", "spark", "stop", where="process")
 def job_without_session(spark: SparkSession, folder: Path) -> None:
     job = sx.Job(spark, "shop", state=f"{folder}/state")
     job.add("report", numbers(spark).writeStream.format("noop"))
@@ -59,7 +58,7 @@ def job_without_session(spark: SparkSession, folder: Path) -> None:
     job.await_termination()
 
 
-@case("sixth.source_crash", type="SOURCE", origin="user", decision="restart once", line="os.abort()")
+@case("sixth.source_crash", "SOURCE", "user", "restart once", line="os.abort()")
 def source_crash(spark: SparkSession, folder: Path) -> None:
     class Decoded(Pages):
         def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
@@ -68,7 +67,7 @@ def source_crash(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.format(own(spark, Decoded)).load())
 
 
-@case("sixth.sink_crash", type="SINK", origin="user", decision="restart once", line="ctypes.string_at(")
+@case("sixth.sink_crash", "SINK", "user", "restart once", line="ctypes.string_at(")
 def sink_crash(spark: SparkSession, folder: Path) -> None:
     class Encoded(DataSourceStreamWriter):
         def write(self, iterator: Iterator[Row]) -> Any:
@@ -77,7 +76,7 @@ def sink_crash(spark: SparkSession, folder: Path) -> None:
     fails(kept(folder, numbers(spark).selectExpr("'x' AS line").writeStream.format(own(spark, Encoded))))
 
 
-@case("sixth.arrow_columns", type="USER_CODE", origin="user", decision="stop")
+@case("sixth.arrow_columns", "USER_CODE", "user", "stop")
 def arrow_columns(spark: SparkSession, folder: Path) -> None:
     value_alone = lambda batches: (batch.select(["value"]) for batch in batches)  # noqa: E731
     into_noop(numbers(spark).mapInArrow(value_alone, "value long, name string"))
@@ -110,7 +109,7 @@ def _folder() -> Path:
     return Path(folder)
 
 
-@case("sixth.java_result", type="USER_CODE", origin="user", decision="stop")
+@case("sixth.java_result", "USER_CODE", "user", "stop")
 def java_result(spark: SparkSession, folder: Path) -> None:
     head = "public class Named implements org.apache.spark.sql.api.java.UDF1<Long, Object>"
     add_java(spark, "shop.Named", f"{head} {{ public Object call(Long value) {{ return value.toString(); }} }}")
@@ -118,18 +117,18 @@ def java_result(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("sixth_named(value)"))
 
 
-@case("sixth.inserted", type="RESOURCE", origin="spark", decision="stop")
+@case("sixth.inserted", "RESOURCE", "spark", "stop")
 def inserted(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(F.array_insert(F.array("value"), F.lit(2_147_483_640), F.lit(1))))
 
 
-@case("sixth.repeated", type="RESOURCE", origin="user", decision="stop")
+@case("sixth.repeated", "RESOURCE", "user", "stop")
 def repeated(spark: SparkSession, folder: Path) -> None:
     write = lambda batch, epoch: batch.select(F.array_repeat("value", F.lit(2_147_483_640))).collect()  # noqa: E731
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("sixth.index_row", type="RESOURCE", origin="dependency", decision="stop", line="cursor.executemany(")
+@case("sixth.index_row", "RESOURCE", "dependency", "stop", line="cursor.executemany(")
 def index_row(spark: SparkSession, folder: Path) -> None:
     with database() as shop:
         shop.run("CREATE TABLE notes (note text PRIMARY KEY)")
@@ -142,32 +141,22 @@ def index_row(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("sixth.out_is_a_file", type="CONFIGURATION", origin="user", decision="stop")
+@case("sixth.out_is_a_file", "CONFIGURATION", "user", "stop")
 def out_is_a_file(spark: SparkSession, folder: Path) -> None:
     (folder / "out").write_text("the orders of today")
     rows = numbers(spark).selectExpr("cast(value AS string)")
     fails(kept(folder, rows.writeStream.format("text").option("path", f"{folder}/out")))
 
 
-@case("sixth.checkpoint_is_a_file", type="CONFIGURATION", origin="user", decision="stop")
+@case("sixth.checkpoint_is_a_file", "CONFIGURATION", "user", "stop")
 def checkpoint_is_a_file(spark: SparkSession, folder: Path) -> None:
     (folder / "checkpoint").write_text("the orders of today")
     fails(kept(folder, numbers(spark).writeStream.format("noop")))
 
 
-def delete_under_a_stream(spark: SparkSession, folder: Path, condition: str, source: str = "delta", **how: str) -> None:
-    """Delete rows of a table once a query has committed an epoch of it; what it raises passes out."""
+@case("sixth.followed_row", "SOURCE", "library", "stop")
+def followed_row(spark: SparkSession, folder: Path) -> None:
     table = f"{folder}/orders"
     spark.range(4).selectExpr("id", "id % 2 AS day").coalesce(1).write.format("delta").partitionBy("day").save(table)
-    query = kept(folder, spark.readStream.format(source).options(**how).load(table).writeStream.format("noop")).start()
-    try:
-        epochs(query, 0)
-        DeltaTable.forPath(spark, table).delete(condition)
-        query.awaitTermination(TIMEOUT)
-    finally:
-        query.stop()
-
-
-@case("sixth.followed_row", type="SOURCE", origin="library", decision="stop")
-def followed_row(spark: SparkSession, folder: Path) -> None:
-    delete_under_a_stream(spark, folder, "id = 2", "delta_snapshot", uid="orders", follow="true")
+    orders = spark.readStream.format("delta_snapshot").options(uid="orders", follow="true").load(table)
+    fails_after(folder, orders, lambda: DeltaTable.forPath(spark, table).delete("id = 2"))

@@ -6,53 +6,38 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import DataStreamWriter
 
 import spark_ext as sx
 from tests.failures.corpus import case
-from tests.failures.running import fails, numbers
+from tests.failures.running import fails, kept, kept_noop, numbers, ran
 
 
-def _into(folder: Path, frame: DataFrame) -> DataStreamWriter:
-    return frame.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
-
-
-def _run(writer: DataStreamWriter) -> None:
-    """Some epochs, without a failure."""
-    query = writer.start()
-    try:
-        while (query.lastProgress or {"batchId": 0})["batchId"] < 3 and query.isActive:
-            query.awaitTermination(0.05)
-    finally:
-        query.stop()
-
-
-@case("checkpoints.metadata", type="CHECKPOINT", origin="user", decision="restore")
+@case("checkpoints.metadata", "CHECKPOINT", "user", "restore")
 def metadata(spark: SparkSession, folder: Path) -> None:
-    _run(_into(folder, numbers(spark)))
+    ran(folder, numbers(spark), 3)
     (folder / "checkpoint" / ".metadata.crc").unlink(missing_ok=True)
     (folder / "checkpoint" / "metadata").write_text('{"id":')
-    fails(_into(folder, numbers(spark)))
+    fails(kept_noop(folder, numbers(spark)))
 
 
-@case("checkpoints.sources", type="CHECKPOINT", origin="spark", decision="ask")
+@case("checkpoints.sources", "CHECKPOINT", "spark", "ask")
 def sources(spark: SparkSession, folder: Path) -> None:
-    _run(_into(folder, numbers(spark)))
-    fails(_into(folder, numbers(spark).union(numbers(spark))))
+    ran(folder, numbers(spark), 3)
+    fails(kept_noop(folder, numbers(spark).union(numbers(spark))))
 
 
-@case("checkpoints.other_source", type="CHECKPOINT", origin="library", decision="ask")
+@case("checkpoints.other_source", "CHECKPOINT", "library", "ask")
 def other_source(spark: SparkSession, folder: Path) -> None:
-    _run(_into(folder, numbers(spark)))
+    ran(folder, numbers(spark), 3)
     spark.range(2).write.format("delta").save(str(folder / "table"))
-    fails(_into(folder, spark.readStream.format("delta").load(str(folder / "table"))))
+    fails(kept_noop(folder, spark.readStream.format("delta").load(str(folder / "table"))))
 
 
-@case("fencing.same_checkpoint", type="FENCED", origin="user", decision="stop")
+@case("fencing.same_checkpoint", "FENCED", "user", "stop")
 def same_checkpoint(spark: SparkSession, folder: Path) -> None:
     key = "spark.sql.streaming.stopActiveRunOnRestart"
     spark.conf.set(key, "false")
-    writer = numbers(spark).writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+    writer = kept_noop(folder, numbers(spark))
     first = writer.start()
     try:
         fails(writer)
@@ -61,18 +46,17 @@ def same_checkpoint(spark: SparkSession, folder: Path) -> None:
         spark.conf.unset(key)
 
 
-@case("fencing.commit_log", type="FENCED", origin="spark", decision="stop")
+@case("fencing.commit_log", "FENCED", "spark", "stop")
 def commit_log(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         # A second driver that runs the same query has committed this epoch.
         (folder / "checkpoint" / "commits").mkdir(exist_ok=True)
         (folder / "checkpoint" / "commits" / str(epoch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
-    writer = numbers(spark).writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-    fails(writer.foreachBatch(write))
+    fails(kept(folder, numbers(spark).writeStream.foreachBatch(write)))
 
 
-@case("fencing.file_sink", type="FENCED", origin="spark", decision="stop")
+@case("fencing.file_sink", "FENCED", "spark", "stop")
 def file_sink(spark: SparkSession, folder: Path) -> None:
     log = folder / "out" / "_spark_metadata"
 
@@ -84,7 +68,7 @@ def file_sink(spark: SparkSession, folder: Path) -> None:
         return value
 
     writer = numbers(spark).select(disturbed("value").alias("value")).writeStream.format("parquet")
-    fails(writer.option("path", str(folder / "out")).option("checkpointLocation", str(folder / "checkpoint")))
+    fails(kept(folder, writer.option("path", str(folder / "out"))))
 
 
 def _job(spark: SparkSession, folder: Path, state: str, *, takeover: bool = False) -> sx.Job:
@@ -96,7 +80,7 @@ def _job(spark: SparkSession, folder: Path, state: str, *, takeover: bool = Fals
     return job
 
 
-@case("fencing.second_job", type="FENCED", origin="library", decision="stop")
+@case("fencing.second_job", "FENCED", "library", "stop")
 def second_job(spark: SparkSession, folder: Path) -> None:
     first = _job(spark, folder, "state")
     first.start()
@@ -106,7 +90,7 @@ def second_job(spark: SparkSession, folder: Path) -> None:
         first.stop()
 
 
-@case("fencing.takeover", type="FENCED", origin="library", decision="stop")
+@case("fencing.takeover", "FENCED", "library", "stop")
 def takeover(spark: SparkSession, folder: Path) -> None:
     first = _job(spark, folder, "state")
     first.start()

@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.failures.corpus import case
-from tests.failures.running import fails, into_noop, numbers
+from tests.failures.running import fails, into_noop, kept, numbers
 from tests.servers.postgres import Database, PostgresServer
 
 
-@case("functions.refused_connection", type="NETWORK", origin="user", decision="restart", line="create_connection")
+@case("functions.refused_connection", "NETWORK", "user", "restart", line="create_connection")
 def refused_connection(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def look_up(value: int) -> int:
@@ -35,7 +35,7 @@ def refused_connection(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(look_up("value")))
 
 
-@case("functions.pandas_key", type="USER_CODE", origin="dependency", decision="stop", line='frame["nothing"]')
+@case("functions.pandas_key", "USER_CODE", "dependency", "stop", line='frame["nothing"]')
 def pandas_key(spark: SparkSession, folder: Path) -> None:
     @F.pandas_udf("long")
     def absent(values: pd.Series) -> pd.Series:
@@ -45,7 +45,7 @@ def pandas_key(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(absent("value")))
 
 
-@case("functions.foreach_batch", type="USER_CODE", origin="user", decision="stop", line="raise KeyError")
+@case("functions.foreach_batch", "USER_CODE", "user", "stop", line="raise KeyError")
 def foreach_batch(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         raise KeyError("no such customer")
@@ -53,7 +53,7 @@ def foreach_batch(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("functions.lying_message", type="USER_CODE", origin="user", decision="stop", line="raise ValueError(words)")
+@case("functions.lying_message", "USER_CODE", "user", "stop", line="raise ValueError(words)")
 def lying_message(spark: SparkSession, folder: Path) -> None:
     words = (
         "late\nCaused by: java.io.IOException: No space left on device\n\tat java.io.FileOutputStream.write(F.java:3)"
@@ -66,33 +66,33 @@ def lying_message(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(refuse("value")))
 
 
-@case("expressions.assert_true", type="USER_CODE", origin="user", decision="stop")
+@case("expressions.assert_true", "USER_CODE", "user", "stop")
 def assert_true(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("value", "assert_true(value < 2, 'value is too large') AS checked"))
 
 
-@case("expressions.cast_overflow", type="USER_DATA", origin="spark", decision="stop")
+@case("expressions.cast_overflow", "USER_DATA", "spark", "stop")
 def cast_overflow(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("CAST(value * 1000 AS tinyint) AS small"))
 
 
-@case("expressions.datatype_mismatch", type="USER_CODE", origin="user", decision="stop", line="value + other")
+@case("expressions.datatype_mismatch", "USER_CODE", "user", "stop", line="value + other")
 def datatype_mismatch(spark: SparkSession, folder: Path) -> None:
     orders = numbers(spark)
     value, other = F.col("value"), F.array(F.lit(1))
     into_noop(orders.select(value + other))
 
 
-@case("data.check_constraint", type="USER_DATA", origin="library", decision="stop")
+@case("data.check_constraint", "USER_DATA", "library", "stop")
 def check_constraint(spark: SparkSession, folder: Path) -> None:
     table = f"delta.`{folder}/table`"
     spark.sql(f"CREATE TABLE {table} (value long) USING delta")
     spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT positive CHECK (value > 0)")
     writer = numbers(spark).select("value").writeStream.format("delta")
-    fails(writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "table")))
+    fails(kept(folder, writer.option("path", str(folder / "table"))))
 
 
-@case("data.unique_key", type="USER_DATA", origin="dependency", decision="stop", line="jdbc(database")
+@case("data.unique_key", "USER_DATA", "dependency", "stop", line="jdbc(database")
 def unique_key(spark: SparkSession, folder: Path) -> None:
     database = f"jdbc:derby:memory:{folder.name};create=true"
     manager = spark._jvm.java.sql.DriverManager  # type: ignore[union-attr]
@@ -107,7 +107,7 @@ def unique_key(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(insert))
 
 
-@case("data.base64_text", type="USER_DATA", origin="user", decision="stop", line="base64.b64decode")
+@case("data.base64_text", "USER_DATA", "user", "stop", line="base64.b64decode")
 def base64_text(spark: SparkSession, folder: Path) -> None:
     def decode(batch: DataFrame, epoch: int) -> None:
         for row in batch.selectExpr("concat('abc', value, '=x') AS body").collect():
@@ -116,7 +116,7 @@ def base64_text(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(decode))
 
 
-@case("data.files_row", type="USER_DATA", origin="library", decision="stop")
+@case("data.files_row", "USER_DATA", "library", "stop")
 def files_row(spark: SparkSession, folder: Path) -> None:
     (folder / "in").mkdir()
     (folder / "in" / "a.csv").write_text("1,2.5\ntwo,4.5\n")
@@ -124,7 +124,7 @@ def files_row(spark: SparkSession, folder: Path) -> None:
     into_noop(rows.schema("id int, price double").load())
 
 
-@case("serialization.unpickled", type="SERIALIZATION", origin="user", decision="stop", subject="UnknownTariff")
+@case("serialization.unpickled", "SERIALIZATION", "user", "stop", subject="UnknownTariff")
 def unpickled(spark: SparkSession, folder: Path) -> None:
     class UnknownTariff(Exception):
         def __init__(self, name: str, rate: float) -> None:
@@ -134,7 +134,7 @@ def unpickled(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(F.udf(lambda value: str(problem))("value")))
 
 
-@case("serialization.set_state", type="SERIALIZATION", origin="user", decision="stop", line='state["new')
+@case("serialization.set_state", "SERIALIZATION", "user", "stop", line='state["new')
 def set_state(spark: SparkSession, folder: Path) -> None:
     class Rates:
         def __getstate__(self) -> dict[str, float]:
@@ -147,7 +147,7 @@ def set_state(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(F.udf(lambda value: rates.rate * value, "double")("value")))
 
 
-@case("serialization.lock_result", type="SERIALIZATION", origin="user", decision="stop", subject="_thread.lock")
+@case("serialization.lock_result", "SERIALIZATION", "user", "stop", subject="_thread.lock")
 def lock_result(spark: SparkSession, folder: Path) -> None:
     @F.udf("string", useArrow=False)
     def guard(value: int) -> Any:
@@ -156,7 +156,7 @@ def lock_result(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(guard("value")))
 
 
-@case("more.arrow_cast", type="USER_DATA", origin="dependency", decision="stop", line="pc.cast(")
+@case("more.arrow_cast", "USER_DATA", "dependency", "stop", line="pc.cast(")
 def arrow_cast(spark: SparkSession, folder: Path) -> None:
     def amounts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -176,10 +176,7 @@ def database() -> Iterator[Database]:
         server.close()
 
 
-@case(
-    "fourth.no_group_by", held_out=True, type="USER_CODE", origin="user", decision="stop",
-    line="batch.sparkSession.sql(",
-)  # fmt: skip
+@case("fourth.no_group_by", "USER_CODE", "user", "stop", line="batch.sparkSession.sql(")
 def no_group_by(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         batch.createOrReplaceTempView("fourth_updates")
@@ -189,7 +186,7 @@ def no_group_by(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("fourth.open_case", held_out=True, type="USER_CODE", origin="user", decision="stop", line="batch.selectExpr(")
+@case("fourth.open_case", "USER_CODE", "user", "stop", line="batch.selectExpr(")
 def open_case(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         levels = batch.selectExpr("value", "CASE WHEN value > 2 THEN 'high' ELSE 'low' AS level")
@@ -198,10 +195,7 @@ def open_case(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case(
-    "fourth.no_token", held_out=True, type="CONFIGURATION", origin="user", decision="stop",
-    line='os.environ["FOURTH_RATES_TOKEN"]',
-)  # fmt: skip
+@case("fourth.no_token", "CONFIGURATION", "user", "stop", line='os.environ["FOURTH_RATES_TOKEN"]')
 def no_token(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         headers = {"Authorization": os.environ["FOURTH_RATES_TOKEN"]}
@@ -210,7 +204,7 @@ def no_token(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("fifth.no_kernel", held_out=True, type="USER_CODE", origin="dependency", decision="stop", line="pc.multiply(")
+@case("fifth.no_kernel", "USER_CODE", "dependency", "stop", line="pc.multiply(")
 def no_kernel(spark: SparkSession, folder: Path) -> None:
     @F.arrow_udf("double")
     def total(prices: pa.Array, quantities: pa.Array) -> pa.Array:
@@ -219,7 +213,7 @@ def no_kernel(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(total("value", F.col("value").cast("string"))))
 
 
-@case("fifth.csv_payload", held_out=True, type="USER_DATA", origin="dependency", decision="stop", line="pd.read_csv(")
+@case("fifth.csv_payload", "USER_DATA", "dependency", "stop", line="pd.read_csv(")
 def csv_payload(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def pieces(body: str) -> int:
@@ -229,9 +223,7 @@ def csv_payload(spark: SparkSession, folder: Path) -> None:
     into_noop(bodies.select(pieces("body")))
 
 
-@case(
-    "fifth.free_date", held_out=True, type="USER_DATA", origin="dependency", decision="stop", line="parser.parse(text)"
-)
+@case("fifth.free_date", "USER_DATA", "dependency", "stop", line="parser.parse(text)")
 def free_date(spark: SparkSession, folder: Path) -> None:
     @F.udf("timestamp")
     def written(text: str) -> Any:
@@ -240,10 +232,7 @@ def free_date(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(written(F.expr("concat(value + 28, ' Feb 2023')"))))
 
 
-@case(
-    "fifth.path_result", held_out=True, type="SERIALIZATION", origin="user", decision="stop",
-    subject="pathlib.PosixPath",
-)  # fmt: skip
+@case("fifth.path_result", "SERIALIZATION", "user", "stop", subject="pathlib.PosixPath")
 def path_result(spark: SparkSession, folder: Path) -> None:
     @F.udf("string", useArrow=False)
     def packed(name: str) -> Any:

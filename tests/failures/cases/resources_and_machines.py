@@ -25,13 +25,12 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 from tests.failures.cases.code_and_rows import database
-from tests.failures.cases.sources_and_sinks import epochs, kept
 from tests.failures.corpus import case
-from tests.failures.running import fails, into_noop, numbers
+from tests.failures.running import fails, into_noop, kept_noop, numbers, ran
 from tests.support.disks import small_disk
 
 
-@case("resources.file_size", type="RESOURCE", origin="user", decision="restart", line="open(folder")
+@case("resources.file_size", "RESOURCE", "user", "restart", line="open(folder")
 def file_size(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def spooled(value: int) -> int:
@@ -44,7 +43,7 @@ def file_size(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(spooled("value")))
 
 
-@case("resources.broadcast_table", type="RESOURCE", origin="spark", decision="stop")
+@case("resources.broadcast_table", "RESOURCE", "spark", "stop")
 def broadcast_table(spark: SparkSession, folder: Path) -> None:
     spark.conf.set("spark.sql.maxBroadcastTableSize", "1k")
     try:
@@ -54,12 +53,12 @@ def broadcast_table(spark: SparkSession, folder: Path) -> None:
         spark.conf.unset("spark.sql.maxBroadcastTableSize")
 
 
-@case("resources.array_size", type="RESOURCE", origin="spark", decision="stop")
+@case("resources.array_size", "RESOURCE", "spark", "stop")
 def array_size(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(F.array_repeat(F.col("value"), F.lit(2147483647))))
 
 
-@case("resources.killed_executor", type="RESOURCE", origin="spark", decision="restart", where="cluster")
+@case("resources.killed_executor", "RESOURCE", "spark", "restart", where="cluster")
 def killed_executor(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def hungry(value: int) -> int:
@@ -72,7 +71,7 @@ def killed_executor(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(hungry("value")))
 
 
-@case("systems.lost_blocks", type="SYSTEM", origin="spark", decision="restart", where="process")
+@case("systems.lost_blocks", "SYSTEM", "spark", "restart", where="process")
 def lost_blocks(spark: SparkSession, folder: Path) -> None:
     names = spark.range(4).withColumnRenamed("id", "value").localCheckpoint(storageLevel=StorageLevel.MEMORY_ONLY)
     for number in spark.sparkContext._jsc.sc().getPersistentRDDs().keys().mkString(",").split(","):
@@ -80,7 +79,7 @@ def lost_blocks(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).join(names, "value"))
 
 
-@case("others.native_exit", type="SYSTEM", origin="spark", decision="restart")
+@case("others.native_exit", "SYSTEM", "spark", "restart")
 def native_exit(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def tokenize(value: int) -> int:
@@ -89,7 +88,7 @@ def native_exit(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(tokenize("value")))
 
 
-@case("others.shuffle_files_cleaned", type="SYSTEM", origin="spark", decision="restart")
+@case("others.shuffle_files_cleaned", "SYSTEM", "spark", "restart")
 def shuffle_files_cleaned(spark: SparkSession, folder: Path) -> None:
     disk = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()  # type: ignore
     roots = list(disk.localDirsString())
@@ -105,7 +104,7 @@ def shuffle_files_cleaned(spark: SparkSession, folder: Path) -> None:
     into_noop(spread.select(while_temporary_files_are_cleaned("value")))
 
 
-@case("fourth.threads", held_out=True, type="RESOURCE", origin="user", decision="restart", line="thread.start()")
+@case("fourth.threads", "RESOURCE", "user", "restart", line="thread.start()")
 def threads(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def fetched(value: int) -> int:
@@ -120,10 +119,7 @@ def threads(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(fetched("value")))
 
 
-@case(
-    "fourth.full_database", held_out=True, type="RESOURCE", origin="dependency", decision="restart",
-    line="cursor.executemany(",
-)  # fmt: skip
+@case("fourth.full_database", "RESOURCE", "dependency", "restart", line="cursor.executemany(")
 def full_database(spark: SparkSession, folder: Path) -> None:
     with database() as shop, shop.server.small_tablespace("1m") as place:
         shop.run(f"CREATE TABLE readings (value bigint, reading text) TABLESPACE {place}")
@@ -139,18 +135,15 @@ def full_database(spark: SparkSession, folder: Path) -> None:
             shop.run("DROP TABLE readings")
 
 
-@case("fourth.delta_offset", held_out=True, type="CHECKPOINT", origin="library", decision="restore")
+@case("fourth.delta_offset", "CHECKPOINT", "library", "restore")
 def delta_offset(spark: SparkSession, folder: Path) -> None:
     table = str(folder / "table")
     spark.range(4).write.format("delta").save(table)
     orders = spark.readStream.format("delta").load(table)
-    query = kept(folder, orders).start()
-    epochs(query, 0)
-    query.stop()
-    newest = max((folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda entry: int(entry.name))
+    newest = max((ran(folder, orders) / "offsets").glob("[0-9]*"), key=lambda entry: int(entry.name))
     newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     newest.write_text(newest.read_text()[:-20])
-    fails(kept(folder, orders))
+    fails(kept_noop(folder, orders))
 
 
 def _soon(spark: SparkSession, stop: Any) -> None:
@@ -165,10 +158,7 @@ def _soon(spark: SparkSession, stop: Any) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-@case(
-    "fourth.pod_terminated", held_out=True, type="CANCELED", origin="user", decision="stop", line="sys.exit(143)",
-    where="process",
-)  # fmt: skip
+@case("fourth.pod_terminated", "CANCELED", "user", "stop", line="sys.exit(143)", where="process")
 def pod_terminated(spark: SparkSession, folder: Path) -> None:
     def terminated(number: int, frame: object) -> None:
         sys.exit(143)
@@ -205,7 +195,7 @@ def somebody(acts: Callable[[int], object], found: Callable[[], list[int]]) -> I
         thread.join()
 
 
-@case("fifth.reindexed", held_out=True, type="RESOURCE", origin="dependency", decision="restart", line="frame.reindex(")
+@case("fifth.reindexed", "RESOURCE", "dependency", "restart", line="frame.reindex(")
 def reindexed(spark: SparkSession, folder: Path) -> None:
     def filled(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
@@ -214,7 +204,7 @@ def reindexed(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select("value").mapInPandas(filled, "value long"))
 
 
-@case("fifth.full_disk", held_out=True, type="RESOURCE", origin="user", decision="restart", line=".parquet(str(disk")
+@case("fifth.full_disk", "RESOURCE", "user", "restart", line=".parquet(str(disk")
 def full_disk(spark: SparkSession, folder: Path) -> None:
     with small_disk(folder / "disk", "64k") as disk:
 
@@ -225,7 +215,7 @@ def full_disk(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("fifth.killed_python", held_out=True, type="RESOURCE", origin="spark", decision="restart", where="cluster")
+@case("fifth.killed_python", "RESOURCE", "spark", "restart", where="cluster")
 def killed_python(spark: SparkSession, folder: Path) -> None:
     def totals(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
@@ -235,7 +225,7 @@ def killed_python(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select("value").mapInPandas(totals, "value long"))
 
 
-@case("fifth.native_library", held_out=True, type="USER_CODE", origin="user", decision="stop", line="c.strlen(")
+@case("fifth.native_library", "USER_CODE", "user", "stop", line="c.strlen(")
 def native_library(spark: SparkSession, folder: Path) -> None:
     @F.pandas_udf("long")
     def lengths(values: pd.Series) -> pd.Series:
@@ -245,13 +235,13 @@ def native_library(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(lengths("value")))
 
 
-@case(
-    "fifth.frozen_executor", held_out=True, type="SYSTEM", origin="spark", decision="restart", where="cluster",
-    conf={
-        "spark.network.timeout": "12s", "spark.network.timeoutInterval": "3s", "spark.executor.heartbeatInterval": "2s",
-        "spark.task.maxFailures": "1",
-    },
-)  # fmt: skip
+IMPATIENT = {
+    "spark.network.timeout": "12s", "spark.network.timeoutInterval": "3s", "spark.executor.heartbeatInterval": "2s",
+    "spark.task.maxFailures": "1",
+}  # fmt: skip
+
+
+@case("fifth.frozen_executor", "SYSTEM", "spark", "restart", where="cluster", conf=IMPATIENT)
 def frozen_executor(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def scored(value: int) -> int:
@@ -261,7 +251,7 @@ def frozen_executor(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(scored("value")))
 
 
-@case("third.full_database", type="RESOURCE", origin="user", decision="restart", line="executemany(")
+@case("third.full_database", "RESOURCE", "user", "restart", line="executemany(")
 def full_file_database(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         with sqlite3.connect(folder / "orders.db") as target:
@@ -272,10 +262,7 @@ def full_file_database(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case(
-    "third.kafka_producer", type="FENCED", origin="dependency", decision="stop",
-    line="mine.commit_transaction(",
-)  # fmt: skip
+@case("third.kafka_producer", "FENCED", "dependency", "stop", line="mine.commit_transaction(")
 def kafka_producer(spark: SparkSession, folder: Path) -> None:
     from tests.servers.kafka import Broker
 
@@ -328,7 +315,7 @@ def slowly(folder: Path, frame: DataFrame) -> DataFrame:
     return frame.select(slow("value"))
 
 
-@case("third.stopped_in_batch", type="CANCELED", origin="spark", decision="stop", where="process")
+@case("third.stopped_in_batch", "CANCELED", "spark", "stop", where="process")
 def stopped_in_batch(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         slowly(folder, batch).collect()
@@ -337,13 +324,13 @@ def stopped_in_batch(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("cancellation.all_jobs", type="CANCELED", origin="spark", decision="stop")
+@case("cancellation.all_jobs", "CANCELED", "spark", "stop")
 def all_jobs(spark: SparkSession, folder: Path) -> None:
     with meanwhile(folder, spark.sparkContext.cancelAllJobs):
         into_noop(slowly(folder, numbers(spark)))
 
 
-@case("cancellation.keyboard", type="CANCELED", origin="user", decision="stop")
+@case("cancellation.keyboard", "CANCELED", "user", "stop")
 def keyboard(spark: SparkSession, folder: Path) -> None:
     try:
         with meanwhile(folder, lambda: os.kill(os.getpid(), signal.SIGINT)):
@@ -353,7 +340,7 @@ def keyboard(spark: SparkSession, folder: Path) -> None:
         sx.register(spark)
 
 
-@case("cancellation.stopped_session", type="CANCELED", origin="spark", decision="stop", where="process")
+@case("cancellation.stopped_session", "CANCELED", "spark", "stop", where="process")
 def stopped_session(spark: SparkSession, folder: Path) -> None:
     with meanwhile(folder, spark.stop):
         into_noop(slowly(folder, numbers(spark)))

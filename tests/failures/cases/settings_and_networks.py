@@ -14,49 +14,46 @@ from typing import Any
 import confluent_kafka.admin
 import deltalake
 import psycopg
+import pyarrow as pa
 import pyarrow.parquet as pq
 import requests
 from pyarrow import fs
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
-from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from tests.failures.cases.code_and_rows import database
 from tests.failures.corpus import case
-from tests.failures.running import fails, into_noop, numbers
+from tests.failures.running import fails, into_noop, kept, numbers
 
 
-@case("configuration.missing_path", type="CONFIGURATION", origin="user", decision="stop")
+@case("configuration.missing_path", "CONFIGURATION", "user", "stop")
 def missing_path(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.schema("id long").parquet(str(folder / "nothing")))
 
 
-@case("configuration.no_schema", type="CONFIGURATION", origin="user", decision="stop")
+@case("configuration.no_schema", "CONFIGURATION", "user", "stop")
 def no_schema(spark: SparkSession, folder: Path) -> None:
     (folder / "a.json").write_text('{"id": 1}\n')
     into_noop(spark.readStream.json(str(folder)))
 
 
-@case("configuration.delta_schema", type="CONFIGURATION", origin="library", decision="stop")
+@case("configuration.delta_schema", "CONFIGURATION", "library", "stop")
 def delta_schema(spark: SparkSession, folder: Path) -> None:
     spark.range(1).selectExpr("date '2024-01-01' AS value").write.format("delta").save(str(folder / "table"))
     writer = numbers(spark).select("value").writeStream.format("delta").option("path", str(folder / "table"))
-    fails(writer.option("checkpointLocation", str(folder / "checkpoint")))
+    fails(kept(folder, writer))
 
 
-@case("configuration.delta_2pc_column", type="CONFIGURATION", origin="library", decision="stop")
+@case("configuration.delta_2pc_column", "CONFIGURATION", "library", "stop")
 def delta_2pc_column(spark: SparkSession, folder: Path) -> None:
-    import deltalake
-    import pyarrow as pa
-
     deltalake.write_deltalake(str(folder / "table"), pa.table({"value": ["text"]}))
     writer = numbers(spark).select("value").writeStream.format("delta_2pc").option("uid", "table")
-    fails(writer.option("path", str(folder / "table")).option("checkpointLocation", str(folder / "checkpoint")))
+    fails(kept(folder, writer.option("path", str(folder / "table"))))
 
 
-@case("configuration.added_module", type="CONFIGURATION", origin="user", decision="stop")
+@case("configuration.added_module", "CONFIGURATION", "user", "stop")
 def added_module(spark: SparkSession, folder: Path) -> None:
     (folder / "failing_prices.py").write_text("import failing_tariffs\n\n\ndef price(value):\n    return value\n")
     spark.addArtifacts(str(folder / "failing_prices.py"), pyfile=True)
@@ -70,7 +67,7 @@ def added_module(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(price("value")))
 
 
-@case("configuration.missing_file", type="CONFIGURATION", origin="user", decision="stop", line="open(rates)")
+@case("configuration.missing_file", "CONFIGURATION", "user", "stop", line="open(rates)")
 def missing_file(spark: SparkSession, folder: Path) -> None:
     rates = "/etc/shop/rates.csv"
 
@@ -82,13 +79,13 @@ def missing_file(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(rate("value")))
 
 
-@case("configuration.java_class", type="CONFIGURATION", origin="user", decision="stop")
+@case("configuration.java_class", "CONFIGURATION", "user", "stop")
 def java_class(spark: SparkSession, folder: Path) -> None:
     spark.udf.registerJavaFunction("failing_absent", "shop.AbsentDiscount", "long")
     into_noop(numbers(spark).selectExpr("failing_absent(value)"))
 
 
-@case("configuration.output_mode", type="CONFIGURATION", origin="user", decision="stop")
+@case("configuration.output_mode", "CONFIGURATION", "user", "stop")
 def output_mode(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).groupBy("value").count())
 
@@ -119,7 +116,7 @@ def answering(status: int) -> Iterator[str]:
             thread.join()
 
 
-@case("configuration.password", type="CONFIGURATION", origin="dependency", decision="stop", line="raise_for_status()")
+@case("configuration.password", "CONFIGURATION", "dependency", "stop", line="raise_for_status()")
 def password(spark: SparkSession, folder: Path) -> None:
     with answering(401) as address:
 
@@ -132,7 +129,7 @@ def password(spark: SparkSession, folder: Path) -> None:
         into_noop(numbers(spark).select(customer("value")))
 
 
-@case("more.unavailable", type="NETWORK", origin="dependency", decision="restart", line=".raise_for_status()")
+@case("more.unavailable", "NETWORK", "dependency", "restart", line=".raise_for_status()")
 def unavailable(spark: SparkSession, folder: Path) -> None:
     with answering(503) as address:
 
@@ -142,12 +139,12 @@ def unavailable(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("more.socket_source", type="NETWORK", origin="spark", decision="restart")
+@case("more.socket_source", "NETWORK", "spark", "restart")
 def socket_source(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.format("socket").option("host", "127.0.0.1").option("port", "1").load())
 
 
-@case("more.device_full", type="RESOURCE", origin="user", decision="restart", line="os.write(")
+@case("more.device_full", "RESOURCE", "user", "restart", line="os.write(")
 def device_full(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         out = os.open("/dev/full", os.O_WRONLY)
@@ -159,7 +156,7 @@ def device_full(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("others.jdbc_driver", type="CONFIGURATION", origin="user", decision="stop", line=".save()")
+@case("others.jdbc_driver", "CONFIGURATION", "user", "stop", line=".save()")
 def jdbc_driver(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         target = {"url": "jdbc:teradata://warehouse/DATABASE=sales", "dbtable": "orders"}
@@ -168,10 +165,7 @@ def jdbc_driver(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case(
-    "others.url_without_scheme", type="CONFIGURATION", origin="dependency", decision="stop",
-    line="requests.get",
-)  # fmt: skip
+@case("others.url_without_scheme", "CONFIGURATION", "dependency", "stop", line="requests.get")
 def url_without_scheme(spark: SparkSession, folder: Path) -> None:
     address = "rates.internal/latest"
 
@@ -182,7 +176,7 @@ def url_without_scheme(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(rates("value")))
 
 
-@case("third.ca_file", type="CONFIGURATION", origin="dependency", decision="stop", line="requests.get(")
+@case("third.ca_file", "CONFIGURATION", "dependency", "stop", line="requests.get(")
 def ca_file(spark: SparkSession, folder: Path) -> None:
     @F.udf("string")
     def rate(value: int) -> str:
@@ -191,7 +185,7 @@ def ca_file(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(rate("value")))
 
 
-@case("third.no_option", type="CONFIGURATION", origin="user", decision="stop", line="settings.get(")
+@case("third.no_option", "CONFIGURATION", "user", "stop", line="settings.get(")
 def no_option(spark: SparkSession, folder: Path) -> None:
     (folder / "shop.ini").write_text("[warehouse]\nhosts = 127.0.0.1\n")
 
@@ -203,7 +197,7 @@ def no_option(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.charset", type="CONFIGURATION", origin="spark", decision="stop")
+@case("third.charset", "CONFIGURATION", "spark", "stop")
 def charset(spark: SparkSession, folder: Path) -> None:
     (folder / "in").mkdir()
     (folder / "in" / "a.csv").write_text("1,Ann\n")
@@ -211,7 +205,7 @@ def charset(spark: SparkSession, folder: Path) -> None:
     into_noop(rows.csv(f"{folder}/in"))
 
 
-@case("third.garbled_delta_log", type="SOURCE", origin="library", decision="restart")
+@case("third.garbled_delta_log", "SOURCE", "library", "restart")
 def garbled_delta_log(spark: SparkSession, folder: Path) -> None:
     table = f"{folder}/table"
     for _ in range(4):
@@ -227,7 +221,7 @@ def garbled_delta_log(spark: SparkSession, folder: Path) -> None:
     fails(rows.writeStream.foreachBatch(write))
 
 
-@case("third.rust_conflict", type="SINK", origin="dependency", decision="restart", line="mine.delete(")
+@case("third.rust_conflict", "SINK", "dependency", "restart", line="mine.delete(")
 def rust_conflict(spark: SparkSession, folder: Path) -> None:
     table = f"{folder}/table"
     spark.range(9).coalesce(1).write.format("delta").save(table)
@@ -240,7 +234,7 @@ def rust_conflict(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.derby_lock", type="SINK", origin="dependency", decision="restart", line=".jdbc(address")
+@case("third.derby_lock", "SINK", "dependency", "restart", line=".jdbc(address")
 def derby_lock(spark: SparkSession, folder: Path) -> None:
     address = f"jdbc:derby:memory:{folder.name};create=true"
     other = spark._jvm.java.sql.DriverManager.getConnection(address)  # type: ignore[union-attr]
@@ -262,20 +256,13 @@ def derby_lock(spark: SparkSession, folder: Path) -> None:
         other.close()
 
 
-@case(
-    "third.kafka_client", type="NETWORK", origin="dependency", decision="restart", line=".list_topics("
-)  # fmt: skip
+@case("third.kafka_client", "NETWORK", "dependency", "restart", line=".list_topics(")
 def kafka_client(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         client = confluent_kafka.admin.AdminClient({"bootstrap.servers": "127.0.0.1:1"})
         assert "clicks" in client.list_topics(timeout=2).topics
 
     fails(numbers(spark).writeStream.foreachBatch(write))
-
-
-def kept(folder: Path, writer: DataStreamWriter) -> DataStreamWriter:
-    """With a checkpoint in the folder."""
-    return writer.option("checkpointLocation", f"{folder}/checkpoint")
 
 
 class _Own(DataSource):
@@ -321,9 +308,7 @@ class Pages(DataSourceStreamReader):
         yield (f"page {partition.value}",)
 
 
-@case(
-    "fifth.not_granted", held_out=True, type="CONFIGURATION", origin="dependency", decision="stop", line='"UPDATE stock'
-)
+@case("fifth.not_granted", "CONFIGURATION", "dependency", "stop", line='"UPDATE stock')
 def not_granted(spark: SparkSession, folder: Path) -> None:
     with database() as shop:
         with shop.server.admin(shop.name) as admin:
@@ -336,10 +321,7 @@ def not_granted(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case(
-    "fifth.absent_database", held_out=True, type="CONFIGURATION", origin="dependency", decision="stop",
-    line="psycopg.connect(",
-)  # fmt: skip
+@case("fifth.absent_database", "CONFIGURATION", "dependency", "stop", line="psycopg.connect(")
 def absent_database(spark: SparkSession, folder: Path) -> None:
     with database() as shop:
         options = {**shop.options, "dbname": "warehouse"}
@@ -351,7 +333,7 @@ def absent_database(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreach(send))
 
 
-@case("fifth.absent_schema", held_out=True, type="CONFIGURATION", origin="user", decision="stop", line="saveAsTable(")
+@case("fifth.absent_schema", "CONFIGURATION", "user", "stop", line="saveAsTable(")
 def absent_schema(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         batch.write.mode("append").saveAsTable("fifth_sales.orders")
@@ -359,10 +341,7 @@ def absent_schema(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case(
-    "fifth.database_host", held_out=True, type="NETWORK", origin="dependency", decision="restart",
-    line="psycopg.connect(",
-)  # fmt: skip
+@case("fifth.database_host", "NETWORK", "dependency", "restart", line="psycopg.connect(")
 def database_host(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         with psycopg.connect("host=orders-db.invalid dbname=shop connect_timeout=5") as connection:
@@ -371,14 +350,14 @@ def database_host(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("fifth.publish", held_out=True, type="NETWORK", origin="library", decision="restart")
+@case("fifth.publish", "NETWORK", "library", "restart")
 def publish(spark: SparkSession, folder: Path) -> None:
     writer = numbers(spark).selectExpr("cast(value AS string) AS value").writeStream.format("kafka_2pc")
     writer = writer.options(uid="clicks", topic="clicks", bootstrap_servers="127.0.0.1:1", request_timeout="2 s")
     fails(kept(folder, writer.option("commit_attempts", "1")))
 
 
-@case("fifth.s3_upload", held_out=True, type="NETWORK", origin="dependency", decision="restart", line="pq.write_table(")
+@case("fifth.s3_upload", "NETWORK", "dependency", "restart", line="pq.write_table(")
 def s3_upload(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         lake = fs.S3FileSystem(

@@ -17,18 +17,16 @@ from delta import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, InputPartition, WriterCommitMessage
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
 from tests.failures.cases.code_and_rows import database
 from tests.failures.cases.settings_and_networks import Pages, answering, own
-from tests.failures.cases.settings_and_networks import kept as with_checkpoint
 from tests.failures.corpus import case
-from tests.failures.running import TIMEOUT, fails, into_noop, numbers
+from tests.failures.running import fails, fails_after, into_noop, kept, kept_noop, numbers, ran
 from tests.servers.kafka import Broker
 
 
-@case("sources.delta_log", type="SOURCE", origin="library", decision="restart")
+@case("sources.delta_log", "SOURCE", "library", "restart")
 def delta_log(spark: SparkSession, folder: Path) -> None:
     table = str(folder / "table")
     for _ in range(4):
@@ -42,7 +40,7 @@ def delta_log(spark: SparkSession, folder: Path) -> None:
     fails(rows.writeStream.foreachBatch(write))
 
 
-@case("sinks.delta_vanished", type="SINK", origin="library", decision="restart")
+@case("sinks.delta_vanished", "SINK", "library", "restart")
 def delta_vanished(spark: SparkSession, folder: Path) -> None:
     table = folder / "table"
     spark.range(1).selectExpr("id AS value").write.format("delta").save(str(table))
@@ -55,11 +53,10 @@ def delta_vanished(spark: SparkSession, folder: Path) -> None:
         return value
 
     rows = numbers(spark).select(disturbed("value").alias("value"))
-    writer = rows.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint"))
-    fails(writer.option("path", str(table)))
+    fails(kept(folder, rows.writeStream.format("delta").option("path", str(table))))
 
 
-@case("sinks.file_log", type="SINK", origin="spark", decision="restart")
+@case("sinks.file_log", "SINK", "spark", "restart")
 def file_log(spark: SparkSession, folder: Path) -> None:
     out = folder / "out"
 
@@ -72,44 +69,28 @@ def file_log(spark: SparkSession, folder: Path) -> None:
     spark.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "4")
     try:
         writer = numbers(spark).select(disturbed("value").alias("value")).writeStream.format("parquet")
-        fails(writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(out)))
+        fails(kept(folder, writer.option("path", str(out))))
     finally:
         spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 
-@case("sinks.http_500", type="SINK", origin="library", decision="restart")
+@case("sinks.http_500", "SINK", "library", "restart")
 def http_500(spark: SparkSession, folder: Path) -> None:
     with answering(500) as address:
         writer = numbers(spark).select("value").writeStream.format("http_2pc").option("commit_attempts", "2")
         writer = writer.options(uid="shop", url=f"http://{address}/", outbox=str(folder / "out"))
-        fails(writer.option("checkpointLocation", str(folder / "checkpoint")))
+        fails(kept(folder, writer))
 
 
-def kept(folder: Path, frame: DataFrame, format: str = "noop") -> DataStreamWriter:
-    """Into a sink, with a checkpoint in the folder."""
-    return frame.writeStream.format(format).option("checkpointLocation", str(folder / "checkpoint"))
-
-
-def epochs(query: StreamingQuery, epoch: int = 2) -> None:
-    """Wait until this epoch has been committed, or the query has ended."""
-    while (query.lastProgress or {"batchId": -1})["batchId"] < epoch and query.isActive:
-        query.awaitTermination(0.1)
-
-
-@case("fourth.overwritten_table", held_out=True, type="SOURCE", origin="library", decision="stop")
+@case("fourth.overwritten_table", "SOURCE", "library", "stop")
 def overwritten_table(spark: SparkSession, folder: Path) -> None:
     table = str(folder / "table")
     spark.range(4).write.format("delta").save(table)
-    query = kept(folder, spark.readStream.format("delta").load(table)).start()
-    try:
-        epochs(query, 0)
-        spark.range(8).write.format("delta").mode("overwrite").save(table)
-        query.awaitTermination(TIMEOUT)
-    finally:
-        query.stop()
+    overwritten = spark.range(8).write.format("delta").mode("overwrite")
+    fails_after(folder, spark.readStream.format("delta").load(table), lambda: overwritten.save(table))
 
 
-@case("fourth.topic_deleted", held_out=True, type="SOURCE", origin="library", decision="restart")
+@case("fourth.topic_deleted", "SOURCE", "library", "restart")
 def topic_deleted(spark: SparkSession, folder: Path) -> None:
     (folder / "kafka").mkdir()
     with Broker(folder / "kafka") as broker:
@@ -117,15 +98,13 @@ def topic_deleted(spark: SparkSession, folder: Path) -> None:
         broker.send(topic, ["first", "second"])
         clicks = spark.readStream.format("kafka_range").option("uid", "clicks").option("topics", topic)
         clicks = clicks.option("bootstrap_servers", broker.bootstrap).option("ending", "none")
-        query = kept(folder, clicks.option("request_timeout", "10 s").load()).start()
-        try:
-            epochs(query, 0)
+
+        def again() -> None:
             broker.delete(topic)
             broker.make(topic)
             broker.send(topic, ["other", "clicks", "of", "today"])
-            query.awaitTermination(TIMEOUT)
-        finally:
-            query.stop()
+
+        fails_after(folder, clicks.option("request_timeout", "10 s").load(), again)
 
 
 class _Written(DataSourceStreamWriter):
@@ -137,10 +116,7 @@ class _Written(DataSourceStreamWriter):
         return WriterCommitMessage()
 
 
-@case(
-    "fourth.commit_rows", held_out=True, type="SINK", origin="user", decision="restart once",
-    line="message.rows for message",
-)  # fmt: skip
+@case("fourth.commit_rows", "SINK", "user", "restart once", line="message.rows for message")
 def commit_rows(spark: SparkSession, folder: Path) -> None:
     class Counted(_Written):
         def commit(self, messages: list[Any], epoch: int) -> None:
@@ -155,29 +131,10 @@ def commit_rows(spark: SparkSession, folder: Path) -> None:
             return Counted()
 
     spark.dataSource.register(CountSink)
-    fails(kept(folder, numbers(spark), "fourth_counts"))
+    fails(kept(folder, numbers(spark).writeStream.format("fourth_counts")))
 
 
-def into(folder: Path, frame: DataFrame) -> DataStreamWriter:
-    """Into the sink `noop`, with a checkpoint in the folder."""
-    return with_checkpoint(folder, frame.writeStream.format("noop").outputMode("append"))
-
-
-def ran(folder: Path, frame: DataFrame, epochs: int = 1) -> Path:
-    """Run some epochs of a streaming DataFrame, without a failure; returns its checkpoint."""
-    query = into(folder, frame).start()
-    try:
-        while not (folder / "checkpoint" / "commits" / str(epochs - 1)).exists():
-            assert not query.awaitTermination(0.1)
-    finally:
-        query.stop()
-    return folder / "checkpoint"
-
-
-@case(
-    "fifth.page_frame", held_out=True, type="SOURCE", origin="dependency", decision="restart once",
-    line='orders["amount"]',
-)  # fmt: skip
+@case("fifth.page_frame", "SOURCE", "dependency", "restart once", line='orders["amount"]')
 def page_frame(spark: SparkSession, folder: Path) -> None:
     class Orders(Pages):
         def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
@@ -188,7 +145,7 @@ def page_frame(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.format(own(spark, Orders)).load())
 
 
-@case("fifth.half_dimension", held_out=True, type="SOURCE", origin="spark", decision="restart")
+@case("fifth.half_dimension", "SOURCE", "spark", "restart")
 def half_dimension(spark: SparkSession, folder: Path) -> None:
     spark.range(1000).selectExpr("id AS value", "uuid() AS name").coalesce(1).write.parquet(f"{folder}/customers")
     (whole,) = (folder / "customers").glob("*.parquet")
@@ -198,10 +155,7 @@ def half_dimension(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).join(customers, "value"))
 
 
-@case(
-    "fifth.expired_records", held_out=True, type="SOURCE", origin="library", decision="restart", where="process",
-    conf={"spark.jars.packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"},
-)  # fmt: skip
+@case("fifth.expired_records", "SOURCE", "library", "restart", where="process")
 def expired_records(spark: SparkSession, folder: Path) -> None:
     (folder / "kafka").mkdir()
     with Broker(folder / "kafka") as broker:
@@ -215,10 +169,10 @@ def expired_records(spark: SparkSession, folder: Path) -> None:
             for deleted in admin.delete_records([TopicPartition("clicks", 0, 4)]).values():
                 deleted.result(30)
         broker.send("clicks", ["fifth"])
-        fails(into(folder, clicks.load()))
+        fails(kept_noop(folder, clicks.load()))
 
 
-@case("fifth.sink_line", held_out=True, type="SINK", origin="user", decision="restart once", line='"\\t".join(row)')
+@case("fifth.sink_line", "SINK", "user", "restart once", line='"\\t".join(row)')
 def sink_line(spark: SparkSession, folder: Path) -> None:
     class Lines(DataSourceStreamWriter):
         def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
@@ -227,10 +181,10 @@ def sink_line(spark: SparkSession, folder: Path) -> None:
                     file.write("\t".join(row) + "\n")
             return WriterCommitMessage()
 
-    fails(with_checkpoint(folder, numbers(spark).writeStream.format(own(spark, Lines))))
+    fails(kept(folder, numbers(spark).writeStream.format(own(spark, Lines))))
 
 
-@case("fifth.merged_meanwhile", held_out=True, type="SINK", origin="dependency", decision="restart", line=".execute()")
+@case("fifth.merged_meanwhile", "SINK", "dependency", "restart", line=".execute()")
 def merged_meanwhile(spark: SparkSession, folder: Path) -> None:
     stock = str(folder / "stock")
     serializable = "TBLPROPERTIES ('delta.isolationLevel'='Serializable')"
@@ -250,7 +204,7 @@ def merged_meanwhile(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("fifth.deadlock", held_out=True, type="SINK", origin="dependency", decision="restart", line="n + 1 WHERE id = 2")
+@case("fifth.deadlock", "SINK", "dependency", "restart", line="n + 1 WHERE id = 2")
 def deadlock(spark: SparkSession, folder: Path) -> None:
     with database() as shop:
         shop.run("CREATE TABLE totals (id int, n bigint)", "INSERT INTO totals VALUES (1, 0), (2, 0)")
@@ -276,18 +230,18 @@ def deadlock(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("fifth.cut_state", held_out=True, type="STATE", origin="spark", decision="restore")
+@case("fifth.cut_state", "STATE", "spark", "restore")
 def cut_state(spark: SparkSession, folder: Path) -> None:
     late = numbers(spark).withWatermark("timestamp", "1 minute")
     counts = late.groupBy(F.window("timestamp", "1 minute")).count()
     for file in (ran(folder, counts, 3) / "state" / "0").glob("[0-9]*/*"):
         if file.is_file():
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    fails(into(folder, counts))
+    fails(kept_noop(folder, counts))
 
 
-@case("fifth.wider_join", held_out=True, type="STATE", origin="spark", decision="ask")
+@case("fifth.wider_join", "STATE", "spark", "ask")
 def wider_join(spark: SparkSession, folder: Path) -> None:
     orders, payments = numbers(spark).select("value"), numbers(spark).withColumnRenamed("timestamp", "paid")
     ran(folder, orders.join(payments, "value"), 2)
-    fails(into(folder, orders.join(payments.withColumn("method", F.lit("card")), "value")))
+    fails(kept_noop(folder, orders.join(payments.withColumn("method", F.lit("card")), "value")))
