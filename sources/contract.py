@@ -86,13 +86,10 @@ class SourceOptions(BadRowOptions):
 
     max_rows_per_epoch: int | None = Field(default=None, gt=0)
     """Most rows that one epoch reads, over all channels; None: everything available."""
-
     max_bytes_per_epoch: Bytes | None = Field(default=None, gt=0)
     """Most bytes that one epoch reads, over all channels; None: everything available."""
-
     readers: int | None = Field(default=None, gt=0)
     """How many tasks read an epoch, and how many channels are in progress at once; None: Spark's parallelism."""
-
     discovery_interval: Milliseconds = 10_000
     """How often an unbounded source looks for new channels, ms. A bounded one looks once per run."""
 

@@ -46,13 +46,8 @@ if TYPE_CHECKING:
     from spark_ext.spark.session.registry import Registration
 
 CHANNEL: Final = "events"
-"""The only channel."""
-
-FOLDER: Final = "control_rows"
-"""Folder of the files in the query's checkpoint directory."""
-
-LOOK_EVERY: Final = 0.1
-"""Minimum time between two looks at the ledger, s."""
+FOLDER: Final = "control_rows"  # folder of the files in the query's checkpoint directory
+LOOK_EVERY: Final = 0.1  # minimum time between two looks at the ledger, s
 
 SCHEMA: Final = pa.schema(
     [
@@ -67,14 +62,12 @@ SCHEMA: Final = pa.schema(
         ("at", pa.timestamp("us", "UTC")),
     ]
 )
-"""The columns."""
 
 
 class ControlEventsOptions(SourceOptions):
     """Options of `control`."""
 
     identity_fields: ClassVar[frozenset[str]] = frozenset({"kinds"})
-
     kinds: Names = ()
     """Kinds of events, comma-separated; empty: all that may be requested."""
 
@@ -148,12 +141,9 @@ class ControlEvents(ChannelSource):
         """The sequence of the last event that is not read: a number from 0."""
         sequence = position.get("sequence") if isinstance(position, dict) else position
         if isinstance(sequence, bool) or not isinstance(sequence, int) or sequence < 0:
-            raise ConfigurationError(
-                f"{position!r} is not a position of the control events",
-                operator=self._who,
-                kept="the source continues where it is",
-                do="give the sequence of an event, or 0",
-            )
+            what = f"{position!r} is not a position of the control events"
+            do = "give the sequence of an event, or 0"
+            raise ConfigurationError(what, operator=self._who, kept="the source continues where it is", do=do)
         return {"sequence": sequence}
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
@@ -164,12 +154,10 @@ class ControlEvents(ChannelSource):
         file = f"{FOLDER}/{end['file']}.jsonl" if "file" in end else None
         text = "" if file is None else SparkLog(place.checkpoint).read(file)
         if text is None:
-            raise StateError(
-                f"the file {file}, which holds the events of this epoch, is missing",
-                operator=f"{self._who}, {place.operator}",
-                kept="the offsets and the output are unchanged; nothing of this epoch was committed",
-                do="restore the checkpoint directory from a backup, as a whole",
-            )
+            what = f"the file {file}, which holds the events of this epoch, is missing"
+            do = "restore the checkpoint directory from a backup, as a whole"
+            kept = "the offsets and the output are unchanged; nothing of this epoch was committed"
+            raise StateError(what, operator=f"{self._who}, {place.operator}", kept=kept, do=do)
         rows = [json.loads(line) for line in text.splitlines()]
         columns = [pa.array([row[field.name] for row in rows], field.type) for field in SCHEMA]
         batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -196,12 +184,9 @@ class ControlEvents(ChannelSource):
         return found
 
     def _outside(self) -> StateError:
-        return StateError(
-            "the source gives the control events of the job that runs its query, and the query runs outside of a job",
-            operator=self._who,
-            kept="nothing was read",
-            do="add the query to a job, and start it with job.run()",
-        )
+        what = "the source gives the control events of the job that runs its query, and the query runs outside of a job"
+        do = "add the query to a job, and start it with job.run()"
+        return StateError(what, operator=self._who, kept="nothing was read", do=do)
 
     def _rows(self) -> EventRows:
         if self._ledger is None:
@@ -210,13 +195,7 @@ class ControlEvents(ChannelSource):
 
 
 class EventRows:
-    """The ledger's accepted events as rows, read at most every 100 ms and only what is new. For one thread.
-
-    Args:
-        state: path or URI of the job's state directory.
-        wanted: kinds; none: all that may be requested.
-        clock: s; never goes back.
-    """
+    """The ledger's accepted events as rows, read at most every 100 ms and only what is new. For one thread."""
 
     def __init__(self, state: str, wanted: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         # Not at the top: tasks import this module, and delta-rs must not be used before a process forks.

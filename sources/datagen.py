@@ -40,9 +40,8 @@ from spark_ext.sources.runtime.sample import mix, uniform
 from spark_ext.sources.staged import Cutover
 
 BATCH_ROWS = 131_072
-"""Rows of one batch."""
 
-SCHEMA = pa.schema(
+SCHEMA = pa.schema(  # the columns; `.schema(...)` may select some of them
     [
         ("id", pa.int64()),
         ("channel", pa.int32()),
@@ -53,16 +52,10 @@ SCHEMA = pa.schema(
         ("tag", pa.string()),
     ]
 )
-"""The columns; `.schema(...)` may select some of them."""
 
-ROW_BYTES = 64
-"""Assumed size of a row for `max_bytes_per_epoch`: about its size in Arrow."""
-
-DEFAULT_START = "2024-01-01T00:00:00Z"
-"""The time of the first row, unless the user gives one."""
-
-DEFAULT_START_US = 1_704_067_200_000_000
-"""The same in µs since 1970, so that the default needs no pandas."""
+ROW_BYTES = 64  # assumed size of a row for `max_bytes_per_epoch`: about its size in Arrow
+DEFAULT_START = "2024-01-01T00:00:00Z"  # the time of the first row, unless the user gives one
+DEFAULT_START_US = 1_704_067_200_000_000  # the same in µs since 1970, so that the default needs no pandas
 
 
 class DataGenOptions(SourceOptions):
@@ -120,8 +113,7 @@ class DataGen(ChannelSource):
 
     options_type = DataGenOptions
     options: DataGenOptions
-    clock: Callable[[], float] = staticmethod(time.time)
-    """Seconds since 1970."""
+    clock: Callable[[], float] = staticmethod(time.time)  # seconds since 1970
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -136,8 +128,6 @@ class DataGen(ChannelSource):
     def schema(self) -> str:
         """See the module."""
         return "id bigint, channel int, seq bigint, ts timestamp, key bigint, value double, tag string"
-
-    # -- planning -------------------------------------------------------------------------------------------
 
     @property
     def bounded(self) -> bool:
@@ -202,11 +192,9 @@ class DataGen(ChannelSource):
         for field in self._wanted:
             index = SCHEMA.get_field_index(field.name)
             if index < 0 or not fits(SCHEMA.field(index).type, field.type):
-                raise refused(
-                    f"column '{field.name}' of type {field.type} does not exist",
-                    f"source '{self.options.uid}'",
-                    f"remove .schema(...), or choose from: {self.schema()}",
-                )
+                what = f"column '{field.name}' of type {field.type} does not exist"
+                do = f"remove .schema(...), or choose from: {self.schema()}"
+                raise refused(what, f"source '{self.options.uid}'", do)
 
     def _data(self, number: int) -> dict[str, int]:
         data = {}
@@ -275,8 +263,6 @@ class DataGen(ChannelSource):
         parts = min(parts, max(1, (end - start) // BATCH_ROWS))
         cuts = [start + (end - start) * part // parts for part in range(parts + 1)]
         return list(pairwise(cuts))
-
-    # -- reading --------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""

@@ -71,11 +71,7 @@ class EndOfInput(DataSource):
 
 
 class CommittedEpochs:
-    """The newest committed epoch of a query, looked up often: one listing at first, then a look for its successor.
-
-    Args:
-        clock: seconds, monotonic.
-    """
+    """The newest committed epoch of a query, looked up often: one listing at first, then a look for its successor."""
 
     def __init__(self, checkpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.checkpoint = checkpoint
@@ -111,8 +107,7 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._before: int | None = None
         self._epochs: CommittedEpochs | None = None
         self._available_now = False
-        self._held: bool | None = None
-        """Whether the job's start plans no epochs; None: not known."""
+        self._held: bool | None = None  # whether the job's start plans no epochs; None: not known
         self._begun: tuple[int, int, int | None] | None = None
         """When it began: the newest committed epoch, how often an event time had been put back, and the one to be."""
 

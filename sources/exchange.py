@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from spark_ext.exchange.entries import LogState
 
 
-KNOWN_S: Final = 1.0
-"""Age at which what is known of the log is looked up again for the lag, s."""
+KNOWN_S: Final = 1.0  # age at which what is known of the log is looked up again for the lag, s
 
 
 class ExchangeSourceOptions(SourceOptions):
@@ -43,7 +42,6 @@ class ExchangeSourceOptions(SourceOptions):
 
     path: str = Field(min_length=1)
     """The exchange's folder: `exchanges/<name>` in the job's state directory."""
-
     kind: Kind = "arrow"
     """How the exchange is stored."""
 
@@ -66,9 +64,7 @@ class ExchangeSource(AlignedSource, ChannelSource):
         self._known: frozenset[str] = frozenset()
         self._about: Descriptor | None = None
         self._known_state: LogState | None = None
-        """The log's state at the last look."""
-        self._known_at = 0.0
-        """When that was, s, monotonic."""
+        self._known_at = 0.0  # when that was, s, monotonic
 
     def __getstate__(self) -> dict[str, Any]:
         # A process that reads looks at the description itself: the exchange may be another one by then.
@@ -107,8 +103,6 @@ class ExchangeSource(AlignedSource, ChannelSource):
         """The schema of the exchange's rows."""
         return self._described().schema
 
-    # -- planning -----------------------------------------------------------------------------------------------------
-
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
         """Refuse positions in another exchange, such as one that was deleted and created again."""
         about = self._described()
@@ -118,12 +112,9 @@ class ExchangeSource(AlignedSource, ChannelSource):
 
     def _refuse_other(self, read: str, about: Descriptor | None) -> None:
         if about is None or about.id != read:
-            raise OffsetError(
-                f"the exchange is not the one that was read: it was deleted{' and created again' if about else ''}",
-                operator=self._who,
-                kept="nothing was read",
-                do=f"restore the exchange's folder from a backup, or discard the history with {RESET}",
-            )
+            what = f"the exchange is not the one that was read: it was deleted{' and created again' if about else ''}"
+            do = f"restore the exchange's folder from a backup, or discard the history with {RESET}"
+            raise OffsetError(what, operator=self._who, kept="nothing was read", do=do)
 
     def discover(self) -> Iterable[Channel]:
         """All partitions."""
@@ -187,8 +178,6 @@ class ExchangeSource(AlignedSource, ChannelSource):
             return state.total - rows_before(self._parts.master.log.entry, state, front)
         except KeyError:
             return None
-
-    # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a range of one partition."""

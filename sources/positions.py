@@ -14,12 +14,8 @@ def shown(position: Json) -> str:
 
 def no_position(position: Json, wanted: str, who: str) -> ConfigurationError:
     """The refusal of a position."""
-    return refused(
-        f"{shown(position)} is not a position of this channel: give {wanted}",
-        who,
-        "send the event again with such a position",
-        kept="the channel continues where it is",
-    )
+    what = f"{shown(position)} is not a position of this channel: give {wanted}"
+    return refused(what, who, "send the event again with such a position", kept="the channel continues where it is")
 
 
 def number_in(position: Json, least: int, most: int | None, what: str, who: str) -> int:

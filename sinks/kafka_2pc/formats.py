@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 
 from spark_ext.clients.kafka import KafkaOptions
 from spark_ext.clients.library import load
-from spark_ext.clients.registered_schemas import OwnSchema, existing
+from spark_ext.clients.pinned_schemas import OwnSchema, Pinned, pin
 from spark_ext.clients.schema_registry import HEADER_BYTES, Registry, RegistryOptions
 from spark_ext.errors import NOTHING_VISIBLE, DataError, refused
 from spark_ext.schemas.avro import Unsupported, spark_type
@@ -25,7 +25,8 @@ from spark_ext.schemas.avro_decoder import decoder
 from spark_ext.schemas.avro_rows import OUTERMOST, Unfit, avro_schema, check_same, writer
 
 if TYPE_CHECKING:
-    from spark_ext.clients.pinned_schemas import Pinned
+    import pyarrow as pa
+
 
 COLUMNS: Final = ("key", "value")  # The columns that have a format
 _RECORD: Final = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
@@ -167,7 +168,7 @@ class Formats:
             if version is None:
                 self._own(column).check()
             else:
-                self._encoder(column, existing(self._registry(), self._options.subject(column), version))
+                self._encoder(column, pin(self._registry(), "avro", self._options.subject(column), version, None))
 
     def _registry(self) -> Registry:
         return Registry(self._options, self._options.request_timeout / 1000, self._who)
@@ -188,7 +189,7 @@ class Formats:
         version = self._options.of(column, "version")
         if version is None:
             return self._own(column).take()
-        return existing(self._registry(), self._options.subject(column), version)
+        return pin(self._registry(), "avro", self._options.subject(column), version, None)
 
     def _encoder(self, column: str, pinned: Pinned) -> Encoder:
         return Encoder(column, self._kinds[column], pinned, self._who)

@@ -13,14 +13,9 @@ from spark_ext.errors import DataError, refused
 from spark_ext.sources.staged import Cutover
 
 TopicPartition = tuple[str, int]
-"""Topic and partition."""
-
-EARLIEST: Final = -2
+EARLIEST: Final = -2  # as in the options of Spark's own Kafka source
 LATEST: Final = -1
-"""As in the options of Spark's own Kafka source."""
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
 NOTHING_READ: Final = "everything that was committed; nothing of this epoch was read"
 
 
@@ -30,8 +25,7 @@ class Bound:
 
     word: Literal["earliest", "latest", "none"] | None = None
     offsets: Mapping[TopicPartition, int] | None = None
-    time: int | None = None
-    """Of all partitions, milliseconds since 1970 UTC."""
+    time: int | None = None  # of all partitions, milliseconds since 1970 UTC
     times: Mapping[TopicPartition, int] | None = None
 
     @classmethod
@@ -86,8 +80,7 @@ class Ends:
     """The brokers' offsets of partitions."""
 
     earliest: Mapping[TopicPartition, int]
-    latest: Mapping[TopicPartition, int]
-    """The end that a `read_committed` reader sees."""
+    latest: Mapping[TopicPartition, int]  # the end that a `read_committed` reader sees
 
 
 Ask = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
@@ -105,12 +98,10 @@ def begins(
     future: bool = False,
     matched: bool = False,
 ) -> dict[TopicPartition, int]:
-    """The first offsets of partitions.
+    """The first offsets of partitions; with `accept`, messages that retention has deleted are skipped.
 
-    Args:
-        accept: whether messages deleted by retention are skipped.
-        future: whether a time may be in the future; earlier messages that come until then are read.
-        matched: whether each partition must have a message at or after its time.
+    With `future` a time may be in the future, and earlier messages that come until then are read. With `matched` each
+    partition must have a message at or after its time.
     """
     out = {}
     now = time.time() * 1000
@@ -124,11 +115,8 @@ def begins(
             )
         low, high = ends.earliest[place], ends.latest[place]
         if found > high:
-            raise refused(
-                f"{name(place)} ends at offset {high}, before the offset {found} of the option 'starting'",
-                who,
-                "correct the option, or use starting=latest",
-            )
+            what = f"{name(place)} ends at offset {high}, before the offset {found} of the option 'starting'"
+            raise refused(what, who, "correct the option, or use starting=latest")
         if found < low and not accept:
             raise lost(place, found, low, who)
         out[place] = max(found, low)
@@ -181,11 +169,7 @@ _SEAM: Final = "give the stage before it a seam that names topic, partition and 
 
 
 def after(offsets: Mapping[str, int], who: str) -> dict[TopicPartition, int]:
-    """Where partitions continue at a cutover: behind the last offset of each that is named.
-
-    Args:
-        offsets: the last ones, by `topic:partition`, or `partition` of the only topic, whose name is "" in the answer.
-    """
+    """Where partitions continue behind the last offsets, by `topic:partition`, or `partition` of the only topic."""
     given: dict[TopicPartition, int] = {}
     for key, at in offsets.items():
         topic, _, number = key.rpartition(":")
@@ -251,12 +235,9 @@ def name(place: TopicPartition) -> str:
 
 def lost(place: TopicPartition, wanted: int, low: int, who: str) -> DataError:
     """The error of messages that were deleted before they were read."""
-    return DataError(
-        f"offsets {wanted} to {low - 1} of {name(place)} no longer exist: retention has deleted them",
-        operator=who,
-        kept=NOTHING_READ,
-        do="raise the topic's retention; to continue without them, set the option lost_records=accept",
-    )
+    what = f"offsets {wanted} to {low - 1} of {name(place)} no longer exist: retention has deleted them"
+    do = "raise the topic's retention; to continue without them, set the option lost_records=accept"
+    return DataError(what, operator=who, kept=NOTHING_READ, do=do)
 
 
 def options_of(given: Mapping[str, Any]) -> tuple[Bound, Bound]:

@@ -1,32 +1,73 @@
 """What the brokers say of the topics that a `kafka_range` reads: which there are, where they end, and offsets of times.
 
-The ends of all watched partitions come with one request, and are kept for a moment: Spark asks every 10 ms.
+The ends of all watched partitions come with one request, and are kept for a moment: Spark asks every 10 ms. A topic
+that is deleted and created again has the same name, and its offsets count from 0 again: only its id tells.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.clients.kafka import RECREATED, admin, lent, library, no_topic, offsets, shared, to_error, unanswered
+from spark_ext.clients import kafka as clients
+from spark_ext.clients.kafka import (
+    NO_TOPIC,
+    RECREATED,
+    KafkaOptions,
+    admin,
+    lent,
+    library,
+    no_topic,
+    offsets,
+    shared,
+    to_error,
+    unanswered,
+)
 from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, refused
 from spark_ext.sources.kafka_range.bounds import NOTHING_READ, Ends, TopicPartition, name
 from spark_ext.sources.kafka_range.options import KafkaRangeOptions
-from spark_ext.sources.kafka_range.topics import NO_TOPIC, Topic, check_ids, described, keeps_state, matching
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-_FRESH_S: Final = 0.02
-"""How long the ends of partitions are cached, s."""
+_FRESH_S: Final = 0.02  # how long the ends of partitions are cached, s
+_KNOWN_S: Final = 1.0  # how long they count as known where they are only shown, s
+_OLD_S: Final = 1.0  # how long the offsets of a time are cached, s
 
-_KNOWN_S: Final = 1.0
-"""How long they count as known where they are only shown, s."""
+_STATE: Final = frozenset({"_schemas", "spark-ext-epochs"})
+"""Topics of a schema registry and of `kafka_2pc`, by their usual names: to the brokers they are like any other."""
 
-_OLD_S: Final = 1.0
-"""How long the offsets of a time are cached, s."""
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic that exists."""
+
+    partitions: int
+    id: str | None  # None: the brokers give topics no ids (before Kafka 2.8)
+    internal: bool  # whether Kafka keeps its own state in it, such as `__consumer_offsets`
+
+
+@dataclass(frozen=True)
+class ChannelData:
+    """What is stored with a channel."""
+
+    place: TopicPartition
+    end: int | None
+    topic_id: str | None
+
+    @classmethod
+    def of(cls, data: Any) -> ChannelData:
+        """From a channel."""
+        topic, number, end, topic_id = data
+        return cls((topic, number), end, topic_id)
+
+    def to_json(self) -> list[Any]:
+        """For a channel."""
+        return [*self.place, self.end, self.topic_id]
 
 
 class Brokers:
@@ -34,8 +75,7 @@ class Brokers:
 
     def __init__(self, options: KafkaRangeOptions, who: str) -> None:
         self._options, self._who = options, who
-        self.ids: dict[str, str | None] = {}
-        """Ids of the topics that were begun, or have to be; None: not known."""
+        self.ids: dict[str, str | None] = {}  # ids of the topics that were begun, or have to be; None: not known
         self._watched: set[TopicPartition] = set()
         self._highs: dict[TopicPartition, int] = {}
         self._asked = 0.0
@@ -49,11 +89,7 @@ class Brokers:
     # -- topics ---------------------------------------------------------------------------------------------
 
     def topics(self, own: AdminClient | None = None) -> dict[str, Topic]:
-        """The topics to read; with a pattern, without those that keep state, unless they are wanted or were begun.
-
-        Args:
-            own: a client to ask with; None: the process's.
-        """
+        """The topics to read; with a pattern, without those that keep state, unless they are wanted or were begun."""
         if own is None:
             with self._admin() as client:
                 return self.topics(client)
@@ -80,11 +116,7 @@ class Brokers:
             raise self._fault(problem, "the topics could not be listed") from problem
 
     def check(self, topics: Mapping[str, Topic] | None) -> None:
-        """Refuse topics that are no longer those that were begun.
-
-        Args:
-            topics: those that there are; None: the brokers are asked.
-        """
+        """Refuse topics that are no longer those that were begun; None asks the brokers."""
         if topics is None:
             with self._admin() as client:
                 topics = described(client, list(self.ids), self._seconds, self._who, NOTHING_READ)
@@ -93,11 +125,7 @@ class Brokers:
     # -- where partitions end -------------------------------------------------------------------------------
 
     def watch(self, places: Iterable[TopicPartition], highs: Mapping[TopicPartition, int] | None = None) -> None:
-        """Ask for the ends of these partitions too whenever one is needed.
-
-        Args:
-            highs: their ends, if they have just been asked for.
-        """
+        """Ask for the ends of these partitions too whenever one is needed; `highs` are known already."""
         self._watched.update(places)
         self._highs.update(highs or {})
 
@@ -106,11 +134,7 @@ class Brokers:
         self._highs.pop(place, None)
 
     def high(self, place: TopicPartition, start: int, enough: int | None) -> int:
-        """The end of what is committed in a partition, as it was within the last 20 ms.
-
-        Args:
-            enough: an end that would do, however long ago it was asked for; None: the newest is wanted.
-        """
+        """The end of what is committed in a partition: 20 ms old at most, or older and at least `enough`."""
         known = self._highs.get(place)
         if known is None or (known < enough if enough is not None else True):
             now = time.monotonic()
@@ -149,11 +173,7 @@ class Brokers:
     # -- offsets of times -----------------------------------------------------------------------------------
 
     def younger_than(self, place: TopicPartition, at: float) -> int:
-        """The first offset of a partition with a timestamp that is not earlier, as of the last second; -1: none.
-
-        Args:
-            at: seconds since 1970 UTC.
-        """
+        """The first offset with a timestamp (s since 1970 UTC) that is not earlier, as of the last second; -1: none."""
         # Limits for rows of different ages may be in force at once.
         age = round(time.time() - at)
         asked, found = self._old.get(age, (0.0, {}))
@@ -163,12 +183,7 @@ class Brokers:
         return found[place]
 
     def offsets(self, wanted: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, int]:
-        """Offsets of partitions.
-
-        Args:
-            wanted: by partition `earliest`, `latest`, or a time, ms since 1970 UTC, for the first message that is not
-                earlier; -1 in the answer if all are.
-        """
+        """Offsets by partition: `earliest`, `latest`, or the first at or after a time, ms since 1970; -1: none."""
         kafka = library(self._who)
         of = kafka.admin.OffsetSpec
         words = {"earliest": of.earliest(), "latest": of.latest()}
@@ -199,3 +214,41 @@ class Brokers:
 
     def _fault(self, problem: Exception, what: str) -> SparkExtError:
         return to_error(problem.args[0], what, self._who, "everything that was committed")
+
+
+def described(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, Topic]:
+    """Those of the topics that exist."""
+    found = clients.described(client, topics, seconds, who, kept)
+    ids = {name: str(one.topic_id) for name, one in found.items()}
+    return {
+        name: Topic(len(one.partitions), ids[name] if ids[name].strip("A=") else None, bool(one.is_internal))
+        for name, one in found.items()
+    }
+
+
+def matching(names: Collection[str], pattern: str) -> list[str]:
+    """Those names that a pattern matches as a whole."""
+    return [name for name in names if re.fullmatch(pattern, name)]
+
+
+def keeps_state(name: str, topic: Topic) -> bool:
+    """Whether a topic holds state of Kafka or of a tool; by convention such a name begins with two underlines."""
+    return topic.internal or name in _STATE or name.startswith("__")
+
+
+def check_ids(known: Mapping[str, str | None], found: Mapping[str, Topic], who: str) -> None:
+    """Refuse topics that are gone, or that are others with the same names; an id is None where the brokers had none."""
+    for topic, id in known.items():
+        one = found.get(topic)
+        if one is None or (id is not None and one.id is not None and one.id != id):
+            what = "was deleted" if one is None else "was deleted and created again: it is not the topic that was there"
+            raise DataError(f"topic '{topic}' {what} before", operator=who, kept=NOTHING_READ, do=RECREATED)
+
+
+def check_still(options: KafkaOptions, topic: str, id: str | None, who: str) -> None:
+    """After a read: refuse what was read if the topic is no longer the one that was planned."""
+    if id is None:
+        return
+    seconds = options.request_timeout / 1000
+    with lent(shared("plan", options.client(who), lambda: admin(options, who))) as client:
+        check_ids({topic: id}, described(client, [topic], seconds, who, NOTHING_READ), who)

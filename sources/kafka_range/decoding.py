@@ -27,8 +27,7 @@ from spark_ext.schemas.protobuf import spark_type as type_of_message
 from spark_ext.sources.contract import BadRow
 from spark_ext.sources.kafka_range.bounds import TopicPartition, name
 
-MOST_INDEXES: Final = 100
-"""Of nested messages."""
+MOST_INDEXES: Final = 100  # of nested messages
 
 
 class Undecodable(Exception):
@@ -181,11 +180,8 @@ def _zigzag(content: bytes) -> tuple[int, bytes]:
 
 def no_form(pinned: Pinned, problem: Exception, who: str) -> ConfigurationError:
     """The refusal of a schema."""
-    return refused(
-        f"version {pinned.version} of the subject '{pinned.subject}' has no form in Spark: {problem}",
-        who,
-        "read it with the format 'bytes', or register a schema without such a part",
-    )
+    what = f"version {pinned.version} of the subject '{pinned.subject}' has no form in Spark: {problem}"
+    return refused(what, who, "read it with the format 'bytes', or register a schema without such a part")
 
 
 def decoded(
@@ -196,11 +192,7 @@ def decoded(
     bad: Callable[[BadRow, DataError], None],
     who: str,
 ) -> pa.RecordBatch:
-    """A batch with decoded columns, without its bad rows.
-
-    Args:
-        bad: takes a bad row, and the error that is raised if none is allowed.
-    """
+    """A batch with decoded columns, without its bad rows."""
     offsets = batch.column("offset").to_pylist()
     arrays: dict[str, pa.Array] = {}
     why: dict[int, tuple[str, str]] = {}

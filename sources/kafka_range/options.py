@@ -15,17 +15,13 @@ from spark_ext.sources.contract import SourceOptions
 from spark_ext.sources.kafka_range.bounds import Bound, options_of
 
 Format = Literal["bytes", "json", "avro", "protobuf"]
-"""How a key or a value is encoded."""
-
 DECODED: Final = ("key", "value")
-"""The columns that have a format."""
 
 
 class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
     """Options of `kafka_range`."""
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options", "schema_registry_options"})
-
     identity_fields: ClassVar[frozenset[str]] = frozenset(
         {"bootstrap_servers", "pattern", "schema_registry_url", "topics"}
     )
@@ -78,7 +74,6 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions, RegistryOptions):
     """Consumer group to which committed positions are written, for Kafka's own tools; never read."""
     message_bytes: Bytes = Field(default=1024, gt=0)
     """Assumed size of a message for `max_bytes_per_epoch`, bytes: sizes are not known before reading."""
-
     _bounds: tuple[Bound, Bound] = PrivateAttr()
 
     @field_validator("pattern")

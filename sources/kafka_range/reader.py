@@ -38,12 +38,11 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 BATCH: Final = 10_000
-"""Maximum number of messages of a batch."""
 
 HEADERS: Final = T.StructField(
     "headers", T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
 )
-COLUMNS: Final = T.StructType(
+COLUMNS: Final = T.StructType(  # the columns of Spark's own Kafka source, in its order
     [
         T.StructField("key", T.BinaryType()),
         T.StructField("value", T.BinaryType()),
@@ -55,10 +54,8 @@ COLUMNS: Final = T.StructType(
         HEADERS,
     ]
 )
-"""The columns of Spark's own Kafka source, in its order."""
 
 _HEADER: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-
 _TIMES: Final = ("timestamp", "timestampType")
 
 
@@ -97,8 +94,7 @@ def _array(
             )
 
 
-Bad = Callable[[BadRow, DataError], object]
-"""Takes a bad row, and the error that is raised if none is allowed."""
+Bad = Callable[[BadRow, DataError], object]  # takes a bad row, and the error that is raised if none is allowed
 
 
 def _readable(messages: Sequence[Message], place: TopicPartition, who: str, bad: Bad) -> list[Message]:
@@ -160,11 +156,7 @@ def read(
     accept: bool,
     bad: Bad,
 ) -> Iterator[pa.RecordBatch]:
-    """The committed messages of the offsets [start, end), in order.
-
-    Args:
-        accept: whether messages deleted by retention are skipped.
-    """
+    """The committed messages of the offsets [start, end), in order; `accept` skips what retention has deleted."""
     kafka = library(who)
     consumer = _consumer(options, who)
     seconds = options.request_timeout / 1000

@@ -36,11 +36,10 @@ from spark_ext.sources.kafka_range.bounds import (
     place_of,
     rest,
 )
-from spark_ext.sources.kafka_range.brokers import Brokers
+from spark_ext.sources.kafka_range.brokers import Brokers, ChannelData, check_still, matching
 from spark_ext.sources.kafka_range.decoding import Avro, Decoder, JsonText, Protobuf, decoded
 from spark_ext.sources.kafka_range.options import DECODED, KafkaRangeOptions
 from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, read
-from spark_ext.sources.kafka_range.topics import ChannelData, check_still, matching
 from spark_ext.sources.positions import number_in
 from spark_ext.sources.staged import Cutover
 
@@ -59,10 +58,8 @@ class KafkaRange(ChannelSource):
         self._known: set[TopicPartition] = set()
         self._begun: bool | None = None
         self._cutover: Cutover | None = None
-        self._after: dict[TopicPartition, int] = {}
-        """Where partitions continue at the cutover."""
-        self._expected: dict[str, str | None] = {}
-        """Ids that its topics must have when it begins."""
+        self._after: dict[TopicPartition, int] = {}  # where partitions continue at the cutover
+        self._expected: dict[str, str | None] = {}  # ids that its topics must have when it begins
         self._ended: dict[TopicPartition, int] = {}
         self._without_end: dict[TopicPartition, int] = {}
         self._formats = Formats(self.options, self._who)
@@ -87,8 +84,6 @@ class KafkaRange(ChannelSource):
                 for field in fields
             ]
         )
-
-    # -- planning -------------------------------------------------------------------------------------------
 
     @property
     def bounded(self) -> bool:
@@ -150,11 +145,8 @@ class KafkaRange(ChannelSource):
         there = self.schema()
         for field in self.declared or ():
             if field.name not in there.names or there[field.name].dataType != field.dataType:
-                raise refused(
-                    f"column '{field.name} {field.dataType.simpleString()}' is not one of this source",
-                    self._who,
-                    f"remove .schema(...), or choose from: {there.simpleString()}",
-                )
+                what = f"column '{field.name} {field.dataType.simpleString()}' is not one of this source"
+                raise refused(what, self._who, f"remove .schema(...), or choose from: {there.simpleString()}")
 
     def discover(self) -> Iterable[Channel]:
         """The partitions; a bounded source reads only those that it began with."""
@@ -311,8 +303,6 @@ class KafkaRange(ChannelSource):
         left: int = (high if stored.end is None else min(high, stored.end)) - at
         return max(0, left)
 
-    # -- reading --------------------------------------------------------------------------------------------
-
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The committed messages of a range."""
         stored = ChannelData.of(channel.data)
@@ -333,8 +323,6 @@ class KafkaRange(ChannelSource):
             raise
         # After the last message: ids never return, so all of them were of the topic that was planned.
         check_still(self.options, stored.place[0], stored.topic_id, self._who)
-
-    # -- what is safe ---------------------------------------------------------------------------------------
 
     def on_epoch_committed(self, epoch: Committed) -> None:
         """Commit the positions to the consumer group, if one is given."""
@@ -358,11 +346,7 @@ class KafkaRange(ChannelSource):
 
 
 class Formats:
-    """The decoders of a source.
-
-    Spark asks for the source's schema once, and sends the source to the planner and to tasks afterwards: they all have
-    the schemas that were pinned then.
-    """
+    """The decoders of a source. Planner and tasks have those schemas that were pinned when Spark asked for columns."""
 
     def __init__(self, options: KafkaRangeOptions, who: str) -> None:
         self._options, self._who = options, who

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import psycopg
 
 KEPT = "everything that was committed; nothing of this epoch was read"
-
 _COLLATED = ("text", "varchar", "bpchar")
 _NUMBERS = ("int2", "int4", "int8", "numeric")
 
@@ -47,16 +46,11 @@ FROM (SELECT to_jsonb(p) AS d FROM pg_database p WHERE p.datname = current_datab
 class Identity:
     """What a table, view or query is known by. Hashes, except for the transaction."""
 
-    source: str
-    """The table and its database, the definition of a view, or the text of a query."""
-    order: str
-    """Types and collations of the columns in whose order it is read."""
-    storage: str
-    """Changes when all rows are rewritten: TRUNCATE, VACUUM FULL, some forms of ALTER TABLE."""
-    next: int
-    """No transaction from it on had ended."""
-    columns: str | None = None
-    """Which columns of the table these are, whatever their names; None for a query."""
+    source: str  # the table and its database, the definition of a view, or the text of a query
+    order: str  # types and collations of the columns in whose order it is read
+    storage: str  # changes when all rows are rewritten: TRUNCATE, VACUUM FULL, some forms of ALTER TABLE
+    next: int  # no transaction from it on had ended
+    columns: str | None = None  # which columns of the table these are, whatever their names; None for a query
 
     @property
     def token(self) -> str:
@@ -74,12 +68,7 @@ class Identity:
 def identify(
     connection: psycopg.Connection[Any], relation: Relation, is_table: bool, column: str | None, following: int
 ) -> Identity:
-    """Look a table, view or query up.
-
-    Args:
-        is_table: whether it is a table or view, not a query.
-        column: the increasing column, if there is one.
-    """
+    """Look a table, view or query up."""
     facts: tuple[Any, ...] | None = (relation.source, "", "", None)
     if is_table:
         facts = connection.execute(_TABLE, (relation.source,)).fetchone()
@@ -128,9 +117,7 @@ def compare(
 ) -> None:
     """Refuse another table, another order of keys, and a table that was emptied, whether or not it was filled again.
 
-    Args:
-        relation: the table or query.
-        whole: whether rows are still to be read that were there when the first channel was made.
+    `whole` means that rows are still to be read that were there when the first channel was made.
     """
     known = list(known)
     if any(one.source != now.source for one in known):
@@ -145,7 +132,7 @@ def compare(
             "with it the order in which rows were read",
             who,
         )
-    if any(None not in (one.columns, now.columns) and one.columns != now.columns for one in known):
+    if any(one.columns != now.columns for one in known):
         raise changed(
             f"the key '{relation.key.name}' (or the increasing column) is the name of another column now: the one by "
             "which rows were read so far was renamed, or dropped and added again",
@@ -206,11 +193,7 @@ def leaves(connection: psycopg.Connection[Any], relation: Relation) -> list[int]
 def refuse_passed(
     connection: psycopg.Connection[Any], relation: Relation, fresh: Iterable[int], passed: str, which: str, who: str
 ) -> None:
-    """Refuse partitions with rows that the increments have passed before these belonged to the table.
-
-    Args:
-        fresh: numbers of the partitions that were not there when the mark was set.
-    """
+    """Refuse new partitions with rows that the increments have passed before these belonged to the table."""
     condition = passed if relation.where is None else f"{passed} AND ({relation.where}\n)"
     for number in fresh:
         found = connection.execute(_NAMED, (number, relation.source)).fetchone()

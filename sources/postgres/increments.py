@@ -18,7 +18,7 @@ from spark_ext.errors import NOTHING_DONE, DataError
 from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.positions import no_position, number_in
-from spark_ext.sources.postgres.relation import Relation, literal, quoted, xid_of
+from spark_ext.sources.postgres.relation import XID, Relation, literal, quoted
 from spark_ext.sources.postgres.slice import MOST_WRITERS, Slice, of_increment, up_to
 from spark_ext.sources.postgres.snapshot import View, greatest_of
 
@@ -39,21 +39,16 @@ def digest(view: View, found: Slice) -> tuple[int, dict[str, Any]]:
     return count, position
 
 
-MOST_KEYS = 1_000
-"""Maximum number of keys in a position: of the rows of a view that have its value."""
+MOST_KEYS = 1_000  # maximum number of keys in a position: of the rows of a view that have its value
 
 
 def null_key(relation: Relation, who: str) -> DataError:
     """The error of a row whose key is null."""
-    return DataError(
-        f"there are rows whose key '{relation.key.name}' is null",
-        operator=who,
-        kept=NOTHING_DONE,
-        do="exclude such rows in the query, or name columns without nulls in the option 'key'",
-    )
+    do = "exclude such rows in the query, or name columns without nulls in the option 'key'"
+    return DataError(f"there are rows whose key '{relation.key.name}' is null", operator=who, kept=NOTHING_DONE, do=do)
 
 
-def kept_of(at: Mapping[str, Any]) -> dict[str, Any]:
+def _kept_of(at: Mapping[str, Any]) -> dict[str, Any]:
     """What a position has that does not depend on where it is."""
     return {name: at[name] for name in ("open", "next") if name in at}
 
@@ -74,237 +69,221 @@ def shared(relation: Relation) -> dict[str, Any]:
 class Increments(ABC):
     """How increments are found."""
 
-    def __init__(self, poll_interval: int) -> None:
-        self._poll_interval = poll_interval / 1000
+    _column: str | None = None  # by which they are found; None: by transaction
+
+    def __init__(self, view: View, relation: Relation, poll_interval: int) -> None:
+        self._view, self._relation = view, relation
+        self._poll_interval = poll_interval / 1000  # s
         self._looked = float("-inf")
 
     @abstractmethod
-    def begin(self, view: View, relation: Relation) -> dict[str, Any]:
+    def begin(self) -> dict[str, Any]:
         """The beginning of the increments; the view then holds a snapshot in which all earlier rows are visible."""
 
     @abstractmethod
-    def latest(self, view: View, relation: Relation) -> dict[str, Any]:
+    def latest(self) -> dict[str, Any]:
         """The position up to which they could be read now."""
 
     @abstractmethod
-    def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
+    def _end(self, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
         """A position after `start` up to which all rows exist, in the view's snapshot."""
 
     @abstractmethod
-    def _cut(
-        self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
-    ) -> dict[str, Any]:
+    def _cut(self, start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> dict[str, Any]:
         """An earlier end, with about that many rows before it."""
 
     @abstractmethod
-    def passed(self, relation: Relation, start: Mapping[str, Any]) -> tuple[str, str] | None:
+    def passed(self, start: Mapping[str, Any]) -> tuple[str, str] | None:
         """Rows up to a position: the condition as SQL, and in words; None if no rows are before it."""
 
     @abstractmethod
-    def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
+    def seek(self, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
         """Check a position."""
 
-    @abstractmethod
-    def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
-        """The rows in between."""
+    def _slice(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Slice:
+        data = shared(self._relation)
+        return of_increment(self._relation.source, data, self._column, start, end, self._relation.where)
 
-    def advance(
-        self,
-        view: View,
-        relation: Relation,
-        start: Mapping[str, Any],
-        limit: Limit,
-        check: Callable[[], Mapping[str, Any]],
-    ) -> Advance:
+    def advance(self, start: Mapping[str, Any], limit: Limit, check: Callable[[], Mapping[str, Any]]) -> Advance:
         """The next step; `start` itself without new rows.
 
-        Args:
-            check: refuses a table that is not the same any more, in the view's snapshot; returns what a position has
-                of its partitions.
+        `check` refuses a table that is not the same any more, in the view's snapshot; it returns what a position has of
+        its partitions.
         """
         now = time.monotonic()
         if limit.upto is None and now - self._looked < self._poll_interval:
             return Advance(start, rows=0)
-        end = self._end(view, relation, start, limit)
+        end = self._end(start, limit)
         # In the snapshot of this step, or a later one: what is done to the table after it is seen the next time.
         there = check()
-        count, noted = (0, {}) if end is None else digest(view, self.slice(relation, start, end))
+        count, noted = (0, {}) if end is None else digest(self._view, self._slice(start, end))
         if end is None or not count:
             self._looked = now
-            view.release()
+            self._view.release()
             return Advance(start, rows=0)
-        most = rows_of(limit, relation)
+        most = rows_of(limit, self._relation)
         if most is not None and count > most:
-            end = self._cut(view, relation, start, end, most)
-            count, noted = digest(view, self.slice(relation, start, end))
+            end = self._cut(start, end, most)
+            count, noted = digest(self._view, self._slice(start, end))
         if there and check() != there:
             # Attached while the rows were counted, whose statement sees it in this snapshot already: another time.
-            view.release()
+            self._view.release()
             return Advance(start, rows=0)
         position = {**end, "open": True, **there, **noted}
         over = most is not None and count > most
-        return Advance(position, rows=count, bytes=count * relation.width, whole=over)
-
-    def _data(self, relation: Relation) -> dict[str, Any]:
-        return shared(relation)
+        return Advance(position, rows=count, bytes=count * self._relation.width, whole=over)
 
 
 class ByTransaction(Increments):
     """Rows by the transaction that wrote them."""
 
-    def begin(self, view: View, relation: Relation) -> dict[str, Any]:
+    def begin(self) -> dict[str, Any]:
         """The oldest transaction that has not ended."""
-        return {"xid": view.take().least}
+        return {"xid": self._view.take().least}
 
-    def latest(self, view: View, relation: Relation) -> dict[str, Any]:
+    def latest(self) -> dict[str, Any]:
         """The same."""
-        found = {"xid": view.take().least}
-        view.release()
+        found = self.begin()
+        self._view.release()
         return found
 
-    def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
-        end = view.take().least
+    def _end(self, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
+        end = self._view.take().least
         if limit.upto is not None:
             end = min(end, limit.upto["xid"])
         return {"xid": end} if end > start["xid"] else None
 
-    def _cut(
-        self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
-    ) -> dict[str, Any]:
+    def _cut(self, start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> dict[str, Any]:
         # Between two transactions; one that wrote more rows than that is a step of its own.
-        where = self.slice(relation, start, end).where
-        found = view.connection.execute(
-            f"SELECT x, (SELECT min({xid_of()}) FROM {relation.source} t WHERE {where}) FROM "
-            f"(SELECT {xid_of()} AS x FROM {relation.source} t WHERE {where}) r ORDER BY x OFFSET {rows} LIMIT 1"
+        where = self._slice(start, end).where
+        found = self._view.connection.execute(
+            f"SELECT x, (SELECT min({XID}) FROM {self._relation.source} t WHERE {where}) FROM "
+            f"(SELECT {XID} AS x FROM {self._relation.source} t WHERE {where}) r ORDER BY x OFFSET {rows} LIMIT 1"
         ).fetchone()
         if found is None:
             return dict(end)
         next_one, first = found
         return {"xid": next_one if next_one > first else first + 1}
 
-    def passed(self, relation: Relation, start: Mapping[str, Any]) -> tuple[str, str]:
+    def passed(self, start: Mapping[str, Any]) -> tuple[str, str]:
         """Rows of older transactions."""
-        return f"{xid_of()} < {int(start['xid'])}", f"that were written before transaction {start['xid']}"
+        return f"{XID} < {int(start['xid'])}", f"that were written before transaction {start['xid']}"
 
-    def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
-        """The rows in between."""
-        return of_increment(relation.source, self._data(relation), None, start, end, relation.where)
-
-    def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
+    def seek(self, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
         """The number of a transaction that has ended, or an object with it as `xid`."""
         number = position.get("xid") if isinstance(position, dict) else position
-        most = view.take().least
-        view.release()
-        return {"xid": number_in(number, 0, most, _TRANSACTION, view.who), **kept_of(at)}
+        most = self._view.take().least
+        self._view.release()
+        return {"xid": number_in(number, 0, most, _TRANSACTION, self._view.who), **_kept_of(at)}
 
 
 class ByColumn(Increments):
     """Rows by an increasing column."""
 
-    def __init__(self, column: str, poll_interval: int, settle_timeout: int, *, unique: bool) -> None:
-        super().__init__(poll_interval)
+    _column: str
+
+    def __init__(
+        self, view: View, relation: Relation, column: str, poll_interval: int, settle_timeout: int, *, unique: bool
+    ) -> None:
+        super().__init__(view, relation, poll_interval)
         self._column, self._settle_timeout, self._unique = column, settle_timeout / 1000, unique
 
-    def _repeats(self, relation: Relation) -> bool:
+    def _repeats(self) -> bool:
         """Whether a row may come with a value that other rows have already."""
-        return not self._unique and (self._column,) not in (relation.key.columns, *relation.unique)
+        return not self._unique and (self._column,) not in (self._relation.key.columns, *self._relation.unique)
 
-    def _at(self, view: View, relation: Relation, value: str | None) -> dict[str, Any]:
+    def _at(self, value: str | None) -> dict[str, Any]:
         """The position behind a value, or behind the one before it if that has too many rows; in the snapshot."""
-        if value is None or not self._repeats(relation):
+        if value is None or not self._repeats():
             return {"value": value}
-        if relation.has_xid:
-            return {"value": value, "xid": view.held.least}
-        key, equal = relation.key, f"t.{quoted(self._column)} = {literal(value)}"
-        keys = view.connection.execute(
-            f"SELECT {key.texts} FROM {relation.source} t WHERE {equal} LIMIT {MOST_KEYS + 1}"
+        if self._relation.has_xid:
+            return {"value": value, "xid": self._view.held.least}
+        key, equal = self._relation.key, f"t.{quoted(self._column)} = {literal(value)}"
+        keys = self._view.connection.execute(
+            f"SELECT {key.texts} FROM {self._relation.source} t WHERE {equal} LIMIT {MOST_KEYS + 1}"
         ).fetchall()
         if any(None in row for row in keys):
-            raise null_key(relation, view.who)
+            raise null_key(self._relation, self._view.who)
         if len(keys) <= MOST_KEYS:
             return {"value": value, "keys": sorted(key.stored([str(part) for part in row]) for row in keys)}
-        less = greatest_of(relation.source, self._column, f"t.{quoted(self._column)} < {literal(value)}")
-        return {"value": view.text_of(f"SELECT {less}::text")}
+        less = greatest_of(self._relation.source, self._column, f"t.{quoted(self._column)} < {literal(value)}")
+        return {"value": self._view.text_of(f"SELECT {less}::text")}
 
-    def begin(self, view: View, relation: Relation) -> dict[str, Any]:
+    def begin(self) -> dict[str, Any]:
         """The greatest value, once it is at rest; of a view the one before it, whose keys need not be stored."""
-        past = self._repeats(relation) and not relation.has_xid
-        value = view.wait_until_at_rest(relation, self._column, self._settle_timeout, past=past)
-        return {"value": value} if past else self._at(view, relation, value)
+        past = self._repeats() and not self._relation.has_xid
+        value = self._view.wait_until_at_rest(self._relation, self._column, self._settle_timeout, past=past)
+        return {"value": value} if past else self._at(value)
 
-    def latest(self, view: View, relation: Relation) -> dict[str, Any]:
+    def latest(self) -> dict[str, Any]:
         """The greatest value, at rest or not."""
-        found = self._at(view, relation, view.greatest(relation, self._column))
-        view.release()
+        found = self._at(self._view.greatest(self._relation, self._column))
+        self._view.release()
         return found
 
-    def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
+    def _end(self, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
         if limit.upto is not None and limit.upto["value"] is None:
             return None
-        value = view.at_rest(relation, self._column, start["value"])
+        value = self._view.at_rest(self._relation, self._column, start["value"])
         if value is None and not {"xid", "keys"} & start.keys():
             return None
-        end = self._at(view, relation, start["value"] if value is None else value)
+        end = self._at(start["value"] if value is None else value)
         if end["value"] is None or all(end.get(part) == start.get(part) for part in ("value", "xid", "keys")):
             return None
         if limit.upto is None:
             return end
         upto = f"t.{quoted(self._column)} <= {literal(limit.upto['value'])}"
-        value = self._greatest_of(view, self.slice(relation, start, end).with_(upto))
+        value = self._greatest_of(self._slice(start, end).with_(upto))
         if value == limit.upto["value"]:
             return {part: limit.upto[part] for part in ("value", "xid", "keys") if part in limit.upto}
         return None if value is None else end if value == end["value"] else {"value": value}
 
-    def _cut(
-        self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
-    ) -> dict[str, Any]:
+    def _cut(self, start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> dict[str, Any]:
         # Between two values; a value of more rows than that is a step of its own.
-        whole, name = self.slice(relation, start, end), f"t.{quoted(self._column)}"
-        found = view.connection.execute(
-            f"SELECT {name}::text, {name} = {literal(end['value'])} FROM {relation.source} t WHERE {whole.where} "
+        whole, name = self._slice(start, end), f"t.{quoted(self._column)}"
+        found = self._view.connection.execute(
+            f"SELECT {name}::text, {name} = {literal(end['value'])} FROM {self._relation.source} t WHERE {whole.where} "
             f"ORDER BY {name} OFFSET {rows} LIMIT 1"
         ).fetchone()
         if found is None:
             return dict(end)
-        less = self._greatest_of(view, whole.with_(f"{name} < {literal(found[0])}"))
+        less = self._greatest_of(whole.with_(f"{name} < {literal(found[0])}"))
         # Below the end, a value has all of its rows.
         if less is None and found[1]:
             return dict(end)
         return {"value": found[0] if less is None else less}
 
-    def _greatest_of(self, view: View, rows: Slice) -> str | None:
-        found = view.connection.execute(f"SELECT {greatest_of(rows.source, self._column, rows.where)}::text").fetchone()
+    def _greatest_of(self, rows: Slice) -> str | None:
+        found = self._view.connection.execute(
+            f"SELECT {greatest_of(rows.source, self._column, rows.where)}::text"
+        ).fetchone()
         return None if found is None else found[0]
 
-    def passed(self, relation: Relation, start: Mapping[str, Any]) -> tuple[str, str] | None:
+    def passed(self, start: Mapping[str, Any]) -> tuple[str, str] | None:
         """Rows of values up to the last one."""
         if start["value"] is None:
             return None
-        return up_to(self._column, start, relation.key), f"whose '{self._column}' is not above {start['value']}"
+        return up_to(self._column, start, self._relation.key), f"whose '{self._column}' is not above {start['value']}"
 
-    def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
+    def seek(self, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
         """A value of the column that is not greater than all, or an object with it as `value`."""
         value = position.get("value") if isinstance(position, dict) else position
         text = None
         if not isinstance(value, bool) and isinstance(value, (str, int, float)):
             name = f"t.{quoted(self._column)}"
             # The union gives the text the column's own type.
-            text = view.text_of(
-                f"SELECT u.v::text FROM (SELECT {name} AS v FROM {relation.source} t WHERE false "
+            text = self._view.text_of(
+                f"SELECT u.v::text FROM (SELECT {name} AS v FROM {self._relation.source} t WHERE false "
                 f"UNION ALL SELECT {literal(str(value))}) u "
-                f"WHERE u.v <= {greatest_of(relation.source, self._column)}"
+                f"WHERE u.v <= {greatest_of(self._relation.source, self._column)}"
             )
         if text is None:
-            view.release()
-            raise no_position(position, f"a value of '{self._column}', at most the greatest one", view.who)
-        found = self._at(view, relation, text)
+            self._view.release()
+            raise no_position(position, f"a value of '{self._column}', at most the greatest one", self._view.who)
+        found = self._at(text)
         if found["value"] != text:
             found = {"value": text}
-        view.release()
+        self._view.release()
         if "xid" in found and isinstance(position, dict) and "xid" in position:
-            found["xid"] = number_in(position["xid"], 0, found["xid"], _TRANSACTION, view.who)
-        return {**found, **kept_of(at)}
-
-    def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
-        """The rows in between."""
-        return of_increment(relation.source, self._data(relation), self._column, start, end, relation.where)
+            found["xid"] = number_in(position["xid"], 0, found["xid"], _TRANSACTION, self._view.who)
+        return {**found, **_kept_of(at)}

@@ -17,10 +17,8 @@ class Key:
     """The columns of a key, in their order."""
 
     columns: tuple[str, ...]
-    types: tuple[str, ...]
-    """Of the columns, for casts."""
-    kinds: tuple[str, ...] = ()
-    """Names of the types in `pg_type`."""
+    types: tuple[str, ...]  # of the columns, for casts
+    kinds: tuple[str, ...] = ()  # names of the types in `pg_type`
 
     @classmethod
     def of(cls, columns: Json, types: Json) -> Key:
@@ -40,8 +38,6 @@ class Key:
     def bound(self, row: Sequence[Any]) -> Bound:
         """A key from the columns that `texts` selects."""
         return str(row[0]) if len(self.columns) == 1 else tuple(str(value) for value in row[: len(self.columns)])
-
-    # -- SQL ----------------------------------------------------------------------------------------------------------
 
     @property
     def quoted(self) -> tuple[str, ...]:

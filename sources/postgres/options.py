@@ -20,41 +20,29 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
 
     table: str | None = None
     """Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes."""
-
     query: str | None = None
     """Instead of a table: a SELECT that returns the same rows each time."""
-
     key: str | None = None
     """Unique column without nulls by which the table is divided, or several, comma-separated, that are unique
     together; default: the primary key, or another unique column if it has several."""
-
     columns: ColumnNames = ()
     """The columns to read, comma-separated; default: all."""
-
     where: str | None = None
     """Of a table: the condition of the rows to read, as SQL, such as `region = 'EU'`; default: all."""
-
     rows_per_channel: int = Field(default=250_000, gt=0)
     """Approximate number of rows per range, by the server's statistics; there are at most 1,000 ranges."""
-
     incremental: Literal["none", "column", "xmin"] = "none"
     """Whether to continue after the existing rows: by an increasing column, or by the transaction that wrote a row."""
-
     incremental_column: ColumnName | None = None
     """For `incremental=column`: a column that increases over time, such as a sequence's number; preferably indexed."""
-
     incremental_unique: bool = False
     """Whether the values of `incremental_column` are unique although no unique index and no key says so."""
-
     poll_interval: Milliseconds = 1000
     """How often an incremental source looks for new rows, ms."""
-
     settle_timeout: Milliseconds = 60_000
     """For `incremental=column`: how long the start waits for transactions that were open before it, ms."""
-
     lock_timeout: Milliseconds = Field(default=30_000, gt=0)
     """How long to wait for a lock on the table, which a statement such as ALTER TABLE holds or waits for, ms."""
-
     statement_timeout: Milliseconds | None = None
     """How long a statement of the planner or of a task may take, ms; 0: without a limit; default: as the server has
     it."""

@@ -17,7 +17,7 @@ from spark_ext.errors import NEW_QUERY, ReplayError, refused
 from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.positions import no_position
-from spark_ext.sources.postgres.identity import Identity
+from spark_ext.sources.postgres.identity import KEPT, Identity
 from spark_ext.sources.postgres.increments import digest, null_key, rows_of
 from spark_ext.sources.postgres.key import Bound, Key, bound_of, literal, shown
 from spark_ext.sources.postgres.relation import INTEGERS, Relation
@@ -27,10 +27,7 @@ from spark_ext.sources.postgres.snapshot import View
 if TYPE_CHECKING:
     import psycopg
 
-NOTHING_READ = "everything that was committed; nothing of this epoch was read"
-
-MOST = 1000
-"""Maximum number of ranges of a table."""
+MOST = 1000  # maximum number of ranges of a table
 
 
 @dataclass(frozen=True)
@@ -107,8 +104,7 @@ def cut(
     return [*out, KeyRange(texts[ranks[end]], texts[ranks[end]], last=True)]
 
 
-_LEAST = 0
-"""The rank of the lower end of a range without one; those of keys begin at 1."""
+_LEAST = 0  # the rank of the lower end of a range without one; those of keys begin at 1
 
 
 def _covered(done: Iterable[KeyRange], ranks: Mapping[Bound, int], relation: Relation) -> dict[int, int]:
@@ -120,7 +116,7 @@ def _covered(done: Iterable[KeyRange], ranks: Mapping[Bound, int], relation: Rel
                 f"the ranges of '{relation.key.name}' that were read overlap: its values no longer have the order that "
                 "they had then",
                 operator=relation.source,
-                kept=NOTHING_READ,
+                kept=KEPT,
                 do=f"undo the change of the column's type or collation; or read everything again {NEW_QUERY}",
             )
     return {low: high for low, high, _ in found}
@@ -249,12 +245,7 @@ def _histogram(connection: psycopg.Connection[Any], relation: Relation) -> list[
 
 
 def seek(view: View, relation: Relation, found: KeyRange, position: Json, who: str) -> dict[str, Any]:
-    """The position of a key in a range.
-
-    Args:
-        relation: the table or query.
-        position: the key, or an object with it as `upto`.
-    """
+    """The position of a key in a range; the key is given alone, or as `upto` of an object."""
     given = position.get("upto") if isinstance(position, dict) else position
     key, high = relation.key, shown(found.high)
     within = f"from {shown(found.low)} to {high}" if found.low is not None else f"up to {high}"
@@ -290,11 +281,8 @@ def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advanc
     step = rest if upto is None else rest.below_key(upto)
     count, noted = digest(view, step)
     if upto is not None and not count:
-        raise refused(
-            f"more than {most} rows have the same key '{shown(upto)}' in '{key.name}'",
-            view.who,
-            "name columns without repeated values in the option 'key'",
-        )
+        what = f"more than {most} rows have the same key '{shown(upto)}' in '{key.name}'"
+        raise refused(what, view.who, "name columns without repeated values in the option 'key'")
     position = {"upto": list(upto) if isinstance(upto, tuple) else upto, **noted}
     # The key of a query may not be unique, although it should be; then this is more than the limit.
     over = most is not None and count > most

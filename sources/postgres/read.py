@@ -8,9 +8,8 @@ cannot be read again and are refused.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,52 +23,36 @@ from spark_ext.clients.postgres.problems import to_error
 from spark_ext.errors import NEW_QUERY, DataError, ReplayError, SparkExtError
 from spark_ext.schemas.casts import cast
 from spark_ext.sources.contract import BadRow
-from spark_ext.sources.postgres.snapshot import APPLICATION, settings_of
+from spark_ext.sources.postgres.snapshot import APPLICATION
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection, Cursor
 
 
-BATCH_BYTES = 4 * 1024**2
-"""Approximate size of a batch."""
-
+BATCH_BYTES = 4 * 1024**2  # approximate size of a batch
 KEPT = "nothing of this epoch was committed"
 _LEAST = {"date": -2_440_588, "timestamp": -210_866_803_200_000_000}
 """PostgreSQL's least date (days) and time (microseconds) since 1970. Infinity wraps around to a smaller number, as a
 time after the year 294246 does."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the planner found in a range."""
-
-    rows: int
-    hash: int
-    snapshot: str
-
-
 def read(
     server: Server,
+    settings: str,
     statement: str,
     wanted: pa.Schema,
-    plan: Plan,
+    end: Mapping[str, Any],
     who: str,
-    lock_timeout: int,
-    bad: Callable[[BadRow], object] | None = None,
-    statement_timeout: int | None = None,
+    bad: Callable[[BadRow], object] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in the declared types.
+    """The rows of a range, as counted at its end, in the declared types; `bad`, if given, takes those that do not fit.
 
-    Args:
-        plan: what the rows must be.
-        lock_timeout: how long to wait for a lock, ms.
-        bad: takes the rows with a value that does not fit; None: they are refused.
-        statement_timeout: how long the statement may take, ms; None: as the server has it.
+    `settings` is the statement with which the transaction begins.
     """
     rows = digest = 0
     with arrow_session(server, f"{APPLICATION} reader", who, KEPT) as connection:
-        held = _begin(connection, plan.snapshot)
-        execute(connection, settings_of(lock_timeout, statement_timeout), fetch=True)
+        held = _begin(connection, end["snapshot"])
+        execute(connection, settings, fetch=True)
         with connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
             cursor.execute(statement)
@@ -82,10 +65,11 @@ def read(
                         yield _conform(batch, wanted, who)
                     else:
                         yield from _sifted(batch, wanted, who, first, bad)
-    if (rows, digest) != (plan.rows, plan.hash):
+    planned = end["rows"]
+    if (rows, digest) != (planned, end["hash"]):
         raise ReplayError(
-            f"rows were updated or deleted after the epoch was planned: {plan.rows} were planned, {rows} were found"
-            + (", some of them changed" if rows == plan.rows else ""),
+            f"rows were updated or deleted after the epoch was planned: {planned} were planned, {rows} were found"
+            + (", some of them changed" if rows == planned else ""),
             operator=who,
             kept="all epochs before this one; nothing of this one was committed",
             do="keep rows unchanged while a query reads them: this epoch cannot be replayed. Read the table "
@@ -176,8 +160,7 @@ def _refuse_infinity(column: pa.Array, name: str, who: str) -> None:
 # -- connections of ADBC, kept by the process -------------------------------------------------------------------------
 
 
-_kept: dict[tuple[object, ...], Connection] = {}
-"""Idle connections of this process."""
+_kept: dict[tuple[object, ...], Connection] = {}  # idle connections of this process
 
 
 @atexit.register

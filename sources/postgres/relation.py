@@ -15,7 +15,7 @@ from pyspark.sql import types as spark
 from spark_ext.clients.postgres.connection import columns as named_columns
 from spark_ext.clients.postgres.problems import describe
 from spark_ext.errors import refused
-from spark_ext.sources.postgres.key import Bound, Key
+from spark_ext.sources.postgres.key import Key
 from spark_ext.sources.postgres.key import literal as literal
 from spark_ext.sources.postgres.key import quoted as quoted
 
@@ -28,35 +28,26 @@ _NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 XID = f"({_NEXT} - (({_NEXT} - greatest(t.xmin::text::bigint, 3)) & 4294967295))"
 """The transaction that wrote a row of `t`, 64 bits."""
 
-HASH_COLUMN = "_spark_ext_hash"
-"""An additional column of the rows read: 64 bits that identify the row's version."""
-
+HASH_COLUMN = "_spark_ext_hash"  # an additional column of the rows read: 64 bits that identify the row's version
 NO_LIST_COLUMN = "_spark_ext_no_list"
 """An additional column of rows with arrays: the name of one whose value is not a plain list; else null."""
 
-_PLAIN: dict[str, spark.DataType] = {
+_PLAIN: dict[str, spark.DataType] = {  # names in `pg_type` of types that are read natively; all others are read as text
     "bool": spark.BooleanType(),
     "int2": spark.ShortType(),
     "int4": spark.IntegerType(),
     "int8": spark.LongType(),
     "float4": spark.FloatType(),
     "float8": spark.DoubleType(),
-    "text": spark.StringType(),
-    "varchar": spark.StringType(),
-    "bpchar": spark.StringType(),
-    "name": spark.StringType(),
+    **dict.fromkeys(("text", "varchar", "bpchar", "name"), spark.StringType()),
     "bytea": spark.BinaryType(),
     "date": spark.DateType(),
     "timestamp": spark.TimestampNTZType(),
     "timestamptz": spark.TimestampType(),
 }
-"""Names in `pg_type` of types that are read natively; all others are read as text."""
 
-_CHAR = '"char"'
-"""A type of one byte; by statistics of it the server cannot estimate what is greater than a constant."""
-
+_CHAR = '"char"'  # a type of one byte; by statistics of it the server cannot estimate what is greater than a constant
 INTEGERS = ("int2", "int4", "int8")
-
 _ELEMENTS = ("bool", "int2", "int4", "int8", "float4", "float8", "text", "varchar")
 """Types whose arrays are read as arrays."""
 
@@ -66,37 +57,27 @@ class ReadColumn:
     """A column of the table or query."""
 
     name: str
-    kind: str
-    """Name in `pg_type`, of an enumeration with its schema; of the element for an array."""
+    kind: str  # name in `pg_type`, of an enumeration with its schema; of the element for an array
     is_array: bool
     spark: spark.DataType
-    as_text: bool
-    """Whether PostgreSQL sends it as text."""
+    as_text: bool  # whether PostgreSQL sends it as text
 
 
 @dataclass(frozen=True)
 class Relation:
     """The table or query to read."""
 
-    source: str
-    """SQL after FROM: a quoted name, or a query in parentheses."""
+    source: str  # SQL after FROM: a quoted name, or a query in parentheses
     columns: tuple[ReadColumn, ...]
     key: Key
     has_xid: bool
-    rows: float
-    """Number of rows by the server's statistics; -1: unknown."""
-    width: int
-    """Approximate size of a row, bytes."""
-    table: tuple[str, str] | None
-    """Schema and name, if it is a table."""
-    selected: tuple[str, ...] = ()
-    """The names of the columns to read; empty: all."""
-    where: str | None = None
-    """The condition of the rows to read, as SQL; None: all."""
-    partitioned: bool = False
-    """Whether it is a table whose rows are in partitions."""
-    unique: tuple[tuple[str, ...], ...] = ()
-    """The columns of unique indexes without nulls, of a table."""
+    rows: float  # number of rows by the server's statistics; -1: unknown
+    width: int  # approximate size of a row, bytes
+    table: tuple[str, str] | None  # schema and name, if it is a table
+    selected: tuple[str, ...] = ()  # the names of the columns to read; empty: all
+    where: str | None = None  # the condition of the rows to read, as SQL; None: all
+    partitioned: bool = False  # whether it is a table whose rows are in partitions
+    unique: tuple[tuple[str, ...], ...] = ()  # the columns of unique indexes without nulls, of a table
 
     @property
     def chosen(self) -> tuple[ReadColumn, ...]:
@@ -108,15 +89,6 @@ class Relation:
     def spark_schema(self) -> spark.StructType:
         """The columns to read; all nullable."""
         return spark.StructType([spark.StructField(column.name, column.spark) for column in self.chosen])
-
-    def bound(self, key: Bound) -> str:
-        """A key as SQL."""
-        return self.key.value(key)
-
-
-def xid_of() -> str:
-    """SQL of the transaction that wrote a row of `t`, 64 bits."""
-    return XID
 
 
 def hash_of(key: Key, has_xid: bool) -> str:
@@ -130,6 +102,7 @@ SELECT c.relkind::text, c.reltuples::float8, n.nspname, c.relname,
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
 
+# The columns of unique indexes without nulls; those of one column first, and of these the primary key.
 _KEYS = """
 SELECT array_agg(a.attname::text ORDER BY k.place) FROM pg_index i
   CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
@@ -139,7 +112,6 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indp
 GROUP BY i.indexrelid, i.indisprimary HAVING bool_and(a.attnotnull)
 ORDER BY count(*) > 1, NOT i.indisprimary, array_agg(a.attname ORDER BY k.place)
 """
-"""The columns of unique indexes without nulls; those of one column first, and of these the primary key."""
 
 
 _ENUMS = """
@@ -157,22 +129,13 @@ def look_up(
     selected: tuple[str, ...] = (),
     where: str | None = None,
 ) -> Relation:
-    """The table or query, from the catalog.
-
-    Args:
-        is_table: whether it is a table or view, not a query.
-        key: a column, or several with commas; None: the primary key.
-        selected: the columns to read; empty: all.
-    """
+    """The table or query, from the catalog; without a key, the table's primary key."""
     found = _of_table(connection, source, key, who) if is_table else _of_query(connection, source, key, who)
     names = [column.name for column in found.columns]
     for name in selected:
         if name not in names:
-            raise refused(
-                f"column '{name}' does not exist; the columns are: {', '.join(names)}",
-                who,
-                "correct the option 'columns'",
-            )
+            what = f"column '{name}' does not exist; the columns are: {', '.join(names)}"
+            raise refused(what, who, "correct the option 'columns'")
     if where is not None:
         _check_condition(connection, source, where, who)
     return replace(found, selected=selected, where=where)
@@ -187,11 +150,9 @@ def _check_condition(connection: psycopg.Connection[Any], source: str, where: st
             # In binary format, in which the client sends one statement only.
             connection.execute(f"EXPLAIN SELECT FROM {source} t WHERE {condition}", binary=True)
         except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as problem:
-            raise refused(
-                f"the server does not take the option 'where' for a condition of {source}: {describe(problem)}",
-                who,
-                "correct the option 'where': a condition as in SQL, such as \"region\" = 'EU'",
-            ) from None
+            what = f"the server does not take the option 'where' for a condition of {source}: {describe(problem)}"
+            do = "correct the option 'where': a condition as in SQL, such as \"region\" = 'EU'"
+            raise refused(what, who, do) from None
 
 
 def _of_table(connection: psycopg.Connection[Any], source: str, key: str | None, who: str) -> Relation:
@@ -203,11 +164,8 @@ def _of_table(connection: psycopg.Connection[Any], source: str, key: str | None,
     has_xid = kind in ("r", "m", "p")
     columns = _columns(connection, source)
     if key is None and not unique:
-        raise refused(
-            f"{source} has no primary key by which it could be divided",
-            who,
-            "name a unique column, or several with commas, in the option 'key'",
-        )
+        what = f"{source} has no primary key by which it could be divided"
+        raise refused(what, who, "name a unique column, or several with commas, in the option 'key'")
     names = unique[0] if key is None else _named(key, columns)
     found = _relation(columns, source, names, has_xid, rows, width or 64, (schema, name), who)
     if has_xid and not any(set(index) <= set(names) for index in unique):
@@ -277,18 +235,12 @@ def _relation(
 ) -> Relation:
     for name in names:
         if name not in columns:
-            raise refused(
-                f"key column '{name}' does not exist; the columns are: {', '.join(columns)}",
-                who,
-                "correct the option 'key'",
-            )
+            what = f"key column '{name}' does not exist; the columns are: {', '.join(columns)}"
+            raise refused(what, who, "correct the option 'key'")
         column, _ = columns[name]
         if column.is_array or not column.kind:
-            raise refused(
-                f"column '{name}' is an array or has a type of an extension, which has no ranges",
-                who,
-                "name other columns as the key, or read a query that casts the column, such as to text",
-            )
+            do = "name other columns as the key, or read a query that casts the column, such as to text"
+            raise refused(f"column '{name}' is an array or has a type of an extension, which has no ranges", who, do)
     if len(set(names)) < len(names):
         raise refused(f"the key '{', '.join(names)}' has a column twice", who, "correct the option 'key'")
     every = tuple(found for found, _ in columns.values())
@@ -310,11 +262,8 @@ def check_increasing(connection: psycopg.Connection[Any], relation: Relation, co
     except psycopg.errors.UndefinedFunction:
         ordered = False
     if not ordered:
-        raise refused(
-            f"column '{column}' cannot increase: its type is not one that the server orders",
-            who,
-            "name another column in the option 'incremental_column', or use incremental=xmin",
-        )
+        what = f"column '{column}' cannot increase: its type is not one that the server orders"
+        raise refused(what, who, "name another column in the option 'incremental_column', or use incremental=xmin")
 
 
 def check_declared(declared: spark.StructType, relation: Relation, who: str) -> None:
@@ -326,11 +275,8 @@ def check_declared(declared: spark.StructType, relation: Relation, who: str) -> 
     for field in declared.fields:
         column = known.get(field.name)
         if column is None:
-            raise refused(
-                f"column '{field.name}' does not exist; the columns are: {', '.join(known)}",
-                who,
-                "correct .schema(...)",
-            )
+            what = f"column '{field.name}' does not exist; the columns are: {', '.join(known)}"
+            raise refused(what, who, "correct .schema(...)")
         found, wanted = arrow_type(column.spark), arrow_type(field.dataType)
         # A decimal is parsed from text, value by value.
         by_value = isinstance(field.dataType, spark.DecimalType) and column.kind in ("numeric", *INTEGERS)

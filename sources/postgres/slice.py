@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import types as spark
 
 from spark_ext.sources.postgres.key import Bound, Key
-from spark_ext.sources.postgres.relation import HASH_COLUMN, NO_LIST_COLUMN, hash_of, literal, quoted, xid_of
+from spark_ext.sources.postgres.relation import HASH_COLUMN, NO_LIST_COLUMN, XID, hash_of, literal, quoted
 
 MOST_WRITERS = 100
 """Maximum number of transactions in a position: those that wrote planned rows and are newer than an open one."""
@@ -20,15 +20,11 @@ class Slice:
     """Rows of a table or query."""
 
     source: str
-    """SQL after FROM."""
     key: Key
     has_xid: bool
-    conditions: tuple[str, ...]
-    """Joined by AND."""
-    order: str
-    """SQL after ORDER BY."""
-    high: str | None = None
-    """Of a range that has no smaller end yet: its upper condition."""
+    conditions: tuple[str, ...]  # joined by AND
+    order: str  # SQL after ORDER BY
+    high: str | None = None  # of a range that has no smaller end yet: its upper condition
 
     @property
     def where(self) -> str:
@@ -47,7 +43,7 @@ class Slice:
     def digest(self, least: int) -> str:
         """The statement that counts and hashes the rows, and lists their transactions from `least` on."""
         hashed = hash_of(self.key, self.has_xid)
-        writers = f"(array_agg(DISTINCT {xid_of()}) FILTER (WHERE {xid_of()} >= {least}))[:{MOST_WRITERS + 1}]"
+        writers = f"(array_agg(DISTINCT {XID}) FILTER (WHERE {XID} >= {least}))[:{MOST_WRITERS + 1}]"
         return (
             f"SELECT count(*), coalesce(bit_xor({hashed}), 0), {writers if self.has_xid else 'NULL'} "
             f"FROM {self.source} t WHERE {self.where}"
@@ -112,7 +108,7 @@ def _condition(where: str | None) -> list[str]:
 def _before(begin: Mapping[str, Any], column: str | None, key: Key) -> str:
     """The condition of the ranges, so that they and the increments together cover all rows."""
     if column is None:
-        return f"{xid_of()} < {int(begin['xid'])}"
+        return f"{XID} < {int(begin['xid'])}"
     null = f"t.{quoted(column)} IS NULL"
     return null if begin["value"] is None else f"({up_to(column, begin, key)} OR {null})"
 
@@ -129,8 +125,8 @@ def of_increment(
     key = Key.of(data["key"], data["type"])
     whole = Slice(source, key, data["xid"], tuple(_condition(where)), key.order)
     if column is None:
-        found = whole.with_(f"{xid_of()} >= {int(start['xid'])}")
-        return found if end is None else found.with_(f"{xid_of()} < {int(end['xid'])}")
+        found = whole.with_(f"{XID} >= {int(start['xid'])}")
+        return found if end is None else found.with_(f"{XID} < {int(end['xid'])}")
     found = replace(whole, order=f"t.{quoted(column)}, {key.order}").with_(_after(column, start, key))
     return found if end is None else found.with_(up_to(column, end, key), *written_before(end))
 
@@ -154,7 +150,7 @@ def _after(column: str, at: Mapping[str, Any], key: Key) -> str:
 def _read(at: Mapping[str, Any], key: Key) -> str | None:
     """The condition of the rows with a position's own value that were read; None: all, and no more will come."""
     if "xid" in at:
-        return f"({xid_of()} < {int(at['xid'])})"
+        return f"({XID} < {int(at['xid'])})"
     return f"({key.among(at['keys'])})" if "keys" in at else None
 
 
@@ -162,6 +158,6 @@ def written_before(end: Mapping[str, Any]) -> list[str]:
     """Conditions that exclude rows inserted or updated since planning, by the snapshot recorded in the plan."""
     if end.get("writers") is not None:
         # Some were still open during planning, between others that had ended; savepoints have their own numbers.
-        among = "".join(f" OR {xid_of()} = {int(one)}" for one in end["writers"])
-        return [f"({xid_of()} < {int(end['least'])}{among})"]
-    return [f"{xid_of()} < {int(end['next'])}"] if end.get("next") is not None else []
+        among = "".join(f" OR {XID} = {int(one)}" for one in end["writers"])
+        return [f"({XID} < {int(end['least'])}{among})"]
+    return [f"{XID} < {int(end['next'])}"] if end.get("next") is not None else []

@@ -33,7 +33,6 @@ UNION ALL SELECT 'gid:' || gid FROM pg_prepared_xacts WHERE database = current_d
 
 
 _PREPARED = "gid:"
-
 _ENDLESS = ("infinity", "Infinity", "NaN")
 _WITH_END = ("date", "timestamp", "timestamptz", "float4", "float8", "numeric")
 """Types, by their names in `pg_type`, that have such values, greater than all others."""
@@ -43,21 +42,13 @@ _WITH_END = ("date", "timestamp", "timestamptz", "float4", "float8", "numeric")
 class Snapshot:
     """A snapshot."""
 
-    id: str
-    """Name by which other connections can use it while it is held."""
-    least: int
-    """`pg_snapshot_xmin`: all transactions below it have ended."""
-    next: int
-    """`pg_snapshot_xmax`: no transaction from it on had ended."""
+    id: str  # name by which other connections can use it while it is held
+    least: int  # `pg_snapshot_xmin`: all transactions below it have ended
+    next: int  # `pg_snapshot_xmax`: no transaction from it on had ended
 
 
 class View:
-    """The planner's connection. Each `take` takes a new snapshot and releases the previous one.
-
-    Args:
-        lock_timeout: how long to wait for a lock, ms.
-        statement_timeout: how long a statement may take, ms; None: as the server has it.
-    """
+    """The planner's connection. Each `take` takes a new snapshot and releases the previous one."""
 
     def __init__(self, server: Server, who: str, lock_timeout: int, statement_timeout: int | None = None) -> None:
         self._server, self.who = server, who
@@ -163,10 +154,7 @@ class View:
         return greatest
 
     def wait_until_at_rest(self, relation: Relation, column: str, seconds: float, *, past: bool) -> str | None:
-        """The greatest value of the column, once no smaller one can appear; None without values.
-
-        With `past` the greatest but one.
-        """
+        """The greatest value (with `past` the one before it), once no smaller one can appear; None: no values."""
         end = time.monotonic() + seconds
         while True:
             found = self.at_rest(relation, column, None, past=past)
@@ -187,12 +175,9 @@ class View:
         value = self._text(greatest_of(relation.source, column))
         kind = next((one.kind for one in relation.columns if one.name == column), "")
         if value in _ENDLESS and kind in _WITH_END:
-            raise DataError(
-                f"the increasing column '{column}' contains {value}, and nothing that comes later is greater",
-                operator=self.who,
-                kept=NOTHING_DONE,
-                do="give such rows another value, exclude them in a view, or use incremental=xmin",
-            )
+            what = f"the increasing column '{column}' contains {value}, and nothing that comes later is greater"
+            do = "give such rows another value, exclude them in a view, or use incremental=xmin"
+            raise DataError(what, operator=self.who, kept=NOTHING_DONE, do=do)
         if past and value is not None:
             return self._text(greatest_of(relation.source, column, f"t.{quoted(column)} < {literal(value)}"))
         return value
@@ -213,10 +198,7 @@ def greatest_of(source: str, column: str, condition: str = "true") -> str:
 
 
 def still_open(before: frozenset[str], now: frozenset[str]) -> frozenset[str]:
-    """Which of the transactions that were open are still open.
-
-    One that has ended may persist as a prepared transaction: all that are prepared then are awaited too.
-    """
+    """Which transactions are still open; one that has ended may persist as a prepared one: all of these are awaited."""
     left = before & now
     prepared = frozenset(name for name in now if name.startswith(_PREPARED))
     return left | prepared if any(not name.startswith(_PREPARED) for name in before - left) else left
@@ -243,12 +225,7 @@ _WITHOUT_END = ("idle_in_transaction_session_timeout", "transaction_timeout")
 
 
 def settings_of(lock_timeout: int, statement_timeout: int | None = None) -> str:
-    """The statement with which a transaction begins.
-
-    Args:
-        lock_timeout: how long to wait for a lock, ms.
-        statement_timeout: how long a statement may take, ms; 0: without a limit; None: as the server has it.
-    """
+    """The statement with which a transaction begins; both limits in ms, 0: no limit, None: as the server has it."""
     limits = {"lock_timeout": lock_timeout}
     if statement_timeout is not None:
         limits["statement_timeout"] = statement_timeout

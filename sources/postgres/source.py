@@ -37,7 +37,7 @@ from spark_ext.sources.postgres.options import PostgresOptions
 from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls, seek
 from spark_ext.sources.postgres.relation import Relation, check_declared, check_increasing, look_up
 from spark_ext.sources.postgres.slice import Slice, of_increment, of_range
-from spark_ext.sources.postgres.snapshot import View
+from spark_ext.sources.postgres.snapshot import View, settings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 INCREMENT = "increment"
 """The channel of added rows. It exists from the first epoch on, and its data contain the ranges of the table."""
 
-PARTITIONS = "partitions"
-"""In a position of the increment: the numbers of the table's partitions when it was planned."""
+PARTITIONS = "partitions"  # in a position of the increment: the numbers of the table's partitions when it was planned
 
 
 class Postgres(ChannelSource):
@@ -64,14 +63,10 @@ class Postgres(ChannelSource):
         self._resumed = False
         self._known: tuple[Channel, ...] = ()
         self._finished: frozenset[str] = frozenset()
-        self._begun: Identity | None = None
-        """Of the table that is read with increments."""
-        self._stored = ""
-        """The storage of that table when it was last looked at."""
-        self._unfinished: set[str] = set()
-        """Ranges that are not planned to their end."""
-        self._unsafe: set[str] = set()
-        """Ranges whose last epoch is not known to be committed."""
+        self._begun: Identity | None = None  # of the table that is read with increments
+        self._stored = ""  # the storage of that table when it was last looked at
+        self._unfinished: set[str] = set()  # ranges that are not planned to their end
+        self._unsafe: set[str] = set()  # ranges whose last epoch is not known to be committed
         self._joined: set[int] = set()
         """Partitions that were attached since the increment's position, and have no rows that it has passed."""
 
@@ -109,23 +104,13 @@ class Postgres(ChannelSource):
     @cached_property
     def _relation(self) -> Relation:
         options = self.options
-        found = look_up(
-            self._view.connection,
-            self._from,
-            options.table is not None,
-            options.key,
-            self._who,
-            options.columns,
-            options.where,
-        )
+        is_table, connection = options.table is not None, self._view.connection
+        found = look_up(connection, self._from, is_table, options.key, self._who, options.columns, options.where)
         if self.declared is not None:
             check_declared(self.declared, found, self._who)
         if options.incremental == "xmin" and not found.has_xid:
-            raise refused(
-                f"{self._from} is a view or foreign table: the transactions that wrote its rows are unknown",
-                self._who,
-                "read the table behind it, or use incremental=column",
-            )
+            what = f"{self._from} is a view or foreign table: the transactions that wrote its rows are unknown"
+            raise refused(what, self._who, "read the table behind it, or use incremental=column")
         column = options.incremental_column
         if column is not None:
             check_increasing(self._view.connection, found, column, self._who)
@@ -147,8 +132,6 @@ class Postgres(ChannelSource):
             found = self._relation.spark_schema
             self._view.release()
             return found
-
-    # -- planning ------------------------------------------------------------------------------------------------------
 
     @property
     def bounded(self) -> bool:
@@ -196,11 +179,8 @@ class Postgres(ChannelSource):
         other = next((one for one in known if one != key.stored(key.columns)), None)
         if other is not None:
             name = other if isinstance(other, str) else ", ".join(other)
-            raise refused(
-                f"the table was divided by '{name}' so far, but the key is now '{key.name}'",
-                self._who,
-                f"set the option key={name.replace(', ', ',')}, or read the table {NEW_QUERY}",
-            )
+            do = f"set the option key={name.replace(', ', ',')}, or read the table {NEW_QUERY}"
+            raise refused(f"the table was divided by '{name}' so far, but the key is now '{key.name}'", self._who, do)
 
     def _ranges_of_plan(self) -> list[Channel]:
         if not self._resumed:
@@ -224,7 +204,7 @@ class Postgres(ChannelSource):
 
     def _plan(self) -> tuple[dict[str, Any], list[list[Any]], dict[str, list[int]]]:
         """The beginning of the increment, the ranges before it, and the partitions whose rows are all in them."""
-        begin = self._increments.begin(self._view, self._relation)
+        begin = self._increments.begin()
         there = self._partitions()
         refuse_nulls(self._view, self._relation)
         ranges = cut(self._view.connection, self._relation, self.options.rows_per_channel)
@@ -244,11 +224,7 @@ class Postgres(ChannelSource):
         return {PARTITIONS: leaves(self._view.connection, relation)} if relation.partitioned else {}
 
     def _check_increment(self, start: Mapping[str, Any]) -> dict[str, list[int]]:
-        """Refuse a table that is not the one that was begun, or that has rows which the increment has passed.
-
-        Returns:
-            What a position has of its partitions.
-        """
+        """Refuse another table, or rows that the increment has passed; what a position has of the partitions."""
         now, begun = self._identity(), self._begun
         assert begun is not None
         connection, column = self._view.connection, self.options.incremental_column
@@ -259,8 +235,8 @@ class Postgres(ChannelSource):
             following = start.get("next", begun.next)
             refuse_restart(connection, self._relation, column, start["value"], following, self._who)
         self._stored = now.storage
-        there, passed = self._partitions(), self._increments.passed(self._relation, start)
-        if there and passed is not None and PARTITIONS in start:
+        there, passed = self._partitions(), self._increments.passed(start)
+        if there and passed is not None:
             every = set(there[PARTITIONS])
             self._joined &= every
             fresh = every - {*start[PARTITIONS], *self._joined}
@@ -271,14 +247,11 @@ class Postgres(ChannelSource):
     @cached_property
     def _increments(self) -> Increments:
         options = self.options
-        if options.incremental_column is not None:
-            return ByColumn(
-                options.incremental_column,
-                options.poll_interval,
-                options.settle_timeout,
-                unique=options.incremental_unique,
-            )
-        return ByTransaction(options.poll_interval)
+        column, every = options.incremental_column, options.poll_interval
+        if column is None:
+            return ByTransaction(self._view, self._relation, every)
+        unique = options.incremental_unique
+        return ByColumn(self._view, self._relation, column, every, options.settle_timeout, unique=unique)
 
     def latest(self, channel: Channel) -> Position:
         """Of the increment: the position up to which it could be read now."""
@@ -286,7 +259,7 @@ class Postgres(ChannelSource):
             return None
         with self._asking():
             # Never equal to a position: the planner would skip a channel that is at its target already.
-            return {**self._increments.latest(self._view, self._relation), "target": True}
+            return {**self._increments.latest(), "target": True}
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
         """Count and hash the rows of the step on the server."""
@@ -301,7 +274,7 @@ class Postgres(ChannelSource):
                 # An epoch of its own: the ranges before it are read in the snapshot that the next look releases.
                 return Advance({**start, "open": True}, rows=0)
             check = partial(self._check_increment, start)
-            return self._increments.advance(self._view, self._relation, start, limit, check)
+            return self._increments.advance(start, limit, check)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
         """A key of the range, or a value or transaction of the increment."""
@@ -317,7 +290,7 @@ class Postgres(ChannelSource):
                         "wait until the channels of the ranges have finished",
                         "the channel continues where it is",
                     )
-                to = self._increments.seek(self._view, self._relation, at, position)
+                to = self._increments.seek(at, position)
                 # What these partitions have is where the operator wants it: before the position, or behind it.
                 to |= self._partitions()
                 self._view.release()
@@ -333,33 +306,19 @@ class Postgres(ChannelSource):
             if not self._unsafe:
                 self._view.release()
 
-    # -- reading -------------------------------------------------------------------------------------------------------
-
     def _slice(self, channel: Channel, start: Position, end: Position = None) -> Slice:
-        options = self.options
-        if channel.id == INCREMENT:
-            return of_increment(self._from, channel.data, options.incremental_column, start, end, options.where)
-        return of_range(self._from, channel.data, options.incremental_column, start, end, options.where)
+        rows = of_increment if channel.id == INCREMENT else of_range
+        return rows(self._from, channel.data, self.options.incremental_column, start, end, self.options.where)
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a range in the key's order."""
-        from spark_ext.sources.postgres.read import Plan, read
+        from spark_ext.sources.postgres.read import read
 
         if not end.get("rows"):
             return
         declared = self.declared if self.declared is not None else self.schema()
         statement = self._slice(channel, start, end).statement(declared)
-        plan = Plan(end["rows"], end["hash"], end["snapshot"])
         who = f"{self._who}, channel '{channel.id}'"
         bad = self.bad_row if self.collects_bad_rows else None
-        options = self.options
-        yield from read(
-            self._server,
-            statement,
-            arrow_schema(declared),
-            plan,
-            who,
-            options.lock_timeout,
-            bad,
-            options.statement_timeout,
-        )
+        settings = settings_of(self.options.lock_timeout, self.options.statement_timeout)
+        yield from read(self._server, settings, statement, arrow_schema(declared), end, who, bad)

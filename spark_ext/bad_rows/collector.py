@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from spark_ext.bad_rows.buffer import Buffer
 from spark_ext.bad_rows.names import Again, EpochName, PendingFile, key_of, pending_folder, range_name, table_in_file
-from spark_ext.bad_rows.row import BadRow
+from spark_ext.bad_rows.row import BadRow, Buffer
 from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Range
@@ -24,22 +23,15 @@ NOTHING: Final = "everything up to the previous epoch; no row of this one was co
 class Destination:
     """Where the tasks of an epoch of a source leave its bad rows. Travels with each task."""
 
-    state: str
-    """Path or URI of the job's state directory."""
-    checkpoint: str
-    """Path or URI of Spark's checkpoint directory of the query."""
+    state: str  # path or URI of the job's state directory
+    checkpoint: str  # path or URI of Spark's checkpoint directory of the query
     uid: str
-    """Of the source."""
-    table: str
-    """Path or URI of the table in which they belong."""
+    table: str  # path or URI of the table in which they belong
     lineage: int
     key: str
-    """See `names.key_of`."""
     incarnation: int
-    most: int | None = None
-    """A range with more bad rows stops the job; None: no limit."""
+    most: int | None = None  # a range with more bad rows stops the job; None: no limit
     rules: str = ""
-    """See `names.rules_of`."""
 
     @property
     def who(self) -> str:
@@ -55,20 +47,13 @@ class Destination:
         try:
             folder_at(pending_folder(self.state, self.uid)).write(note.name, b"", durable=True)
         except OSError as problem:
-            raise StorageError(
-                f"it cannot be recorded that epoch {number} is read again: {problem}",
-                operator=self.who,
-                kept=NOTHING,
-                do=f"make {self.state} writable; the epoch is tried again",
-            ) from problem
+            what = f"it cannot be recorded that epoch {number} is read again: {problem}"
+            do = f"make {self.state} writable; the epoch is tried again"
+            raise StorageError(what, operator=self.who, kept=NOTHING, do=do) from problem
 
 
 class Collector:
-    """The bad rows of one range.
-
-    Args:
-        keeps: whether the bad row of a number within the range, from 1, is kept; None: all are.
-    """
+    """The bad rows of one range; `keeps` decides by their numbers in it, from 1, and None keeps all."""
 
     def __init__(
         self,
@@ -80,8 +65,7 @@ class Collector:
         self._destination, self._piece, self._number, self._keeps = destination, piece, number, keeps
         self._rows = Buffer(table_in_file(destination.state, destination.table), piece.channel)
         self._found = 0
-        self.count = 0
-        """Bad rows that are kept."""
+        self.count = 0  # bad rows that are kept
 
     def add(self, row: BadRow) -> None:
         """Take a row."""
@@ -112,12 +96,9 @@ class Collector:
             file = PendingFile(epoch, to.incarnation, name, self.count, to.rules)
             folder_at(pending_folder(to.state, to.uid)).write(file.name, self._rows.content(), durable=True)
         except OSError as problem:
-            raise StorageError(
-                f"bad rows cannot be written: {problem}",
-                operator=f"{to.who}, channel '{piece.channel}'",
-                kept=NOTHING,
-                do=f"make {to.state} writable on all machines of the cluster; the epoch is tried again",
-            ) from problem
+            what = f"bad rows cannot be written: {problem}"
+            do = f"make {to.state} writable on all machines of the cluster; the epoch is tried again"
+            raise StorageError(what, operator=f"{to.who}, channel '{piece.channel}'", kept=NOTHING, do=do) from problem
         reach(FailPoint.BAD_ROWS_FILE)
 
     def _epoch(self) -> int:
@@ -127,12 +108,9 @@ class Collector:
         # A thread of the user's own, in `foreachBatch`, has no properties of the epoch. It is among the newest.
         found = epoch_of(SparkLog(self._destination.checkpoint), self._destination)
         if found is None:
-            raise StateError(
-                "the epoch in which bad rows were read is not in Spark's log of the query",
-                operator=self._destination.who,
-                kept=NOTHING,
-                do=f"make {self._destination.checkpoint} readable under this path on all machines of the cluster",
-            )
+            what = "the epoch in which bad rows were read is not in Spark's log of the query"
+            do = f"make {self._destination.checkpoint} readable under this path on all machines of the cluster"
+            raise StateError(what, operator=self._destination.who, kept=NOTHING, do=do)
         return found
 
 

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from spark_ext.bad_rows.buffer import Buffer, rows_in
 from spark_ext.bad_rows.names import (
     EpochName,
     PendingFile,
@@ -29,18 +28,15 @@ from spark_ext.bad_rows.names import (
     table_in_file,
     written_name,
 )
-from spark_ext.bad_rows.row import BadRow
+from spark_ext.bad_rows.row import BadRow, Buffer, rows_in
 from spark_ext.errors import RESET, DataError, PreparedLostError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.storage import Folder, folder_at
 
-INLINE: Final = 64 * 1024
-"""Bytes of a task's bad rows that are sent with its message; more are left in a file."""
-
+INLINE: Final = 64 * 1024  # bytes of a task's bad rows that are sent with its message; more are left in a file
 NOTHING: Final = "everything up to the previous epoch; nothing of this one was committed"
-
-_MARK_BITS: Final = 62
-"""A mark is a positive integer that every target can store."""
+DECIDED: Final = "what was decided; the epoch is not recorded as committed"
+_MARK_BITS: Final = 62  # a mark is a positive integer that every target can store
 
 
 class Takes(Protocol):
@@ -60,19 +56,14 @@ class Takes(Protocol):
 class SinkPlace:
     """Where the bad rows of a sink's epoch are left."""
 
-    state: str
-    """Path or URI of the job's state directory."""
-    table: str
-    """Path or URI of the table in which they belong."""
-    uid: str
-    """Of the sink."""
-    query_id: str
-    """Spark's id of the query."""
+    state: str  # path or URI of the job's state directory
+    table: str  # path or URI of the table in which they belong
+    uid: str  # of the sink
+    query_id: str  # Spark's id of the query
     epoch: int
     lineage: int
     incarnation: int
-    most: int | None = None
-    """A task or an epoch with more bad rows stops the job; None: no limit."""
+    most: int | None = None  # a task or an epoch with more bad rows stops the job; None: no limit
 
     @property
     def who(self) -> str:
@@ -95,11 +86,7 @@ class SinkPlace:
         return EpochName(self.epoch, self.lineage, query_key(self.query_id))
 
     def check(self, count: int, last: BadRow | None) -> None:
-        """Refuse too many.
-
-        Args:
-            last: the newest of them, for the message.
-        """
+        """Refuse too many; the last one is for the message."""
         if self.most is None or count <= self.most:
             return
         raise DataError(
@@ -112,12 +99,8 @@ class SinkPlace:
 
     def unwritable(self, problem: OSError) -> StorageError:
         """The error when bad rows cannot be written."""
-        return StorageError(
-            f"bad rows cannot be written: {problem}",
-            operator=self.who,
-            kept=NOTHING,
-            do=f"make {self.state} writable on all machines of the cluster; the epoch is tried again",
-        )
+        do = f"make {self.state} writable on all machines of the cluster; the epoch is tried again"
+        return StorageError(f"bad rows cannot be written: {problem}", operator=self.who, kept=NOTHING, do=do)
 
 
 @dataclass(frozen=True)
@@ -125,10 +108,8 @@ class Left:
     """The bad rows of one task, as they travel with its message."""
 
     rows: int
-    content: bytes
-    """The file; empty if it has a name."""
-    file: str = ""
-    """Its name in the sink's folder."""
+    content: bytes  # the file; empty if it has a name
+    file: str = ""  # its name in the sink's folder
 
 
 class TaskRows:
@@ -176,8 +157,7 @@ class CommitRows:
         """What counts of the tasks' rows: what they have left, or what an earlier attempt has decided."""
         self._own = Buffer(place.named)
         self._own_count = 0
-        self.kept: int | None = None
-        """The mark of this attempt; None: it has kept nothing."""
+        self.kept: int | None = None  # the mark of this attempt; None: it has kept nothing
 
     @property
     def count(self) -> int:
@@ -190,11 +170,7 @@ class CommitRows:
         self._counted = self._left
 
     def adopt(self, mark: int | None) -> None:
-        """An earlier attempt has decided which rows become visible: its bad rows count, and not those of the tasks.
-
-        Args:
-            mark: under which it has kept them; None: it had none.
-        """
+        """An earlier attempt has decided which rows become visible: its bad rows count, if it had any."""
         if mark is None:
             self._counted, self.kept = (), None
             return
@@ -203,12 +179,14 @@ class CommitRows:
         try:
             file = self._file(self._place.folder, mark)
         except OSError as problem:
-            raise self._unreadable(problem) from problem
+            what = f"bad rows that an earlier attempt has kept cannot be read: {problem}"
+            do = f"make {self._place.state} readable; the epoch is tried again"
+            raise StorageError(what, operator=self._place.who, kept=DECIDED, do=do) from problem
         if file is None:
             raise StateError(
                 "an earlier attempt has decided the epoch, and the bad rows that it has kept are gone",
                 operator=self._place.who,
-                kept="what was decided; the epoch is not recorded as committed",
+                kept=DECIDED,
                 do=f"put the files in {self._place.folder.uri} back; if they are lost, discard the query's history "
                 f"with {RESET}",
             )
@@ -269,11 +247,7 @@ class CommitRows:
             raise self._place.unwritable(problem) from problem
 
     def decide(self, mark: int | None, bad: int, given: int) -> None:
-        """The target has the epoch: say which of the files counts, and remove what tasks have left.
-
-        Args:
-            mark: that the target holds with the epoch; None: it holds none, and no row of the epoch is bad.
-        """
+        """The target has the epoch, with this mark: say which file counts, and remove what tasks have left."""
         folder = self._place.folder
         try:
             if mark is not None and (mark == self.kept or self._file(folder, mark) is not None):
@@ -292,11 +266,3 @@ class CommitRows:
         wanted = self._place.name, marked(mark)
         files = (PendingFile.parse(file) for file in folder.files())
         return next((file for file in files if file is not None and (file.epoch, file.range) == wanted), None)
-
-    def _unreadable(self, problem: OSError) -> StorageError:
-        return StorageError(
-            f"bad rows that an earlier attempt has kept cannot be read: {problem}",
-            operator=self._place.who,
-            kept="what was decided; the epoch is not recorded as committed",
-            do=f"make {self._place.state} readable; the epoch is tried again",
-        )

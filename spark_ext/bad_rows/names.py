@@ -27,26 +27,16 @@ from typing import Final
 
 from spark_ext.model.offsets import Json, SourceOffset
 
-FOLDER: Final = "bad_rows"
-"""The folder in the state directory."""
+FOLDER: Final = "bad_rows"  # the folder in the state directory
+PENDING: Final = "pending"  # the folder with what is not in the table yet, by source
+SINKS: Final = "sinks"  # the folder with what is not in the table yet, by query and sink
+WRITTEN: Final = "written"  # of a sink: the folder with what tasks have left, when it was too much for a message
+TABLE: Final = "table"  # the folder with the table, unless the source names another place
 
-PENDING: Final = "pending"
-"""The folder with what is not in the table yet, by source."""
-
-SINKS: Final = "sinks"
-"""The folder with what is not in the table yet, by query and sink."""
-
-WRITTEN: Final = "written"
-"""Of a sink: the folder with what tasks have left, when it was too much for a message."""
-
-TABLE: Final = "table"
-"""The folder with the table, unless the source names another place."""
-
-_NO_RULES: Final = frozenset(
+_NO_RULES: Final = frozenset(  # options that do not decide which rows are bad
     {"uid", "on_bad_row", "bad_rows_path", "max_bad_share", "max_bad_rows", "readers", "discovery_interval"}
     | {"max_rows_per_epoch", "max_bytes_per_epoch"}
 )
-"""Options that do not decide which rows are bad."""
 
 _EPOCH: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{16})")
 _FILE: Final = re.compile(r"([0-9a-f]{32})-(\d+)(?:-([0-9a-f]{16}))?\.parquet")
@@ -61,8 +51,7 @@ class EpochName:
 
     number: int
     lineage: int
-    key: str
-    """See `key_of`; of a sink `query_key`."""
+    key: str  # see `key_of`; of a sink `query_key`
 
     def __str__(self) -> str:
         return f"{self.number}-{self.lineage}-{self.key}"
@@ -80,11 +69,9 @@ class PendingFile:
 
     epoch: EpochName
     incarnation: int
-    range: str
-    """See `range_name`; of a sink the mark, see `marked`."""
+    range: str  # see `range_name`; of a sink the mark, see `marked`
     rows: int
-    rules: str = ""
-    """See `rules_of`; "" for those of sinks."""
+    rules: str = ""  # see `rules_of`; "" for those of sinks
 
     @property
     def name(self) -> str:
@@ -198,11 +185,7 @@ def range_name(channel: str, start: Json, end: Json) -> str:
 
 
 def rules_of(options: Mapping[str, Json], schema: str) -> str:
-    """What stands for the rules by which rows are bad.
-
-    Args:
-        options: of the source, without secrets.
-    """
+    """What stands for the rules by which rows are bad: the source's options, without secrets, and its schema."""
     relevant = {name: value for name, value in options.items() if name not in _NO_RULES}
     return blake2b(_canonical([relevant, schema]), digest_size=8).hexdigest()
 

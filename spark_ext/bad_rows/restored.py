@@ -1,17 +1,86 @@
-"""The bad rows of an operator before its query's checkpoint is replaced: by a restore, or by a reset."""
+"""The bad rows of an operator before its query's checkpoint is replaced, by a restore or a reset; and which count then.
+
+A restore begins a lineage where a savepoint was taken of another one. `lineages.json` beside the table remembers this
+of each source, and of each sink as `sink:<uid>`, so that the rows of a savepoint can be told also when several
+restores came in between: those of the newest lineage count, and of its ancestors up to where it left.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
-from spark_ext.bad_rows.lineages import NAME, Ancestry, Cut, condition
 from spark_ext.bad_rows.names import FOLDER, EpochName, default_table, sinks_folder
 from spark_ext.bad_rows.settle import Settler, may_hold
 from spark_ext.bad_rows.table import BadRowsTable, Owner, Role
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.storage import Folder, folder_at
+
+NAME: Final = "lineages.json"  # the file, in the folder of bad rows of the state directory
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A lineage up to an epoch."""
+
+    lineage: int
+    epoch: int  # the last one that belongs to it
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """From where each lineage of each source continues."""
+
+    parents: Mapping[str, Mapping[int, Cut]] = field(default_factory=dict)
+    """By source and lineage. A lineage that is not there has started from scratch."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Ancestry:
+        """Read what `to_json` has written."""
+        raw = json.loads(text)
+        return cls(
+            {uid: {int(lineage): Cut(*cut) for lineage, cut in cuts.items()} for uid, cuts in raw["sources"].items()}
+        )
+
+    def to_json(self) -> str:
+        """The JSON form."""
+        sources = {
+            uid: {str(lineage): [cut.lineage, cut.epoch] for lineage, cut in sorted(cuts.items())}
+            for uid, cuts in sorted(self.parents.items())
+        }
+        return json.dumps({"version": 1, "sources": sources}, indent=1)
+
+    def continued(self, uid: str, lineage: int, cut: Cut | None) -> Ancestry:
+        """With a new lineage of a source, which continues from a cut, or starts from scratch."""
+        own = dict(self.parents.get(uid, {}))
+        own.pop(lineage, None)
+        return Ancestry({**self.parents, uid: own if cut is None else {**own, lineage: cut}})
+
+    def placed(self, uid: str, cut: Cut, newest: int) -> Cut:
+        """A cut in the lineage in which it was made, when the job's newest lineage was `newest`.
+
+        A source that has planned nothing since a restore still has the offset, with the lineage, that it had before.
+        """
+        begun = (lineage for lineage in self.parents.get(uid, {}) if lineage <= newest)
+        return Cut(max([cut.lineage, *begun]), cut.epoch)
+
+    def counting(self, uid: str, cut: Cut | None) -> tuple[Cut, ...]:
+        """The epochs whose rows belong to a cut: of its lineage and its ancestors; None: nothing had been read."""
+        found: list[Cut] = []
+        while cut is not None:
+            found.append(cut)
+            parent = self.parents.get(uid, {}).get(cut.lineage)
+            # A lineage has a greater number than that from which it continues.
+            cut = parent if parent is not None and parent.lineage < cut.lineage else None
+        return tuple(found)
+
+
+def condition(cuts: tuple[Cut, ...]) -> str:
+    """The condition, in SQL, for the rows of these epochs."""
+    return " or ".join(f"(lineage = {cut.lineage} and epoch <= {cut.epoch})" for cut in cuts) or "false"
 
 
 @dataclass(frozen=True)
@@ -20,24 +89,15 @@ class BadRowsOfJob:
 
     job: str
     job_id: str
-    state: str
-    """Path or URI of the state directory."""
-    storage_options: Mapping[str, str]
-    """Of the object store, as delta-rs names them."""
+    state: str  # path or URI of the state directory
+    storage_options: Mapping[str, str]  # of the object store, as delta-rs names them
 
     @property
     def _folder(self) -> Folder:
         return folder_at(f"{self.state.rstrip('/')}/{FOLDER}")
 
     def settle(self, query: str, checkpoint: str, sinks: Mapping[str, int] | None = None) -> list[Owner]:
-        """Move what the committed epochs of a checkpoint have left: its log is about to be put aside.
-
-        Args:
-            checkpoint: path or URI of the checkpoint directory, which need not exist.
-
-        Returns:
-            Under which names the query's sources and sinks add rows.
-        """
+        """Move what committed epochs of a checkpoint have left, before its log is put aside; who may add rows."""
         log = SparkLog(checkpoint)
         if not log.exists() or not may_hold(self._folder):
             return []
@@ -74,12 +134,9 @@ class BadRowsOfJob:
     ) -> None:
         """Let the rows of an operator count that belong to a savepoint, and no others.
 
-        Args:
-            uid: of the source or sink.
-            cut: the savepoint's epoch, and the lineage in the source's offset; None: it has nothing of the operator.
-            owners: that may still be adding rows, in a driver that was given up; they add none from here on.
-            tables: paths or URIs of tables besides that in the state directory.
-            newest: the job's newest lineage when the savepoint was taken.
+        The cut has the savepoint's epoch and the lineage in the source's offset; None: the savepoint has nothing of the
+        operator. `owners` may still be adding rows, in a driver that was given up, and add none from here on. `newest`
+        is the job's newest lineage when the savepoint was taken.
         """
         folder = self._folder
         there = folder.names()

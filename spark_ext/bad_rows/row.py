@@ -1,22 +1,25 @@
-"""A row that does not parse or fit, and the form in which it is kept. Pure."""
+"""A row that does not parse or fit, and the file in which such rows are kept: compressed as they come. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from io import BytesIO
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from spark_ext.masking import mask
 from spark_ext.model.offsets import Json
 
-MOST_RAW: Final = 64 * 1024
-"""Bytes of a bad row that are kept; the rest is cut off."""
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetWriter
 
-MOST_REASON: Final = 4 * 1024
-"""Characters of a reason that are kept."""
+MOST_RAW: Final = 64 * 1024  # bytes of a bad row that are kept; the rest is cut off
+MOST_REASON: Final = 4 * 1024  # characters of a reason that are kept
+ROWS: Final = 1_000  # rows that are kept as objects until they are compressed
+METADATA: Final = b"spark_ext.table"  # under this key a file says in which table its rows belong; see `table_in_file`
 
 
 @dataclass(frozen=True)
@@ -25,17 +28,15 @@ class BadRow:
 
     position: Json
     """Where it is, in the operator's own form, as JSON: a file and a byte, a partition and an offset, a key."""
-    reason: str
-    """What is wrong with it. Secrets that the process knows are masked in it."""
-    raw: str | bytes | None = None
-    """The first `MOST_RAW` bytes of the row as it was found; None: it cannot be shown."""
+    reason: str  # What is wrong with it. Secrets that the process knows are masked in it.
+    raw: str | bytes | None = None  # the first `MOST_RAW` bytes of the row as it was found; None: it cannot be shown
 
 
 def passed_over(row: BadRow) -> None:
     """Take a bad row and do nothing: while planning, where none is collected."""
 
 
-COLLECTED: Final = pa.schema(
+COLLECTED: Final = pa.schema(  # the columns of what a task has collected
     [
         pa.field("channel", pa.string()),
         pa.field("position", pa.string()),
@@ -44,7 +45,6 @@ COLLECTED: Final = pa.schema(
         pa.field("raw_bytes", pa.binary()),
     ]
 )
-"""The columns of what a task has collected."""
 
 
 def table_of(channel: str | None, rows: Iterable[BadRow]) -> pa.Table:
@@ -76,3 +76,53 @@ def _kept(raw: str | bytes | None) -> tuple[str | None, bytes | None]:
             if len(content) <= MOST_RAW:
                 break
     return ("", None) if not content else (None, content[:MOST_RAW])
+
+
+class Buffer:
+    """A file of Parquet in memory, begun with the first row; without a channel for rows of a sink."""
+
+    def __init__(self, table: str, channel: str | None = None) -> None:
+        self._table, self._channel = table, channel
+        self._rows: list[BadRow] = []
+        self._out = BytesIO()
+        self._writer: ParquetWriter | None = None
+
+    def add(self, row: BadRow) -> None:
+        """Take a row."""
+        self._rows.append(row)
+        if len(self._rows) >= ROWS:
+            self._compress()
+
+    def copy(self, rows: pa.Table) -> None:
+        """Take the rows of another file, behind those that were added before."""
+        self._compress()
+        self._into().write_table(rows.select(COLLECTED.names).cast(COLLECTED))
+
+    def _compress(self) -> None:
+        if self._rows:
+            self._into().write_table(table_of(self._channel, self._rows))
+            self._rows.clear()
+
+    def _into(self) -> ParquetWriter:
+        if self._writer is None:
+            from pyarrow.parquet import ParquetWriter  # half of what it takes to import all of this
+
+            about = {METADATA: self._table.encode()}
+            self._writer = ParquetWriter(self._out, COLLECTED.with_metadata(about), compression="zstd")
+        return self._writer
+
+    def content(self) -> bytes:
+        """The file with all rows; nothing can be added any more."""
+        self._compress()
+        self._into().close()
+        return self._out.getvalue()
+
+
+def rows_in(content: bytes) -> pa.Table:
+    """The rows of a file.
+
+    Not by a file of Python's: Arrow's threads would still release it when the interpreter ends, and hang or abort.
+    """
+    from pyarrow.parquet import ParquetFile
+
+    return ParquetFile(pa.BufferReader(content)).read()

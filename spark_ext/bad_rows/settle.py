@@ -15,7 +15,6 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_ext.bad_rows.buffer import METADATA, rows_in
 from spark_ext.bad_rows.names import (
     WRITTEN,
     Again,
@@ -29,6 +28,7 @@ from spark_ext.bad_rows.names import (
     pending_folder,
     sinks_folder,
 )
+from spark_ext.bad_rows.row import METADATA, rows_in
 from spark_ext.bad_rows.table import BadRowsTable, Owner, Role
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import FailPoint, reach
@@ -44,20 +44,14 @@ class Moved:
     uid: str
     epoch: int
     rows: int
-    table: str
-    """Path or URI."""
+    table: str  # path or URI
     role: Role = "source"
     of: tuple[int, int] | None = None
     """Of a sink: rows that were bad, and rows that it was given, since its committing process began; None: unknown."""
 
 
 class Settler:
-    """The bad rows of a query's sources and sinks. For one thread at a time.
-
-    Args:
-        state: path or URI of its state directory.
-        checkpoint: path or URI of Spark's checkpoint directory of the query.
-    """
+    """The bad rows of a query's sources and sinks. For one thread at a time."""
 
     def __init__(
         self,
@@ -81,13 +75,9 @@ class Settler:
         return may_hold(self._folder(uid))
 
     def settle(self, uid: str, upto: int | None = None) -> list[Moved]:
-        """Move what committed epochs have left, and remove what no epoch will ever need.
+        """Move what committed epochs have left into tables, and remove what no epoch will ever need; what was added.
 
-        Args:
-            upto: an epoch that is known to be committed, as are all before it; None: by Spark's log alone.
-
-        Returns:
-            What this call has added to tables.
+        Epochs count as committed by Spark's log, or up to a number that the caller knows.
         """
         # In this order: when an epoch is committed all its files are there.
         newest = self._newest(upto)
@@ -135,10 +125,7 @@ class Settler:
         return moved
 
     def _ripe(self, names: Iterable[str], done: Iterable[EpochName]) -> dict[int, PendingFile]:
-        """By the number of an epoch the file that counts.
-
-        An epoch that is committed without a decision has no bad rows: an attempt that came to nothing had left some.
-        """
+        """The files that count, by epoch. An epoch that is committed without a decision has no bad rows."""
         there = list(names)
         counts, mine = decided(there), {epoch for epoch in done if epoch.lineage == self._lineage}
         files = (file for file in map(PendingFile.parse, there) if file is not None)
@@ -238,9 +225,7 @@ def _content(folder: Folder, file: PendingFile) -> bytes:
     try:
         return folder.read(file.name)
     except OSError as problem:
-        raise StorageError(
-            f"bad rows that wait for their table cannot be read: {problem}",
-            operator=f"{folder.uri}/{file.name}",
-            kept="the files stay where they are",
-            do="check the storage; it is tried again",
-        ) from problem
+        what = f"bad rows that wait for their table cannot be read: {problem}"
+        do = "check the storage; it is tried again"
+        kept = "the files stay where they are"
+        raise StorageError(what, operator=f"{folder.uri}/{file.name}", kept=kept, do=do) from problem

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-
-PIECE: Final = 1_024
-"""Rows that are converted at a time."""
+PIECE: Final = 1_024  # rows that are converted at a time
 
 
 def sift(
@@ -21,12 +19,7 @@ def sift(
     fails: type[Exception] | tuple[type[Exception], ...],
     bad: Callable[[int, pa.RecordBatch, Exception], object],
 ) -> Iterator[T]:
-    """What the rows that can be converted become, in order.
-
-    Args:
-        batch: at least one row.
-        fails: what it raises if one of them cannot be.
-    """
+    """What the rows that can be converted become, in order; `fails` is what `convert` raises for others."""
     # In pieces first: by halves alone the good rows would be converted as often as there are levels.
     left = [(low, min(low + PIECE, batch.num_rows)) for low in range(0, batch.num_rows, PIECE)][::-1]
     while left:
@@ -92,11 +85,7 @@ def behind(bad: Bad, first: int) -> Bad:
 
 
 class Numbered:
-    """Batches of a task without the rows that a check refuses. Counts, so that a bad row is found in its input again.
-
-    Args:
-        check: raises one of `fails` if a row of a batch is refused; cheap for a batch without such rows.
-    """
+    """Batches of a task without rows that a check refuses; counts, so that a bad row is found in its input again."""
 
     def __init__(
         self, check: Callable[[pa.RecordBatch], object], fails: type[Exception] | tuple[type[Exception], ...], bad: Bad

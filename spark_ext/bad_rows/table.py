@@ -7,7 +7,7 @@ the number and adds nothing; a driver that was given up and wakes up finds that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
@@ -40,15 +40,12 @@ SCHEMA: Final = pa.schema(
 """The columns. `replaced_in` is null for rows that count; else it is the lineage of the restore that took them back.
 `role` is `source` or `sink`."""
 
-CLOSED: Final = 1 << 62
-"""The number of an application id under which no epoch is added any more."""
-
+CLOSED: Final = 1 << 62  # the number of an application id under which no epoch is added any more
 MAINTAIN_EVERY: Final = 64
 """Commits after which small files are compacted, and files and log files removed that are no longer needed."""
 
 
-Role: TypeAlias = Literal["source", "sink"]
-"""Whether rows are those of a source or of a sink."""
+Role: TypeAlias = Literal["source", "sink"]  # whether rows are those of a source or of a sink
 
 
 @dataclass(frozen=True)
@@ -59,10 +56,8 @@ class Owner:
     job_id: str
     query: str
     uid: str
-    """Of the source or sink."""
     lineage: int
-    query_id: str
-    """Spark's id of the query: the numbers of epochs are its own."""
+    query_id: str  # Spark's id of the query: the numbers of epochs are its own
     role: Role = "source"
 
     @property
@@ -77,11 +72,7 @@ Epochs = Mapping[int, Callable[[], Iterator[pa.Table]]]
 
 
 class BadRowsTable:
-    """The table, which is created with the first row. For one thread at a time.
-
-    Args:
-        uri: path or URI.
-    """
+    """The table, which is created with the first row. For one thread at a time."""
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.uri = uri
@@ -92,14 +83,9 @@ class BadRowsTable:
         self._log = FencedLog(uri, errors, self._options, required=False)
 
     def add(self, owner: Owner, epochs: Epochs, at: datetime) -> frozenset[int]:
-        """Add the rows of committed epochs in one commit, unless that was done.
+        """Add the rows of committed epochs in one commit, unless that was done; returns the epochs that were added.
 
-        Args:
-            epochs: in which no epoch is missing that has bad rows, up to the newest of them.
-            at: UTC.
-
-        Returns:
-            The epochs whose rows were added by this call.
+        No epoch with bad rows is missing up to the newest of them.
         """
 
         def attempt(table: DeltaTable | None) -> frozenset[int] | None:
@@ -163,11 +149,7 @@ class BadRowsTable:
         self._log.settle(attempt, "closing a lineage of bad rows")
 
     def replace(self, job_id: str, uid: str, counts: str, lineage: int, role: Role = "source") -> None:
-        """After a restore: mark the rows of an operator that do not count any more, and those that count again.
-
-        Args:
-            uid: of the source or sink.
-        """
+        """After a restore: mark the rows of an operator that do not count any more, and those that count again."""
 
         def attempt(table: DeltaTable | None) -> bool | None:
             if table is not None:
@@ -191,17 +173,7 @@ class BadRowsTable:
 def _rows(owner: Owner, epochs: Epochs, numbers: Sequence[int], at: datetime) -> Iterator[pa.RecordBatch]:
     for number in numbers:
         for found in epochs[number]():
-            constants = {
-                "job": owner.job,
-                "query": owner.query,
-                "uid": owner.uid,
-                "epoch": number,
-                "lineage": owner.lineage,
-                "at": at,
-                "job_id": owner.job_id,
-                "replaced_in": None,
-                "role": owner.role,
-            }
+            constants = {**asdict(owner), "epoch": number, "at": at, "replaced_in": None}
             columns = [
                 found.column(field.name)
                 if field.name in found.column_names

@@ -6,8 +6,6 @@ The library is confluent-kafka. It is loaded with the first client, so that a se
 from __future__ import annotations
 
 import json
-import os
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from spark_ext import masking
-from spark_ext.clients.library import load
+from spark_ext.clients.library import filled, load
 from spark_ext.errors import (
     NEW_QUERY,
     NOTHING_DONE,
@@ -36,59 +33,36 @@ if TYPE_CHECKING:
 
 Client = TypeVar("Client")
 
-OWN: Final = frozenset(
-    {
-        "auto.offset.reset",
-        "bootstrap.servers",
-        "delivery.report.only.error",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.idempotence",
-        "enable.partition.eof",
-        "error_cb",
-        "group.id",
-        "isolation.level",
-        "message.timeout.ms",
-        "metadata.broker.list",
-        "partition.assignment.strategy",
-        "transaction.timeout.ms",
-        "transactional.id",
-    }
+OWN: Final = frozenset(  # client settings that exactly-once delivery depends on: users cannot change them
+    [
+        *("auto.offset.reset", "bootstrap.servers", "delivery.report.only.error", "enable.auto.commit"),
+        *("enable.auto.offset.store", "enable.idempotence", "enable.partition.eof", "error_cb", "group.id"),
+        *("isolation.level", "message.timeout.ms", "metadata.broker.list", "partition.assignment.strategy"),
+        *("transaction.timeout.ms", "transactional.id"),
+    ]
 )
-"""Client settings that exactly-once delivery depends on: users cannot change them."""
 
-_NO_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+NO_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _NOT_ALLOWED: Final = frozenset(
-    {
-        "_AUTHENTICATION",
-        "_SSL",
-        "SASL_AUTHENTICATION_FAILED",
-        "TOPIC_AUTHORIZATION_FAILED",
-        "GROUP_AUTHORIZATION_FAILED",
-        "CLUSTER_AUTHORIZATION_FAILED",
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-    }
+    [
+        *("_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"),
+        *("GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+    ]
 )
 _UNREACHED: Final = frozenset({"_TRANSPORT", "_RESOLVE"})
 """Why a broker could not be reached: more specific than a time-out."""
 
-_NO_MESSAGE: Final = frozenset(
+_NO_MESSAGE: Final = frozenset(  # librdkafka's names of the errors that every retry gives again
     {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP", "INVALID_RECORD", "POLICY_VIOLATION"}
 )
-"""librdkafka's names of the errors that every retry gives again."""
 
+# Errors of a partition that was just created, or whose leader has just changed or returned.
 _SETTLING: Final = frozenset(
-    {
-        "NOT_LEADER_FOR_PARTITION",
-        "LEADER_NOT_AVAILABLE",
-        "UNKNOWN_LEADER_EPOCH",
-        "FENCED_LEADER_EPOCH",
-        "OFFSET_NOT_AVAILABLE",
-        "UNKNOWN_TOPIC_OR_PART",
-        "_NOENT",
-    }
+    [
+        *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH"),
+        *("OFFSET_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART", "_NOENT"),
+    ]
 )
-"""Errors of a partition that was just created, or whose leader has just changed or returned."""
 
 RETRIED: Final = "check the brokers and the network; the operation will be retried with back-off"
 """What to do about an error that may go away."""
@@ -97,8 +71,6 @@ RECREATED: Final = f"read a topic that was deleted and created again {NEW_QUERY}
 """What to do about a topic whose offsets are not those that were read."""
 
 _CREATE: Final = "create the topic, or correct its name"
-
-_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
 
 def _settings(value: object) -> object:
@@ -120,29 +92,16 @@ class KafkaOptions(BaseModel):
 
     bootstrap_servers: str = Field(min_length=1)
     """Brokers of the initial connection: `host:port`, comma-separated."""
-
     client_options: Annotated[Mapping[str, Any], BeforeValidator(_settings)] = Field(default_factory=dict, repr=False)
     """Client settings with librdkafka's names, as a JSON object: security, compression, sizes. `${NAME}` in a value is
     replaced by an environment variable of the process that connects. Never shown or stored."""
-
     request_timeout: Milliseconds = Field(default=30_000, gt=0)
     """Time limit for an answer of the brokers, ms."""
 
     def client(self, who: str, **own: Any) -> dict[str, Any]:
         """The configuration of a client; `own` takes precedence, with `_` for `.` in its names."""
-
-        def filled(match: re.Match[str]) -> str:
-            if match[1] not in os.environ:
-                raise refused(
-                    f"the option 'client_options' refers to the environment variable {match[1]}, which is not set",
-                    who,
-                    f"set {match[1]} for the driver and the executors (spark.executorEnv.{match[1]})",
-                )
-            masking.remember(os.environ[match[1]])
-            return os.environ[match[1]]
-
         given = {
-            name: _VARIABLE.sub(filled, value) if isinstance(value, str) else value
+            name: filled(value, "client_options", who) if isinstance(value, str) else value
             for name, value in self.client_options.items()
         }
         return {
@@ -249,12 +208,9 @@ def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: st
                 return  # not an error of the client: a broker has answered
             cause = problem.args[0].str()
         reason = next((error.str() for error in heard if error.name() in _UNREACHED), cause)
-        raise StorageError(
-            f"no broker could be reached in {seconds:g} s: {reason}",
-            operator=who,
-            kept="everything that was committed",
-            do=f"check 'bootstrap_servers', and {RETRIED}",
-        )
+        what = f"no broker could be reached in {seconds:g} s: {reason}"
+        do = f"check 'bootstrap_servers', and {RETRIED}"
+        raise StorageError(what, operator=who, kept="everything that was committed", do=do)
 
 
 def answered(answer: Any, seconds: float) -> Any:
@@ -268,11 +224,9 @@ def answered(answer: Any, seconds: float) -> Any:
 def offsets(
     client: AdminClient, wanted: Mapping[tuple[str, int], Any], seconds: float, *, committed: bool = True
 ) -> dict[tuple[str, int], int]:
-    """Offsets of partitions, in one request; -1 if no message is at or after a time.
+    """Offsets of partitions, in one request, repeated while one has no leader; -1: no message at or after a time.
 
-    Args:
-        seconds: time limit for an answer. For a partition without a leader the request is repeated until then.
-        committed: whether the end is the one that a `read_committed` reader sees.
+    With `committed` the end is the one that a `read_committed` reader sees.
     """
     import confluent_kafka as kafka
 
@@ -292,24 +246,22 @@ def offsets(
 
 
 def partitions(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, int]:
-    """The number of partitions of topics; 0 if the topic does not exist.
-
-    This request does not create a topic, as a request for its metadata does by default.
-    """
-    described = _described(client, topics, seconds, who, kept)
-    return {topic: 0 if one is None else len(one.partitions) for topic, one in described.items()}
+    """The number of partitions of topics; 0 if the topic does not exist."""
+    found = described(client, topics, seconds, who, kept)
+    return {topic: len(found[topic].partitions) if topic in found else 0 for topic in topics}
 
 
 def topic_ids(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, str]:
     """The ids of those topics that exist: a topic that is deleted and created again has another one."""
-    described = _described(client, topics, seconds, who, kept)
-    return {topic: str(one.topic_id) for topic, one in described.items() if one is not None}
+    return {topic: str(one.topic_id) for topic, one in described(client, topics, seconds, who, kept).items()}
 
 
-def _described(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, Any]:
-    """The brokers' descriptions; None for a topic that does not exist."""
+def described(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, Any]:
+    """Those topics that exist. Asking does not create a topic, as asking for its metadata does by default."""
     import confluent_kafka as kafka
 
+    if not topics:
+        return {}
     asked = client.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=seconds)
     found: dict[str, Any] = {}
     for topic, answer in asked.items():
@@ -318,9 +270,8 @@ def _described(client: AdminClient, topics: Collection[str], seconds: float, who
         except TimeoutError as problem:
             raise unanswered(who, seconds, kept) from problem
         except kafka.KafkaException as problem:
-            if problem.args[0].name() not in _NO_TOPIC:
+            if problem.args[0].name() not in NO_TOPIC:
                 raise to_error(problem.args[0], f"topic '{topic}' could not be described", who, kept) from problem
-            found[topic] = None
     return found
 
 
@@ -335,32 +286,16 @@ def unanswered(who: str, seconds: float, kept: str, what: str = "the request fai
 
 
 def refused_settings(problem: Exception, who: str) -> ConfigurationError:
-    """The error of a client that could not be created.
-
-    The library's message names the setting, but never its value, unless it is an enum.
-    """
-    return refused(
-        f"the client's settings are refused: {text(problem)}",
-        who,
-        "correct the option 'client_options'; its names are those of librdkafka",
-    )
-
-
-def text(problem: Exception) -> str:
-    """The library's message, in short."""
+    """The error of a client that could not be created; the message names the setting, but never its value."""
     error = problem.args[0] if problem.args else problem
-    return str(error.str()) if hasattr(error, "str") else str(error)
+    what = f"the client's settings are refused: {error.str() if hasattr(error, 'str') else error}"
+    return refused(what, who, "correct the option 'client_options'; its names are those of librdkafka")
 
 
 def to_error(error: KafkaError, what: str, who: str, kept: str) -> SparkExtError:
-    """An error of Kafka as one of this package's: terminal if every retry gives the same, else transient.
-
-    Args:
-        what: what could not be done, as the beginning of a sentence.
-        who: source or sink, with topic and epoch if they are known.
-    """
+    """An error of Kafka as one of this package's: terminal if every retry gives the same, else transient."""
     name, message = error.name(), f"{what}: {error.str()} ({error.name()})"
-    if name in _NO_TOPIC:
+    if name in NO_TOPIC:
         return refused(message, who, _CREATE, kept=kept)
     if name in _NOT_ALLOWED:
         return refused(message, who, "check the credentials in 'client_options' and the brokers' ACLs", kept=kept)
@@ -368,10 +303,6 @@ def to_error(error: KafkaError, what: str, who: str, kept: str) -> SparkExtError
         do = "lower 'transaction_timeout', or raise the brokers' transaction.max.timeout.ms"
         return refused(message, who, do, kept=kept)
     if name in _NO_MESSAGE:
-        return DataError(
-            message,
-            operator=who,
-            kept=kept,
-            do="make the messages smaller, raise the topic's max.message.bytes, or correct what the broker refuses",
-        )
+        do = "make the messages smaller, raise the topic's max.message.bytes, or correct what the broker refuses"
+        return DataError(message, operator=who, kept=kept, do=do)
     return StorageError(message, operator=who, kept=kept, do=RETRIED)

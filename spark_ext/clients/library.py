@@ -1,11 +1,14 @@
-"""Client libraries: optional dependencies that a connector imports when it first needs them."""
+"""Client libraries, optional dependencies that a connector imports when it first needs them; and their settings."""
 
 from __future__ import annotations
 
+import os
+import re
 from importlib import import_module
 from typing import Any
 
-from spark_ext.errors import NOTHING_DONE, EnvironmentProblem
+from spark_ext import masking
+from spark_ext.errors import NOTHING_DONE, EnvironmentProblem, refused
 
 _EVERYWHERE = "the Python of the driver and of the executors"
 
@@ -15,9 +18,19 @@ def load(module: str, extra: str, who: str, where: str = _EVERYWHERE) -> Any:
     try:
         return import_module(module)
     except ImportError as missing:
-        raise EnvironmentProblem(
-            f"the client library '{module.partition('.')[0]}' is not installed in this Python: {missing}",
-            operator=who,
-            kept=NOTHING_DONE,
-            do=f"pip install 'spark-ext[{extra}]', for {where}",
-        ) from missing
+        what = f"the client library '{module.partition('.')[0]}' is not installed in this Python: {missing}"
+        do = f"pip install 'spark-ext[{extra}]', for {where}"
+        raise EnvironmentProblem(what, operator=who, kept=NOTHING_DONE, do=do) from missing
+
+
+def filled(value: str, option: str, who: str) -> str:
+    """A setting with `${NAME}` replaced by an environment variable, which is masked from then on."""
+
+    def variable(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            what = f"the option '{option}' refers to the environment variable {match[1]}, which is not set"
+            raise refused(what, who, f"set {match[1]} for the driver and the executors (spark.executorEnv.{match[1]})")
+        masking.remember(os.environ[match[1]])
+        return os.environ[match[1]]
+
+    return re.sub(r"\$\{(\w+)\}", variable, value)

@@ -9,9 +9,7 @@ import socket
 import time
 from typing import Any, Final
 
-SHARE: Final = 4
-"""The part of the process's descriptors that connections may have: one of this many."""
-
+SHARE: Final = 4  # the part of the process's descriptors that connections may have: one of this many
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 

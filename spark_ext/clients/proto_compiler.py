@@ -19,11 +19,7 @@ _MAIN = "schema_of_the_subject.proto"
 
 
 def compiled(registry: Registry, schema: Any, message: str | None) -> tuple[str, str]:
-    """A schema with all that it refers to, as a `FileDescriptorSet` in Base64; and the full name of its message.
-
-    Args:
-        message: the message that is wanted; None: the first one.
-    """
+    """A schema with all that it refers to, as a `FileDescriptorSet` in Base64, and its (first) message's full name."""
     who = registry.who
     protoc = load("grpc_tools.protoc", "schemas", who)
     own = Path(load("grpc_tools", "schemas", who).__file__).parent / "_proto"
@@ -37,19 +33,13 @@ def compiled(registry: Registry, schema: Any, message: str | None) -> tuple[str,
             ["protoc", f"-I{place}", f"-I{own}", "--include_imports", f"--descriptor_set_out={out}", _MAIN]
         )
         if status:
-            raise refused(
-                "the Protobuf schema does not compile; protoc has written why to standard error",
-                who,
-                "correct the schema in the registry, or choose another version",
-            )
+            what = "the Protobuf schema does not compile; protoc has written why to standard error"
+            raise refused(what, who, "correct the schema in the registry, or choose another version")
         text = base64.b64encode(out.read_bytes()).decode()
     found = descriptor(text, message or "")
     if found is None:
-        raise refused(
-            f"the schema has no message '{message}'" if message else "the schema has no message",
-            who,
-            "correct the name of the message: package and name, such as 'shop.Order'",
-        )
+        what = f"the schema has no message '{message}'" if message else "the schema has no message"
+        raise refused(what, who, "correct the name of the message: package and name, such as 'shop.Order'")
     return text, found.full_name
 
 
@@ -60,11 +50,8 @@ def _write_references(registry: Registry, schema: Any, place: Path, known: set[s
         known.add(one.name)
         target = (place / one.name).resolve()
         if place.resolve() not in target.parents:
-            raise refused(
-                f"the schema refers to '{one.name}', which is not the name of a file below its own folder",
-                registry.who,
-                "correct the references in the registry",
-            )
+            what = f"the schema refers to '{one.name}', which is not the name of a file below its own folder"
+            raise refused(what, registry.who, "correct the references in the registry")
         found = registry.registered(one.subject, one.version).schema
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(found.schema_str)

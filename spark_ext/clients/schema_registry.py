@@ -6,7 +6,6 @@ The library is the client in confluent-kafka. It is loaded with the first use.
 from __future__ import annotations
 
 import json
-import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,17 +13,12 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
-from spark_ext import masking
-from spark_ext.clients.library import load
-from spark_ext.errors import NOTHING_DONE, SparkExtError, StorageError, refused
+from spark_ext.clients.library import filled, load
+from spark_ext.errors import SparkExtError, StorageError, refused
 from spark_ext.options import json_object
 
 T = TypeVar("T")
-
-HEADER_BYTES: Final = 5
-"""A zero and the id of the schema precede what is encoded."""
-
-_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+HEADER_BYTES: Final = 5  # a zero and the id of the schema precede what is encoded
 _OWN: Final = frozenset({"url", "timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity"})
 
 
@@ -41,7 +35,6 @@ class RegistryOptions(BaseModel):
 
     schema_registry_url: str | None = None
     """Address of a schema registry: `http://` or `https://`; several of one registry, comma-separated."""
-
     schema_registry_options: Annotated[Mapping[str, str], BeforeValidator(_settings)] = Field(
         default_factory=dict, repr=False
     )
@@ -84,7 +77,9 @@ class Registry:
         try:
             self.client = kind(
                 {
-                    **{name: _filled(value, who) for name, value in options.schema_registry_options.items()},
+                    **{
+                        n: filled(v, "schema_registry_options", who) for n, v in options.schema_registry_options.items()
+                    },
                     "url": self.url,
                     "timeout": seconds,
                     # A failed epoch is tried again by the job.
@@ -94,11 +89,8 @@ class Registry:
                 }
             )
         except (ValueError, TypeError, OSError) as problem:
-            raise refused(
-                f"the settings of the schema registry are refused: {problem}",
-                who,
-                "correct the option 'schema_registry_options'; its names are those of Confluent's client",
-            ) from problem
+            do = "correct the option 'schema_registry_options'; its names are those of Confluent's client"
+            raise refused(f"the settings of the schema registry are refused: {problem}", who, do) from problem
 
     def ask(self, call: Callable[[Any], T], what: str) -> T:
         """Ask the registry."""
@@ -127,11 +119,8 @@ class Registry:
         return self._refused(f"{what}: {problem}")
 
     def _refused(self, what: str) -> SparkExtError:
-        return refused(
-            f"the schema registry {self.url} refuses {what}",
-            self.who,
-            "check 'schema_registry_url' and the credentials in 'schema_registry_options'",
-        )
+        do = "check 'schema_registry_url' and the credentials in 'schema_registry_options'"
+        return refused(f"the schema registry {self.url} refuses {what}", self.who, do)
 
     def _unreached(self, what: str) -> SparkExtError:
         return StorageError(
@@ -184,8 +173,7 @@ class Registry:
                 self._add_references(found, texts, (*within, one.name))
 
 
-_kept: dict[tuple[str, str, float], Registry] = {}
-"""Of this process: schemas are looked up once."""
+_kept: dict[tuple[str, str, float], Registry] = {}  # of this process: schemas are looked up once
 
 
 def kept_registry(options: RegistryOptions, seconds: float, who: str) -> Registry:
@@ -194,18 +182,3 @@ def kept_registry(options: RegistryOptions, seconds: float, who: str) -> Registr
     if key not in _kept:
         _kept[key] = Registry(options, seconds, who)
     return _kept[key]
-
-
-def _filled(value: str, who: str) -> str:
-    def variable(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise refused(
-                f"the option 'schema_registry_options' refers to the environment variable {match[1]}, which is not set",
-                who,
-                f"set {match[1]} for the driver and the executors (spark.executorEnv.{match[1]})",
-                kept=NOTHING_DONE,
-            )
-        masking.remember(os.environ[match[1]])
-        return os.environ[match[1]]
-
-    return _VARIABLE.sub(variable, value)

@@ -27,16 +27,11 @@ class Consumer:
     """A source that reads an exchange."""
 
     uid: str
-    checkpoint: str
-    """Path or URI of the checkpoint directory of its query."""
+    checkpoint: str  # path or URI of the checkpoint directory of its query
 
 
 def front_of(logged: LoggedOffsets | None, uid: str, partitions: int) -> Front | None:
-    """Where a consumer stands after an epoch; None: it has read everything, to the seal.
-
-    Args:
-        logged: the epoch's offsets; None before the first one.
-    """
+    """Where a consumer stands after an epoch, or before its first one; None: it has read everything, to the seal."""
     offset: SourceOffset | None = None if logged is None else source_offsets(logged).get(uid)
     if offset is None or not (offset.running or offset.ended):
         return Front(0, (0,) * partitions)
@@ -87,12 +82,10 @@ class Fill:
                 return state.total - min(before, default=state.total)
             except KeyError as gone:
                 if self._log.look().released <= gone.args[0]:
-                    raise StateError(
-                        f"entry {gone.args[0]} of the log is missing",
-                        operator="the exchange that the query writes",
-                        kept="everything that was committed",
-                        do="restore the exchange's folder from a backup; files in it must not be deleted by hand",
-                    ) from None
+                    what = f"entry {gone.args[0]} of the log is missing"
+                    do = "restore the exchange's folder from a backup; files in it must not be deleted by hand"
+                    kept = "everything that was committed"
+                    raise StateError(what, operator="the exchange that the query writes", kept=kept, do=do) from None
                 # It was released meanwhile, so its readers have come further.
 
     def _before(self, state: LogState, front: Front) -> int:

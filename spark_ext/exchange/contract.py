@@ -58,14 +58,10 @@ Decide: TypeAlias = Callable[[LogState], Entry | None]
 class Held:
     """What an exchange occupies."""
 
-    entries: int
-    """Entries that are not released."""
-    rows: int
-    """Their visible rows."""
-    bytes: int
-    """The size of their segments."""
-    consumers: tuple[str, ...]
-    """Uids of the sources that read it."""
+    entries: int  # entries that are not released
+    rows: int  # their visible rows
+    bytes: int  # the size of their segments
+    consumers: tuple[str, ...]  # Uids of the sources that read it
     sealed: bool
 
     @classmethod

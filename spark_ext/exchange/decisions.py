@@ -18,9 +18,6 @@ def claim_entry(state: LogState, claim: Claim, who: str, at: int) -> Entry | Non
 
     After a reset a query starts from scratch under a new lineage, and abandons what it had written under older ones:
     the queries that read it have been reset with it, and would read those rows twice.
-
-    Args:
-        at: now, ms since 1970 UTC.
     """
     refuse_claim(state, claim, who)
     begins_anew = _begins_anew(state, claim.lineage)
@@ -47,11 +44,7 @@ def adopt_entry(state: LogState, mark: FenceMark, job_id: str, who: str, at: int
 
 
 def begin_anew_entry(state: LogState, mark: FenceMark, lineage: int, job_id: str, who: str, at: int) -> Entry | None:
-    """What `claim_entry` abandons, for a producer that waits for other queries: its readers start before it does.
-
-    Args:
-        at: now, ms since 1970 UTC.
-    """
+    """What `claim_entry` abandons, for a producer that waits for other queries: its readers start before it does."""
     mark.check(state.held, who)
     _refuse_foreign(state, job_id, who)
     if not _begins_anew(state, lineage):
@@ -75,12 +68,9 @@ def refuse_claim(state: LogState, claim: Claim, who: str) -> None:
 
 def _refuse_foreign(state: LogState, job_id: str, who: str) -> None:
     if state.job_id not in ("", job_id):
-        raise ConfigurationError(
-            "the exchange belongs to another job, or to this one before its state was deleted",
-            operator=who,
-            kept="the exchange is unchanged; nothing was started",
-            do="give the exchange another name; if the state was deleted, restore it, or delete the exchange's folder",
-        )
+        what = "the exchange belongs to another job, or to this one before its state was deleted"
+        do = "give the exchange another name; if the state was deleted, restore it, or delete the exchange's folder"
+        raise ConfigurationError(what, operator=who, kept="the exchange is unchanged; nothing was started", do=do)
 
 
 def epoch_entry(
@@ -91,12 +81,9 @@ def epoch_entry(
     if state.last_epoch(epoch.application) >= epoch.number:
         return None
     if state.sealed is not None:
-        raise StateError(
-            f"the exchange is sealed: its producer had finished, and epoch {epoch.number} comes after its end",
-            operator=who,
-            kept="nothing of this epoch was written",
-            do=f"use an exchange of another name for another query; to run the producer again, {RESET}",
-        )
+        what = f"the exchange is sealed: its producer had finished, and epoch {epoch.number} comes after its end"
+        do = f"use an exchange of another name for another query; to run the producer again, {RESET}"
+        raise StateError(what, operator=who, kept="nothing of this epoch was written", do=do)
     rows = total_of(segments, partitions)
     return Entry(
         EntryKind.EPOCH,
@@ -129,11 +116,7 @@ def seal_entry(state: LogState, epoch: Epoch, who: str, at: int) -> Entry | None
 
 
 def release_entry(state: LogState, below: int, rows: int, mark: FenceMark, who: str, at: int) -> Entry | None:
-    """No reader needs the entries below a number any more.
-
-    Args:
-        at: now, ms since 1970 UTC.
-    """
+    """No reader needs the entries below a number any more."""
     mark.check(state.held, who)
     if below > state.last + 1:
         raise ValueError(f"{who} has entries up to {state.last}, and those below {below} are to be released")
@@ -153,10 +136,6 @@ def forget_entry(state: LogState, consumer: str, who: str, at: int) -> Entry | N
     """A source does not read the exchange any more."""
     if consumer not in state.consumers:
         known = ", ".join(f"'{uid}'" for uid in sorted(state.consumers)) or "none"
-        raise ConfigurationError(
-            f"'{consumer}' does not read the exchange; its readers are: {known}",
-            operator=who,
-            kept="the exchange is unchanged",
-            do="correct the uid",
-        )
+        what = f"'{consumer}' does not read the exchange; its readers are: {known}"
+        raise ConfigurationError(what, operator=who, kept="the exchange is unchanged", do="correct the uid")
     return Entry(EntryKind.FORGET, at, consumer=consumer)

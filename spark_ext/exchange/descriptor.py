@@ -10,13 +10,10 @@ from typing import Any, Final
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import RESET, ConfigurationError, StateError
+from spark_ext.exchange.entries import not_of_this_release
 
 VERSION: Final = 1
-"""The version that is written."""
-
-WATERMARK: Final = "spark.watermarkDelayMs"
-"""The mark of a watermark in a column's metadata."""
-
+WATERMARK: Final = "spark.watermarkDelayMs"  # the mark of a watermark in a column's metadata
 _FIXED: Final = ("name", "kind", "partitions", "key")
 """What rows that are there already depend on; the name is part of the identity of the epochs that wrote them."""
 
@@ -26,22 +23,15 @@ class Descriptor:
     """An exchange, as its folder describes it."""
 
     name: str
-    id: str
-    """Drawn when the exchange is made: positions in one that was deleted mean nothing in the next of its name."""
-    job_id: str
-    """The job that owns it; "" outside any."""
-    kind: str
-    """How it is stored: one of `kinds.KINDS`."""
-    partitions: int
-    """Fixed: readers may be fewer or more, and rows are never distributed again."""
-    key: tuple[str, ...]
-    """Columns by which rows are distributed; empty: in turn."""
-    columns: Mapping[str, Any]
-    """The schema of the rows in Spark's JSON form, all nullable."""
+    id: str  # drawn when the exchange is made: positions in one that was deleted mean nothing in the next of its name
+    job_id: str  # the job that owns it; "" outside any
+    kind: str  # how it is stored: one of `kinds.KINDS`
+    partitions: int  # Fixed: readers may be fewer or more, and rows are never distributed again
+    key: tuple[str, ...]  # columns by which rows are distributed; empty: in turn
+    columns: Mapping[str, Any]  # the schema of the rows in Spark's JSON form, all nullable
     max_in_flight: int | None = None
     """Rows beyond which the producer waits for its consumers; may be changed while the exchange is in use."""
-    keep: int = 0
-    """Time for which rows are kept at least, ms; may be changed while the exchange is in use."""
+    keep: int = 0  # time for which rows are kept at least, ms; may be changed while the exchange is in use
 
     @property
     def schema(self) -> StructType:
@@ -66,12 +56,8 @@ class Descriptor:
         except (ValueError, AttributeError, KeyError, TypeError):
             raise _not_ours(who, "its description cannot be read") from None
         if version != VERSION:
-            raise StateError(
-                f"its description has version {version!r}; this release reads version {VERSION}",
-                operator=who,
-                kept="the exchange is unchanged; nothing was started",
-                do="use the release of spark-ext that wrote it, or a newer one",
-            )
+            what, kept = f"its description has version {version!r}", "the exchange is unchanged; nothing was started"
+            raise not_of_this_release(what, VERSION, who, kept)
         try:
             return cls(**{**raw, "key": tuple(raw["key"])})
         except (TypeError, KeyError):
@@ -80,12 +66,9 @@ class Descriptor:
     def merged(self, wanted: Descriptor) -> Descriptor:
         """This description with what may change taken from another one."""
         if self.job_id != wanted.job_id:
-            raise ConfigurationError(
-                "the exchange belongs to another job",
-                operator=self.who,
-                kept="the exchange is unchanged; nothing was started",
-                do="give the exchange another name, or use the state directory of the job that made it",
-            )
+            do = "give the exchange another name, or use the state directory of the job that made it"
+            kept = "the exchange is unchanged; nothing was started"
+            raise ConfigurationError("the exchange belongs to another job", operator=self.who, kept=kept, do=do)
         for name in _FIXED:
             there, asked = getattr(self, name), getattr(wanted, name)
             if there != asked:

@@ -11,11 +11,8 @@ if TYPE_CHECKING:
 
     from spark_ext.model.commits import Task
 
-BUFFER: Final = 64 * 1024**2
-"""Bytes that a task collects before it writes."""
-
-SLICE: Final = 1024
-"""Rows that go to one partition at a time where no key says to which."""
+BUFFER: Final = 64 * 1024**2  # bytes that a task collects before it writes
+SLICE: Final = 1024  # rows that go to one partition at a time where no key says to which
 
 
 def segment_name(task: Task, ending: str) -> str:
@@ -24,44 +21,32 @@ def segment_name(task: Task, ending: str) -> str:
     return f"i{task.incarnation}-e{task.epoch}-p{task.partition}-a{task.attempt}-{draw}.{ending}"
 
 
-class Collected:
-    """Rows of a task that wait to be written.
+def collected(
+    batches: Iterable[tuple[pa.RecordBatch, Sequence[int] | None]], task: Task, partitions: int, buffer: int
+) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+    """A task's rows as runs to be written, each time after `buffer` bytes: partitions in order, their rows in order.
 
-    Args:
-        buffer: bytes after which they are to be written.
+    Without targets partitions are filled in turn.
     """
-
-    def __init__(self, task: Task, partitions: int, buffer: int) -> None:
-        self._partitions, self._buffer = partitions, buffer
-        # Small epochs would otherwise all begin with the same partition.
-        self._turn = (task.epoch + task.partition) % partitions
-        self._parts: dict[int, list[pa.RecordBatch]] = {}
-        self._size = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether they are to be written now."""
-        return self._size >= self._buffer
-
-    def add(self, batch: pa.RecordBatch, targets: Sequence[int] | None) -> None:
-        """Collect a batch.
-
-        Args:
-            targets: the partition of each row; None: partitions are filled in turn.
-        """
+    # Small epochs would otherwise all begin with the same partition.
+    turn = (task.epoch + task.partition) % partitions
+    parts: dict[int, list[pa.RecordBatch]] = {}
+    size = 0
+    for batch, targets in batches:
+        if not batch.num_rows:
+            continue
         if targets is None:
-            found = in_turn(batch, self._turn, self._partitions)
-            self._turn = (self._turn + -(-batch.num_rows // SLICE)) % self._partitions
+            found = in_turn(batch, turn, partitions)
+            turn = (turn + -(-batch.num_rows // SLICE)) % partitions
         else:
             found = by_partition(batch, targets)
         for partition, rows in found:
-            self._parts.setdefault(partition, []).append(rows)
-        self._size += batch.nbytes
-
-    def take(self) -> list[tuple[int, list[pa.RecordBatch]]]:
-        """What was collected since the last call: partitions in their order, with their rows in theirs."""
-        taken, self._parts, self._size = sorted(self._parts.items()), {}, 0
-        return taken
+            parts.setdefault(partition, []).append(rows)
+        size += batch.nbytes
+        if size >= buffer:
+            yield from sorted(parts.items())
+            parts, size = {}, 0
+    yield from sorted(parts.items())
 
 
 def by_partition(batch: pa.RecordBatch, targets: Sequence[int]) -> list[tuple[int, pa.RecordBatch]]:

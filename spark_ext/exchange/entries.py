@@ -26,7 +26,6 @@ from spark_ext.errors import RESET, StateError
 from spark_ext.model.commits import FenceMark
 
 VERSION: Final = 1
-"""The version that is written."""
 
 
 class EntryKind(str, Enum):
@@ -48,8 +47,7 @@ class Run:
     """Consecutive batches of one partition in a segment."""
 
     partition: int
-    first: int
-    """Number of the first batch."""
+    first: int  # number of the first batch
     batches: int
     rows: int
 
@@ -62,20 +60,21 @@ class Segment:
     bytes: int
     runs: tuple[Run, ...]
 
+    def to_json(self) -> list[Any]:
+        """The form that is stored."""
+        return [self.name, self.bytes, [[run.partition, run.first, run.batches, run.rows] for run in self.runs]]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An entry; fields that its kind has no use for are at their defaults."""
 
     kind: EntryKind
-    at: int = 0
-    """When it was written, ms since 1970 UTC, by the writer's clock; nothing depends on it but `keep`."""
-    application: str = ""
-    """`Epoch.application`, of an epoch and of a seal."""
+    at: int = 0  # when it was written, ms since 1970 UTC, by the writer's clock; nothing depends on it but `keep`
+    application: str = ""  # `Epoch.application`, of an epoch and of a seal
     lineage: int = 0
     epoch: int = -1
-    rows: tuple[int, ...] = ()
-    """Rows per partition, of an epoch."""
+    rows: tuple[int, ...] = ()  # rows per partition, of an epoch
     segments: tuple[Segment, ...] = ()
     barrier: int | None = None
     """The checkpoint whose barrier this epoch carries: the cut of the producer is right after it."""
@@ -84,14 +83,10 @@ class Entry:
     incarnation: int = 0
     start: int = 0
     job_id: str = ""
-    after: int | None = None
-    """Of a cut, or a claim that cuts: the last entry that stays; -1: none does."""
+    after: int | None = None  # of a cut, or a claim that cuts: the last entry that stays; -1: none does
     below: int = 0
-    """Of a release."""
-    consumer: str = ""
-    """Of a registration: the reading source's uid."""
-    query: str = ""
-    """Of a registration: its query."""
+    consumer: str = ""  # of a registration: the reading source's uid
+    query: str = ""  # of a registration: its query
 
     @property
     def row_count(self) -> int:
@@ -111,14 +106,7 @@ class Entry:
             if value != _DEFAULTS[name]:
                 out[name] = list(value) if isinstance(value, tuple) else value
         if self.segments:
-            out["segments"] = [
-                [
-                    segment.name,
-                    segment.bytes,
-                    [[run.partition, run.first, run.batches, run.rows] for run in segment.runs],
-                ]
-                for segment in self.segments
-            ]
+            out["segments"] = [segment.to_json() for segment in self.segments]
         return json.dumps(out, separators=(",", ":"))
 
     @classmethod
@@ -128,20 +116,11 @@ class Entry:
             raw = json.loads(text)
             version, kind = raw.pop("version"), raw.pop("kind")
         except (ValueError, AttributeError, KeyError, TypeError):
-            raise StateError(
-                "the entry is empty or truncated, as a power failure may leave the newest files",
-                operator=who,
-                kept="nothing was written; all other entries are unchanged",
-                do="restore the file from a backup or, without one, reset the query that writes the exchange with "
-                f"{RESET}",
-            ) from None
+            what, kept = "the entry is empty or truncated", "nothing was written; all other entries are unchanged"
+            raise _damaged(what, who, kept) from None
         if version != VERSION or kind not in _KINDS:
-            raise StateError(
-                f"an entry of version {version!r} and kind '{kind}' is not known; this release reads version {VERSION}",
-                operator=who,
-                kept="nothing was read or written",
-                do="use the release of spark-ext that wrote it, or a newer one",
-            )
+            what = f"an entry of version {version!r} and kind '{kind}' is not known"
+            raise not_of_this_release(what, VERSION, who, "nothing was read or written")
         segments = tuple(
             Segment(name, size, tuple(Run(*run) for run in runs)) for name, size, runs in raw.pop("segments", ())
         )
@@ -167,27 +146,19 @@ class Cut:
 class LogState:
     """The result of all entries up to one of them."""
 
-    last: int = -1
-    """The newest entry; -1: none."""
+    last: int = -1  # the newest entry; -1: none
     incarnation: int = 0
     start: int = 0
-    job_id: str = ""
-    """The owner; "" before the first claim."""
+    job_id: str = ""  # the owner; "" before the first claim
     epochs: Mapping[str, int] = field(default_factory=dict)
     """The last epoch by `Epoch.application`. Those of an abandoned lineage stay: their numbers are taken."""
-    total: int = 0
-    """Rows that were ever in it, without abandoned ones."""
-    sealed: int | None = None
-    """The number of the seal; None while the producer may add to it."""
-    sealed_by: str = ""
-    """The application that has sealed it."""
-    lineage: int = 0
-    """Of the newest epoch, seal or cut."""
+    total: int = 0  # rows that were ever in it, without abandoned ones
+    sealed: int | None = None  # the number of the seal; None while the producer may add to it
+    sealed_by: str = ""  # the application that has sealed it
+    lineage: int = 0  # of the newest epoch, seal or cut
     cuts: tuple[Cut, ...] = ()
-    released: int = 0
-    """Entries below are released."""
-    released_rows: int = 0
-    """Rows in them that a reader from the beginning would miss."""
+    released: int = 0  # entries below are released
+    released_rows: int = 0  # rows in them that a reader from the beginning would miss
     consumers: Mapping[str, str] = field(default_factory=dict)
     """Query by the uid of each source that reads the exchange."""
 
@@ -265,29 +236,31 @@ class LogState:
             if version == VERSION:
                 return cls(**{**raw, "cuts": tuple(Cut(*cut) for cut in raw["cuts"])})
         except (ValueError, AttributeError, KeyError, TypeError):
-            raise StateError(
-                "the stored state of the log is empty or damaged, as a power failure may leave the newest files",
-                operator=who,
-                kept="nothing was written; all entries are unchanged",
-                do="restore the file from a backup or, without one, reset the query that writes the exchange with "
-                f"{RESET}",
-            ) from None
-        raise StateError(
-            f"a state of version {version!r} is not known; this release reads version {VERSION}",
-            operator=who,
-            kept="nothing was read or written",
-            do="use the release of spark-ext that wrote it, or a newer one",
-        )
+            what, kept = (
+                "the stored state of the log is empty or damaged",
+                "nothing was written; all entries are unchanged",
+            )
+            raise _damaged(what, who, kept) from None
+        what = f"a state of version {version!r} is not known"
+        raise not_of_this_release(what, VERSION, who, "nothing was read or written")
+
+
+def _damaged(what: str, who: str, kept: str) -> StateError:
+    do = f"restore the file from a backup or, without one, reset the query that writes the exchange with {RESET}"
+    return StateError(f"{what}, as a power failure may leave the newest files", operator=who, kept=kept, do=do)
+
+
+def not_of_this_release(what: str, reads: int, who: str, kept: str) -> StateError:
+    """The error of a stored form of another version."""
+    do = "use the release of spark-ext that wrote it, or a newer one"
+    return StateError(f"{what}; this release reads version {reads}", operator=who, kept=kept, do=do)
 
 
 def not_empty(number: int, who: str) -> StateError:
     """The error for a log that was to begin with given entries, and has others."""
-    return StateError(
-        f"the exchange has entries of its own, such as entry {number}, and cannot begin with those of a savepoint",
-        operator=who,
-        kept="the exchange is unchanged; nothing was put back",
-        do="put it back into a folder that does not exist",
-    )
+    what = f"the exchange has entries of its own, such as entry {number}, and cannot begin with those of a savepoint"
+    do = "put it back into a folder that does not exist"
+    return StateError(what, operator=who, kept="the exchange is unchanged; nothing was put back", do=do)
 
 
 def total_of(segments: Sequence[Segment], partitions: int) -> tuple[int, ...]:

@@ -20,11 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_ext.errors import StateError
-from spark_ext.exchange.entries import Entry, EntryKind, LogState, Segment
+from spark_ext.exchange.entries import Entry, EntryKind, LogState, Segment, not_of_this_release
 
 VERSION: Final = 1
-"""The version that is written."""
-
 _LINEAGE: Final = (EntryKind.EPOCH, EntryKind.SEAL, EntryKind.CUT)
 
 
@@ -32,12 +30,9 @@ _LINEAGE: Final = (EntryKind.EPOCH, EntryKind.SEAL, EntryKind.CUT)
 class InFlightLog:
     """The entries in flight, and the state of the log after them."""
 
-    exchange: str
-    """The id in the exchange's description."""
-    state: LogState
-    """After the last of them: nobody owns the log, and the entries before them are released."""
-    entries: Mapping[int, Entry]
-    """By number, those that are abandoned without their segments."""
+    exchange: str  # the id in the exchange's description
+    state: LogState  # after the last of them: nobody owns the log, and the entries before them are released
+    entries: Mapping[int, Entry]  # by number, those that are abandoned without their segments
 
     @property
     def first(self) -> int:
@@ -66,11 +61,7 @@ class InFlightLog:
         return sum(segment.bytes for segment in self.segments)
 
     def continued(self, number: int, lineage: int, at: int) -> tuple[LogState, dict[int, Entry]]:
-        """The log of an exchange that is put back: its entries, and the state after the last of them.
-
-        Args:
-            at: now, ms since 1970 UTC.
-        """
+        """The log of an exchange that is put back: its entries, and the state after the last of them."""
         if number < self.end:
             raise ValueError(f"entries up to {self.end - 1} are in flight, and {number} is to come after them")
         cut = Entry(EntryKind.CUT, at, lineage=lineage, after=self.end - 1, total=self.state.total)
@@ -94,27 +85,18 @@ class InFlightLog:
                 entries = {number: Entry.from_json(entry, f"{who}, entry {number}") for number, entry in stored}
                 return cls(raw["exchange"], state, entries)
         except (ValueError, AttributeError, KeyError, TypeError):
-            raise StateError(
-                "its list of entries is damaged, or something else",
-                operator=who,
-                kept="the savepoint is unchanged; nothing was put back",
-                do="restore the savepoint from a backup, or use another one",
-            ) from None
-        raise StateError(
-            f"its list of entries has version {version!r}; this release reads version {VERSION}",
-            operator=who,
-            kept="the savepoint is unchanged; nothing was put back",
-            do="use the release of spark-ext that wrote it, or a newer one",
-        )
+            what = "its list of entries is damaged, or something else"
+            do = "restore the savepoint from a backup, or use another one"
+            kept = "the savepoint is unchanged; nothing was put back"
+            raise StateError(what, operator=who, kept=kept, do=do) from None
+        kept = "the savepoint is unchanged; nothing was put back"
+        raise not_of_this_release(f"its list of entries has version {version!r}", VERSION, who, kept)
 
 
 def in_flight(exchange: str, state: LogState, entries: Mapping[int, Entry], first: int, end: int) -> InFlightLog:
-    """What was in flight at a cut.
+    """What was in flight at a cut, of the entries from `first` on that exist.
 
     A barrier is left out: the checkpoint to which it belongs is over, and nobody could complete it.
-
-    Args:
-        entries: from `first` to the newest; missing are at most those that never existed.
     """
     seed = state_at(state, entries, first, end)
     kept = {
@@ -137,10 +119,7 @@ def state_at(state: LogState, entries: Mapping[int, Entry], first: int, end: int
     the consumers, and the last epoch of a writer whose epochs before `end` are all gone and which has written others
     since; that one is left out. The writer of a restored job has another lineage, and asks for neither.
 
-    Args:
-        state: the newest, by which no entry before `end` was abandoned later.
-        entries: from `first` to the newest.
-        end: the number after the last one. With 0 the log is empty, whatever became of it since; no entry is needed.
+    With `end` 0 the log is empty, whatever became of it since, and no entry is needed.
     """
     if end == 0:
         return LogState(consumers=state.consumers)

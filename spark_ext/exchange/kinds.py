@@ -15,18 +15,10 @@ KINDS: Final[tuple[str, ...]] = get_args(Kind)
 
 
 def parts(kind: str, place: str, who: str) -> Parts:
-    """The master, writer and reader of an exchange.
-
-    Args:
-        place: its folder, a path or URI.
-    """
+    """The master, writer and reader of the exchange in a folder, a path or URI."""
     if kind not in KINDS:
-        raise ConfigurationError(
-            f"unknown exchange kind '{kind}'",
-            operator=who,
-            kept="nothing was started",
-            do=f"use one of: {', '.join(KINDS)}",
-        )
+        what = f"unknown exchange kind '{kind}'"
+        raise ConfigurationError(what, operator=who, kept="nothing was started", do=f"use one of: {', '.join(KINDS)}")
     if kind == "delta":
         from spark_ext.exchange.delta import delta_parts
 
@@ -50,12 +42,7 @@ _opened: dict[tuple[str, str, str], Parts] = {}
 
 
 def opened(kind: str, place: str, exchange: str, who: str) -> Parts:
-    """The same parts for all calls of a process, for readers that come again and again.
-
-    Args:
-        place: its folder, a path or URI.
-        exchange: the id in its description: what a process remembers is not taken for another one in the same place.
-    """
+    """The same parts for all calls of a process; by the exchange's id, as another one may come into the same place."""
     key = (kind, place, exchange)
     if key not in _opened:
         _opened[key] = parts(kind, place, who)
@@ -63,11 +50,7 @@ def opened(kind: str, place: str, exchange: str, who: str) -> Parts:
 
 
 def kind_at(place: str) -> str:
-    """The kind of the exchange in a folder; `arrow` without an exchange.
-
-    Args:
-        place: its folder, a path or URI.
-    """
+    """The kind of the exchange in a folder; `arrow` without an exchange."""
     from deltalake import DeltaTable
 
     return "delta" if DeltaTable.is_deltatable(Location.of(place, {}).uri) else "arrow"

@@ -56,19 +56,13 @@ class Pinned:
 def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -> Pinned:
     """Keep what is in flight at a cut of the job. The exchange may be written, read and released meanwhile.
 
-    Args:
-        place: its folder, a path or URI.
-        first: the least entry that some consumer has not read in full at the cut.
-        end: the number after the last entry that belongs to the producer's part of the cut; not less than the entry of
-            any consumer's position.
-        folder: where it is kept, a path or URI; what an earlier attempt has left there is replaced.
+    `first` is the least entry that some consumer has not read in full at the cut; `end` is the number after the last
+    one of the producer's part of it, not less than the entry of any consumer's position. What an earlier attempt has
+    left in the folder is replaced.
 
     Raises:
-        FileNotFoundError: an entry or its rows are not there any more, as when they were released meanwhile: the cut is
-            too old, and there is a newer one.
+        FileNotFoundError: an entry or its rows were released meanwhile: the cut is too old, and there is a newer one.
         ValueError: the log does not have these entries.
-        StateError: the exchange is damaged.
-        OSError, StorageError: something cannot be read or written.
     """
     reach(FailPoint.EXCHANGE_BEFORE_PIN)
     about = master.describe()
@@ -112,12 +106,7 @@ def _entries(master: ExchangeMaster, state: LogState, first: int, end: int, who:
 
 
 def read_pinned(folder: str, who: str) -> Pinned:
-    """What is kept in a folder, a path or URI.
-
-    Raises:
-        StateError: a file or a segment is missing, damaged, of another exchange or of a newer release.
-        OSError: it cannot be read.
-    """
+    """What is kept in a folder; StateError if it is incomplete, damaged, or of another exchange or a newer release."""
     named = f"{who}, savepoint at {folder}"
     about = Descriptor.from_json(_text(folder, ABOUT, named), named)
     log = InFlightLog.from_json(_text(folder, LOG, named), named)
@@ -132,12 +121,7 @@ def read_pinned(folder: str, who: str) -> Pinned:
 
 
 def put_back(folder: str, target: str, *, number: int, lineage: int, job_id: str, who: str) -> None:
-    """Make an exchange from what is in flight. Repeated, also after a crash, it is made once.
-
-    Args:
-        folder: what `pin` has written, a path or URI.
-        target: the folder of the exchange, a path or URI: it does not exist, or has what an earlier attempt has left.
-    """
+    """Make an exchange from what `pin` has written. Repeated, also after a crash, it is made once."""
     reach(FailPoint.EXCHANGE_BEFORE_PUT_BACK)
     pinned = read_pinned(folder, who)
     state, entries = pinned.log.continued(number, lineage, time.time_ns() // 1_000_000)
@@ -204,18 +188,11 @@ def _size(folder: str, name: str) -> int | None:
 
 
 def _in_the_way(what: str, who: str) -> StateError:
-    return StateError(
-        what,
-        operator=who,
-        kept="it is unchanged; nothing was put back",
-        do="put the exchange back into a folder that does not exist",
-    )
+    do = "put the exchange back into a folder that does not exist"
+    return StateError(what, operator=who, kept="it is unchanged; nothing was put back", do=do)
 
 
 def _not_whole(what: str, who: str) -> StateError:
-    return StateError(
-        f"the savepoint of the exchange is not whole: {what}",
-        operator=who,
-        kept="the savepoint is unchanged; nothing was put back",
-        do="restore the savepoint from a backup, or use another one; its files must not be changed by hand",
-    )
+    do = "restore the savepoint from a backup, or use another one; its files must not be changed by hand"
+    kept = "the savepoint is unchanged; nothing was put back"
+    return StateError(f"the savepoint of the exchange is not whole: {what}", operator=who, kept=kept, do=do)

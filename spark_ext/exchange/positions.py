@@ -14,18 +14,15 @@ from typing import TypeAlias
 from spark_ext.errors import RESET, OffsetError
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
 
-At: TypeAlias = Callable[[int], Entry | None]
-"""The entry of a number; None when the log does not have it yet."""
+At: TypeAlias = Callable[[int], Entry | None]  # the entry of a number; None when the log does not have it yet
 
 
 @dataclass(frozen=True)
 class Front:
     """A position of all partitions."""
 
-    entry: int
-    """The entry in which they stand; all of those before it have been read."""
-    rows: tuple[int, ...]
-    """Rows read of that entry, per partition."""
+    entry: int  # the entry in which they stand; all of those before it have been read
+    rows: tuple[int, ...]  # rows read of that entry, per partition
 
     @classmethod
     def of(cls, positions: Mapping[str, Sequence[int]], partitions: int, who: str) -> Front:
@@ -57,10 +54,8 @@ class Step:
     front: Front
     rows: int = 0
     bytes: int = 0
-    barrier: int | None = None
-    """The barrier that the last entry carries: the epoch ends with it."""
-    sealed: bool = False
-    """Whether the producer has finished there: every partition ends."""
+    barrier: int | None = None  # the barrier that the last entry carries: the epoch ends with it
+    sealed: bool = False  # whether the producer has finished there: every partition ends
 
     @property
     def moved(self) -> bool:
@@ -77,11 +72,8 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
     A reader stands where the last entry that it took ends. Entries without rows that follow, such as claims, are
     passed over each time: they make no epoch.
 
-    Args:
-        state: of the log, as of the last look; entries that came later are not read.
-        rows: the most rows; None: no limit.
-        size: the most bytes, approximately; None: no limit.
-        upto: read only entries below this number; None: all that there are.
+    Entries that came after the state are not read, nor those from `upto` on. The limits are in rows, and approximately
+    in bytes; None means no limit.
     """
     _refuse_abandoned(state, at, start)
     front, end, taken, weight = start, start, 0, 0
@@ -166,23 +158,17 @@ class Piece:
     """Rows of one partition in one run of batches."""
 
     segment: str
-    first: int
-    """Number of the run's first batch."""
+    first: int  # number of the run's first batch
     batches: int
-    skip: int
-    """Rows of the run before the piece."""
+    skip: int  # rows of the run before the piece
     rows: int
 
 
 def pieces(at: At, partition: int, start: Sequence[int], end: Sequence[int], who: str) -> Iterator[Piece]:
-    """What a task reads of one partition, in order.
+    """What a task reads of one partition from one entry and row to another, in order.
 
     A range that a planner has made ends beyond each cut whose abandoned entries it contains, so the entries of the
     range alone say which of them are abandoned. Those need not exist: see `inflight.py`.
-
-    Args:
-        start: entry and row, inclusive.
-        end: entry and row, exclusive.
     """
     (first, row), (last, upto) = start, end
     visible: list[tuple[int, Entry]] = []
@@ -201,12 +187,9 @@ def pieces(at: At, partition: int, start: Sequence[int], end: Sequence[int], who
 def _entry(at: At, number: int, who: str) -> Entry:
     entry = at(number)
     if entry is None:
-        raise OffsetError(
-            f"entry {number} of the exchange is not there",
-            operator=who,
-            kept="nothing of this epoch was read",
-            do=f"restore the exchange's folder from a backup or, without one, discard the history with {RESET}",
-        )
+        what = f"entry {number} of the exchange is not there"
+        do = f"restore the exchange's folder from a backup or, without one, discard the history with {RESET}"
+        raise OffsetError(what, operator=who, kept="nothing of this epoch was read", do=do)
     return entry
 
 

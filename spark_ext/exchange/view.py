@@ -89,11 +89,9 @@ class ExchangeView:
         return max(brought, begun, self._state.released)
 
     def brought_between(self, begin: int, end: int) -> list[tuple[str, int]] | None:
-        """The epochs whose entries have the numbers `begin` to `end - 1`, as application and number.
+        """The epochs with the entries `begin` to `end - 1`, as application and number; None: some were not there yet.
 
-        Returns:
-            Those that are not abandoned, and were not released before the first look; None: not all of the entries
-            were there at the last look.
+        Those are left out that are abandoned, or were released before the first look.
         """
         if end > self._state.last + 1:
             return None

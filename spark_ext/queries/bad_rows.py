@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.bad_rows.limits import BadRowLimits
-from spark_ext.bad_rows.options import BadRowOptions
+from spark_ext.bad_rows.options import BadRowLimits, BadRowOptions
 from spark_ext.bad_rows.settle import Moved, Settler
 from spark_ext.errors import DataError, SparkExtError
 from spark_ext.ledger.schema import BadRowsRow

@@ -1,17 +1,18 @@
-"""Which rows of the table count after restores, without Spark: also those that an earlier restore had taken back."""
+"""Which bad rows count after restores, without Spark: also those that an earlier restore had taken back."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given
 
-from spark_ext.bad_rows.lineages import Cut
 from spark_ext.bad_rows.names import default_table
-from spark_ext.bad_rows.restored import BadRowsOfJob
+from spark_ext.bad_rows.restored import Ancestry, BadRowsOfJob, Cut, condition
 from spark_ext.bad_rows.table import Owner
 from spark_ext.model.offsets import Running, SourceOffset
 from tests.bad_rows.test_settle import World
@@ -40,7 +41,6 @@ class Lineages(World):
         self.settler(self.lineage).settle("s")
 
     def counting(self) -> list[tuple[int, int]]:
-        """Lineage and epoch of the rows that count."""
         rows = pa.table(DeltaTable(default_table(self.state)).scan()).to_pylist()
         return sorted((row["lineage"], row["epoch"]) for row in rows if row["replaced_in"] is None)
 
@@ -109,3 +109,59 @@ def test_a_job_without_bad_rows_has_nothing_to_be_put_back(world: Lineages) -> N
     world.spark.commit(SourceOffset("s", 1, {"c": Running(3)}))
     world.restore(None, newest=1)
     assert not Path(world.state).exists()
+
+
+steps = st.lists(
+    st.one_of(
+        st.sampled_from([("epoch", 0), ("other", 0), ("save", 0)]), st.tuples(st.just("restore"), st.integers(0, 9))
+    )
+)
+
+
+@given(steps)
+def test_what_counts_is_what_the_savepoint_had(given_steps: list[tuple[str, int]]) -> None:
+    """Each epoch of a run makes a row, or another source of the query has made it.
+
+    A savepoint remembers the rows, and a restore has to find exactly these.
+    """
+    ancestry, lineage, newest = Ancestry(), 1, -1
+    present: set[tuple[int, int]] = set()
+    written: set[tuple[int, int]] = set()
+    saved: list[tuple[Cut | None, int, frozenset[tuple[int, int]]]] = []
+    offset_lineage = 1
+    for step, number in given_steps:
+        if step == "epoch":
+            newest, offset_lineage = newest + 1, lineage
+            present.add((lineage, newest))
+            written.add((lineage, newest))
+        elif step == "other":
+            newest += 1
+        elif step == "save":
+            saved.append((Cut(offset_lineage, newest) if newest >= 0 else None, lineage, frozenset(present)))
+        elif saved:
+            found_cut, then, rows = saved[number % len(saved)]
+            ancestry = Ancestry.from_json(ancestry.to_json())
+            cut = None if found_cut is None else ancestry.placed("s", found_cut, then)
+            cuts = ancestry.counting("s", cut)
+            found = {row for row in written for one in cuts if row[0] == one.lineage and row[1] <= one.epoch}
+            assert found == rows
+            lineage += 1
+            ancestry = ancestry.continued("s", lineage, cut)
+            newest, present = (-1 if cut is None else cut.epoch), set(rows)
+            offset_lineage = lineage if found_cut is None else found_cut.lineage
+
+
+def test_sources_have_lineages_of_their_own() -> None:
+    ancestry = Ancestry().continued("a", 2, Cut(1, 5)).continued("b", 3, None)
+    assert ancestry.counting("a", Cut(2, 7)) == (Cut(2, 7), Cut(1, 5))
+    assert ancestry.counting("b", Cut(2, 7)) == (Cut(2, 7),)
+
+
+def test_a_restore_that_was_interrupted_leaves_a_lineage_that_nobody_continues() -> None:
+    ancestry = Ancestry().continued("a", 2, Cut(1, 5)).continued("a", 3, Cut(1, 9))
+    assert ancestry.counting("a", Cut(3, 10)) == (Cut(3, 10), Cut(1, 9))
+
+
+def test_the_condition() -> None:
+    assert condition(()) == "false"
+    assert condition((Cut(2, 7), Cut(1, 5))) == "(lineage = 2 and epoch <= 7) or (lineage = 1 and epoch <= 5)"

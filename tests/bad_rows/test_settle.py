@@ -78,6 +78,8 @@ def world(tmp_path: Path) -> World:
 
 def test_rows_come_with_the_commit_of_their_epoch(world: World) -> None:
     world.plan(10)
+    world.read(0, 1, 3)
+    assert not Path(world.state).exists(), "no bad row, nothing is left"
     world.read(0, 0, 10)
     assert world.settler().settle("s") == [] and world.rows() == [], "the epoch may never be committed"
     world.spark.commit_planned()
@@ -110,12 +112,6 @@ def test_rules_that_were_corrected_before_the_commit_are_those_that_count(world:
     assert [one.rows for one in moved] == [1] * bad_now
     assert world.rows() == [(0, 9)] * bad_now and not world.files()
     assert not world.settler().waiting("s")
-
-
-def test_a_range_without_bad_rows_leaves_nothing(world: World) -> None:
-    world.plan(3)
-    world.read(0, 1, 3)
-    assert not Path(world.state).exists()
 
 
 def test_what_a_late_task_leaves_behind_a_commit_is_removed(world: World) -> None:
@@ -268,15 +264,6 @@ def test_good_and_bad_are_the_input(given_steps: list[tuple[str, int]]) -> None:
         assert world.rows() == wanted
 
 
-def test_a_query_with_another_name_takes_over_what_its_source_has_left(world: World) -> None:
-    """A job renames the folder of its checkpoint; rows that were moved before keep the former name."""
-    world.run(6)
-    world.checkpoint = world.checkpoint.rename(world.checkpoint.with_name("renamed"))
-    settler = Settler("j", "id", world.state, "renamed", 1, str(world.checkpoint))
-    assert [moved.rows for moved in settler.settle("s")] == [2]
-    assert world.rows() == [(0, 0), (0, 3)]
-
-
 def test_a_state_directory_that_is_moved_takes_bad_rows_along(world: World, tmp_path: Path) -> None:
     world.run(6)
     world.settler().settle("s")
@@ -296,11 +283,4 @@ def test_a_source_that_moves_to_another_query_leaves_what_waited_behind(world: W
     other.plan(3)
     other.spark.commit_planned()
     assert other.settler().settle("s") == [] and world.rows() == []
-
-
-def test_a_source_with_another_uid_begins_with_none(world: World) -> None:
-    world.run(6)
-    assert not world.settler().waiting("renamed") and world.settler().settle("renamed") == []
-    assert world.rows() == []
-    world.settler().settle("s")
-    assert world.rows() == [(0, 0), (0, 3)]
+    assert not world.settler().waiting("renamed"), "nor does a source with another uid have it"

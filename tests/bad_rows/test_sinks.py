@@ -13,9 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ext.bad_rows.epoch import CommitRows, Left, SinkPlace, TaskRows
-from spark_ext.bad_rows.lineages import Cut
 from spark_ext.bad_rows.names import default_table, sinks_folder
-from spark_ext.bad_rows.restored import BadRowsOfJob
+from spark_ext.bad_rows.restored import BadRowsOfJob, Cut
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.bad_rows.settle import Moved, Settler
 from spark_ext.bad_rows.table import Owner

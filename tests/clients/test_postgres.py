@@ -12,39 +12,21 @@ from spark_ext.clients.postgres.connection import ConnectionOptions, Name, Serve
 from spark_ext.clients.postgres.problems import to_error
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError
 
+STATES: dict[type[SparkExtError], tuple[str, ...]] = {
+    # Among them: an index entry that is too large, a statement too complex, CASE without a match in a trigger, a row
+    # that its own trigger changed, null where a function wants a value, damaged pages.
+    DataError: ("22012", "23505", "54000", "54001", "20000", "27000", "39004", "XX001", "XX002"),
+    ConfigurationError: ("42P01", "53400"),  # temp_file_limit
+    StorageError: ("53100", "53300", "55P03", "57P01", "40P01", "XX000"),
+}
 
-@pytest.mark.parametrize(
-    ("state", "kind"),
-    [
-        ("22012", DataError),
-        ("23505", DataError),
-        ("54000", DataError),  # an index entry that is too large
-        ("54001", DataError),  # a statement too complex
-        ("20000", DataError),  # CASE without a match, in a trigger
-        ("27000", DataError),  # a row that its own trigger changed
-        ("39004", DataError),  # null where a function wants a value
-        ("XX001", DataError),  # a damaged page
-        ("XX002", DataError),
-        ("42P01", ConfigurationError),
-        ("53400", ConfigurationError),  # temp_file_limit
-        ("53100", StorageError),
-        ("53300", StorageError),
-        ("55P03", StorageError),
-        ("57P01", StorageError),
-        ("40P01", StorageError),
-        ("XX000", StorageError),
-    ],
-)
+
+@pytest.mark.parametrize(("state", "kind"), [(state, kind) for kind, states in STATES.items() for state in states])
 def test_errors_that_come_again_are_not_outages(state: str, kind: type[SparkExtError]) -> None:
     """What every attempt meets again stops the query at once; an outage is retried."""
-    error = psycopg.errors.lookup(state)("x") if state != "39004" else _with_state(state)
-    assert type(to_error(error, "who", "kept")) is kind
-
-
-def _with_state(state: str) -> psycopg.Error:
     error = psycopg.DatabaseError("x")
     error.sqlstate = state
-    return error
+    assert type(to_error(error, "who", "kept")) is kind
 
 
 @pytest.mark.parametrize(
@@ -62,7 +44,6 @@ def test_errors_of_the_clients_themselves(error: Exception, kind: type[SparkExtE
 
 
 def test_a_lock_that_was_not_granted_is_named() -> None:
-    """The server is there; a statement such as ALTER TABLE stands between."""
     error = to_error(psycopg.errors.LockNotAvailable("canceling statement due to lock timeout"), "who", "kept")
     assert "a lock on the table was not granted in time" in error.what and "ALTER TABLE" in error.do
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_ext.errors import CommitError, StateError
+from spark_ext.exchange.arrow import arrow_parts
 from spark_ext.exchange.arrow.log import ArrowLog
 from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.exchange.contract import Decide
 from spark_ext.exchange.descriptor import Descriptor
 from spark_ext.exchange.entries import Entry, EntryKind, LogState, Run, Segment
+from spark_ext.model.commits import Task
 from spark_ext.schemas.ddl import columns
 from spark_ext.storage import LocalFolder
+from tests.support.recording import Recording
 
 
 def epoch(state: LogState, application: str = "a", rows: int = 2, segment: str = "") -> Entry:
@@ -121,6 +126,7 @@ def test_a_process_that_has_not_looked_for_long_continues_from_the_stored_state(
     assert old.look().last == 3
     exchange.write(18)
     exchange.release(below)
+    assert len(list((exchange.folder / "log").glob("state-*"))) == 2, "few states are kept"
     exchange.write(2)
     assert exchange.log.numbers()[0] == below
     assert old.look() == fresh.look() == exchange.log.look()
@@ -182,13 +188,6 @@ def test_a_reader_does_not_take_the_file_of_such_a_writer_for_an_entry(exchange:
     assert old.look().last_epoch("ghost") == -1
 
 
-def test_few_states_are_kept(exchange: Exchange) -> None:
-    exchange.write(43)
-    exchange.release(30)
-    assert len(list((exchange.folder / "log").glob("state-*"))) == 2
-    assert exchange.opened().look() == exchange.log.look()
-
-
 @pytest.mark.parametrize("left", [0, 20, -1])
 def test_an_entry_that_a_power_failure_has_cut_is_refused_by_name(exchange: Exchange, left: int) -> None:
     exchange.write(3)
@@ -201,20 +200,15 @@ def test_an_entry_that_a_power_failure_has_cut_is_refused_by_name(exchange: Exch
         assert caught.value.operator == "exchange 'e', entry 1"
 
 
-def test_a_damaged_state_is_not_needed_while_its_entries_are_there(exchange: Exchange) -> None:
+def test_a_stored_state_is_needed_once_its_entries_are_gone(exchange: Exchange) -> None:
+    """Damaged or deleted."""
     exchange.write(12)
-    newest = max((exchange.folder / "log").glob("state-*"))
-    newest.write_text("")
+    max((exchange.folder / "log").glob("state-*")).write_text("")
     assert exchange.opened().look() == exchange.log.look()
     exchange.release(8)
     max((exchange.folder / "log").glob("state-*")).write_text("{")
     with pytest.raises(StateError, match="stored state of the log is empty or damaged"):
         exchange.opened().look()
-
-
-def test_without_a_state_a_log_whose_first_entries_were_deleted_is_refused(exchange: Exchange) -> None:
-    exchange.write(12)
-    exchange.release(8)
     for file in (exchange.folder / "log").glob("state-*"):
         file.unlink()
     fresh = exchange.opened()
@@ -271,7 +265,7 @@ def test_drafts_and_segments_of_older_incarnations_are_swept_and_no_others(excha
     }  # fmt: skip
 
 
-def test_what_an_exchange_occupies_is_what_is_not_released_nor_abandoned(exchange: Exchange) -> None:
+def test_an_exchange_occupies_what_is_not_released(exchange: Exchange) -> None:
     exchange.write(4)
     exchange.log.append(lambda state: Entry(EntryKind.REGISTER, consumer="in", query="q"), "1")
     exchange.log.append(release(2), "1")
@@ -279,8 +273,28 @@ def test_what_an_exchange_occupies_is_what_is_not_released_nor_abandoned(exchang
     assert (held.entries, held.rows, held.bytes, held.consumers, held.sealed) == (4, 4, 20, ("in",), False)
     exchange.master.delete_released()
     assert exchange.master.held() == held
-    exchange.log.append(lambda state: Entry(EntryKind.CLAIM, incarnation=2, lineage=2, after=-1), "2")
-    exchange.write(1)
-    exchange.log.append(lambda state: Entry(EntryKind.SEAL, total=state.total), "2")
-    held = exchange.master.held()
-    assert (held.rows, held.sealed) == (2, True)
+
+
+def test_rows_and_folders_are_synced_before_the_entry_is(tmp_path: Path) -> None:
+    folder = Recording(tmp_path / "x")
+    parts = arrow_parts(folder, "e")
+    parts.master.register(Descriptor("e", "0", "j", "arrow", 1, (), columns("id int").jsonValue()))
+    assert folder.noted() == ["sync .", "sync draft", "link x/exchange.json", "sync x"]
+    rows = pa.RecordBatch.from_pydict({"id": pa.array([1, 2], pa.int32())})
+    for number, made in enumerate((["sync x"], [])):
+        segment = parts.writer.write(iter([(rows, [0, 0])]), Task("s", "q", number, 0, 7, 3, 0), 1)
+        assert segment is not None
+        assert folder.noted() == [*made, f"sync x/data/{segment.name}", "sync x/data"]
+        state = parts.master.log.append(lambda state, one=segment: replace(epoch(state), segments=(one,)), "1")  # type: ignore[misc]
+        assert state is not None and state.last == number
+        assert folder.noted() == [*made, "sync draft", f"link x/log/{number:020}.json", "sync x/log"]
+
+
+def test_a_state_is_synced_before_the_entries_below_it_go(tmp_path: Path) -> None:
+    folder = Recording(tmp_path / "log")
+    log = ArrowLog(folder, "e", span=2)
+    for _ in range(2):
+        log.append(epoch, "1")
+    assert folder.noted()[-3:] == ["sync draft", f"replace log/state-{1:020}.json", "sync log"]
+    log.seed(LogState(last=1), {1: log.entry(1)}, "1")  # type: ignore[dict-item]
+    assert folder.noted() == [], "nothing is missing"

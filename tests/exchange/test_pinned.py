@@ -17,14 +17,12 @@ from spark_ext.exchange.consumers import CommittedFront, Fill
 from spark_ext.exchange.delta import log as delta_log
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
 from spark_ext.exchange.inflight import InFlightLog, in_flight, is_abandoned, state_at
-from spark_ext.exchange.kinds import KINDS, parts
+from spark_ext.exchange.kinds import KINDS
 from spark_ext.exchange.pinned import pin, put_back, read_pinned
 from spark_ext.exchange.positions import Front, advance, rows_before
 from spark_ext.exchange.view import ExchangeView
 from spark_ext.storage import LocalFolder, Location, link
 from spark_ext.testing.exchange_driver import WHO, Place, Producer, Reader
-from tests.exchange.exchange_kit import Producer as SinkProducer
-from tests.exchange.exchange_kit import rows, visible
 from tests.exchange.test_positions import Log, logs
 
 
@@ -112,6 +110,9 @@ def test_the_list_of_entries_is_read_as_it_was_written(entries: list[Entry], dat
     text = log.to_json()
     assert InFlightLog.from_json(text, "e") == log
     assert (log.end, log.rows) == (end, log.state.total - log.state.released_rows)
+    if end:
+        with pytest.raises(ValueError, match="are in flight"):
+            log.continued(end - 1, 1, 0)
     with pytest.raises(StateError, match="damaged, or something else"):
         InFlightLog.from_json(text[: data.draw(st.integers(0, len(text) - 1))], "e")
 
@@ -157,13 +158,6 @@ def test_readers_read_what_was_put_back_and_then_what_comes(log: Log, data: st.D
         front, sealed = step.front, step.sealed
     assert read == expected
     assert sealed is (state.sealed is not None)
-
-
-def test_a_number_within_what_is_in_flight_is_refused() -> None:
-    log = in_flight("id", LogState(last=4), {}, 5, 5)
-    with pytest.raises(ValueError, match="entries up to 4 are in flight"):
-        log.continued(4, 1, 0)
-    assert log.continued(5, 1, 0)[0].last == 5
 
 
 @pytest.fixture(params=KINDS)
@@ -347,23 +341,3 @@ def test_a_producer_waits_for_what_was_put_back(place: Place) -> None:
     for front, left in ((At(1, 1, 0, entry=3), 18), (At(0, 0, 0, entry=5), 0), (At(0, 0, 0, entry=10), 0)):
         fill._fronts = [front]
         assert fill.rows() == left
-
-
-def test_the_sink_continues_what_was_put_back(tmp_path: Path) -> None:
-    for kind in KINDS:
-        path = tmp_path / kind
-        producer = SinkProducer(path, kind=kind)
-        producer.start()
-        producer.write(rows(0, 10), rows(10, 15))
-        pin(producer.parts.master, str(path), 0, 2, f"{path}-pinned")
-        put_back(f"{path}-pinned", f"{path}-new", number=7, lineage=5, job_id="id", who=WHO)
-        path.rename(f"{path}-old")
-        Path(f"{path}-new").rename(path)
-        producer.lineage, producer.epoch = 5, -1
-        producer.start()
-        producer.write(rows(15, 20))
-        producer.seal()
-        found = [value for batch in visible(parts(kind, str(path), "e")) for value in batch.column("id").to_pylist()]
-        assert sorted(found) == list(range(20))
-        state = producer.parts.master.log.look()
-        assert (state.sealed, state.lineage, len(state.cuts)) == (10, 5, 1)

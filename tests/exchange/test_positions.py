@@ -128,6 +128,7 @@ def test_epochs_of_any_limits_have_each_row_once_in_order(log: Log, data: st.Dat
         rows, size = data.draw(limits), data.draw(limits)
         step = advance(log.state, log.at, front, rows, size)
         assert step == advance(log.state, log.at, front, rows, size)
+        assert rows_before(log.at, log.state, front) == sum(map(len, read)), "what a reader has behind it"
         if not step.moved:
             assert step.front == front, "entries without rows make no epoch"
             break
@@ -172,18 +173,6 @@ def test_a_log_that_grows_is_read_like_one_that_is_there(log: Log, data: st.Data
         if there == len(log.entries) and not step.moved:
             break
     assert read == [log.rows(number) for number in range(log.partitions)]
-
-
-@given(log=logs(), data=st.data())
-@settings(deadline=None)
-def test_rows_before_a_position_are_those_that_a_reader_has_behind_it(log: Log, data: st.DataObject) -> None:
-    front, behind = Front(0, (0,) * log.partitions), 0
-    while True:
-        assert rows_before(log.at, log.state, front) == behind
-        step = advance(log.state, log.at, front, data.draw(limits), None)
-        if not step.moved:
-            break
-        front, behind = step.front, behind + step.rows
 
 
 @given(log=logs(), upto=st.integers(0, 20))

@@ -26,14 +26,10 @@ class Store:
     """What is outside: per channel how many rows there are. It outlives planners, as a folder or a broker does."""
 
     rows: dict[str, int]
-    ends: bool = True
-    """Whether a channel's rows are all there; if not, more may come and no channel finishes."""
-    counted: bool = True
-    """Whether the source says how many rows it has taken."""
-    step: int | None = None
-    """Most rows that one `advance` takes, whatever the limit."""
-    advances: int = 0
-    """Calls of `advance` so far."""
+    ends: bool = True  # whether a channel's rows are all there; if not, more may come and no channel finishes
+    counted: bool = True  # whether the source says how many rows it has taken
+    step: int | None = None  # most rows that one `advance` takes, whatever the limit
+    advances: int = 0  # calls of `advance` so far
 
 
 class Memory(ChannelSource):
@@ -77,7 +73,6 @@ class Memory(ChannelSource):
 
 
 def memory(store: Store, *, bounded: bool = True, **options: object) -> Memory:
-    """A source over a store."""
     source = Memory({"uid": "s", **{name: str(value) for name, value in options.items() if value is not None}})
     source.store = store
     source.always_bounded = bounded
@@ -88,13 +83,10 @@ def memory(store: Store, *, bounded: bool = True, **options: object) -> Memory:
 class FakeLedger:
     """Flags and control events, as a planner sees them."""
 
-    flags: list[str] = field(default_factory=list)
-    """Channel ids in the order of their finishes."""
+    flags: list[str] = field(default_factory=list)  # channel ids in the order of their finishes
     accepted: list[Event] = field(default_factory=list)
-    """In their order."""
     known: Checkpoints = field(default_factory=Checkpoints)
-    own: int = 0
-    """The checkpoint that the source stamps by itself."""
+    own: int = 0  # the checkpoint that the source stamps by itself
 
     def confirmed(self) -> int:
         return len(self.flags)
@@ -118,20 +110,10 @@ class FakeLedger:
         incarnation: int = 1,
         expires_ms: int | None = None,
     ) -> Event:
-        """An event is accepted."""
-        number = self.accepted[-1].sequence + 1 if self.accepted else 1
-        event = Event(
-            sequence or number,
-            f"e{sequence or number}",
-            kind,
-            Target.parse(target),
-            value,
-            delivery,
-            lineage,
-            incarnation,
-            at_ms=1_000,
-            expires_ms=expires_ms,
-        )
+        number = sequence or (self.accepted[-1].sequence + 1 if self.accepted else 1)
+        when = {"at_ms": 1_000, "expires_ms": expires_ms}
+        of = Target.parse(target)
+        event = Event(number, f"e{number}", kind, of, value, delivery, lineage, incarnation, **when)  # type: ignore[arg-type]
         self.accepted.append(event)
         return event
 
@@ -151,29 +133,18 @@ def _checkpoint() -> str:
 
 
 def registration(**changes: object) -> Registration:
-    """A job's word about the source."""
     given: dict[str, object] = {
-        "uid": "s",
-        "role": "source",
-        "job": "j",
-        "job_id": "0",
-        "query": "q",
-        "state": "/nowhere",
-        "checkpoint": _checkpoint(),
-        "incarnation": 1,
-        "lineage": 0,
-    }
+        "uid": "s", "role": "source", "job": "j", "job_id": "0", "query": "q", "state": "/nowhere",
+        "checkpoint": _checkpoint(), "incarnation": 1, "lineage": 0,
+    }  # fmt: skip
     return Registration(**(given | changes))  # type: ignore[arg-type]
 
 
 def through_json(offset: SourceOffset) -> SourceOffset:
-    """The way an offset takes through Spark's log."""
     return SourceOffset.from_json(json.loads(json.dumps(offset.to_json())), offset.uid)
 
 
 class Log:
-    """Spark's offset log of a query with one source."""
-
     def __init__(self) -> None:
         self.offsets = [through_json(SourceOffset("s"))]
 
@@ -191,7 +162,6 @@ class Log:
         return ranges(self.offsets[number - 1], self.offsets[number])
 
     def read(self) -> list[tuple[Range, ...]]:
-        """All epochs."""
         return [self.epoch(number) for number in range(1, len(self.offsets))]
 
 
@@ -210,7 +180,6 @@ def all_rows(rows: Mapping[str, int]) -> dict[str, list[int]]:
 
 
 def run_to_end(log: Log, planner: Planner, *, most: int = 10_000) -> None:
-    """Plan until nothing is planned."""
     for _ in range(most):
         if log.plan(planner) is None:
             return

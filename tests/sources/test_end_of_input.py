@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -63,14 +64,6 @@ def test_the_marker_comes_when_all_sources_have_ended_and_then_the_flush() -> No
 
 def test_sources_of_other_watermarks_are_not_waited_for() -> None:
     assert next_offset(START, ("a",), epoch(1, a=True, live=False), 0).marker == 1
-
-
-@pytest.mark.parametrize("at", [EndOffset("a~end", 1, True), EndOffset("a~end", 1, False)], ids=["flush", "marker"])
-def test_a_new_planner_goes_through_both_steps_again(at: EndOffset) -> None:
-    ended = epoch(7, a=True)
-    marker = next_offset(at, ("a",), ended, before=1)
-    assert marker == EndOffset("a~end", 2, False)
-    assert next_offset(marker, ("a",), ended, before=1) == EndOffset("a~end", 2, True)
 
 
 @pytest.mark.parametrize("watches", [(), ("?",), ("a", "?")])
@@ -147,14 +140,11 @@ def test_an_unknown_option_of_the_source_is_refused() -> None:
         EndOfInput({"uid": "a~end", "watch": "a"})
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_committed_epochs_are_followed_one_by_one(tmp_path: Path) -> None:
+    for number in range(40, 90):
+        write_epoch(tmp_path / "long", number, a=False)
+    newest = CommittedEpochs(str(tmp_path / "long")).newest(at_once=False)
+    assert newest is not None and newest.epoch == 89
     epochs = CommittedEpochs(str(tmp_path))
     assert epochs.newest(at_once=False) is None
     write_epoch(tmp_path, 0, a=False)
@@ -165,18 +155,11 @@ def test_committed_epochs_are_followed_one_by_one(tmp_path: Path) -> None:
     assert newest is not None and newest.epoch == 1 and all_ended(newest, ("a",))
 
 
-def test_a_long_log_is_found_at_its_end(tmp_path: Path) -> None:
-    for number in range(40, 90):
-        write_epoch(tmp_path, number, a=False)
-    newest = CommittedEpochs(str(tmp_path)).newest(at_once=False)
-    assert newest is not None and newest.epoch == 89
-
-
 def test_an_idle_query_looks_at_a_remote_log_now_and_then_and_after_an_epoch_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
-    epochs = CommittedEpochs(str(tmp_path), clock)
+    clock = SimpleNamespace(now=0.0)
+    epochs = CommittedEpochs(str(tmp_path), lambda: clock.now)
     monkeypatch.setattr(epochs, "_remote", True)
     write_epoch(tmp_path, 0, a=False)
 

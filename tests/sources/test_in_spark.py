@@ -13,13 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, UnsupportedTableError, from_text
+from spark_ext.sources.contract import Channel
+from spark_ext.sources.datagen import DataGen
 from tests.support.operators import Numbers, events
 from tests.support.waiting import until
 
@@ -95,17 +97,6 @@ def test_files_end_and_are_not_read_again(spark: SparkSession, tmp_path: Path) -
     again = reader(spark, "files", "f1", path=tmp_path / "in").schema("id bigint").load()
     run(again, tmp_path / "out")
     assert spark.read.parquet(str(tmp_path / "out")).count() == 500
-
-
-def test_files_continue_where_a_stopped_run_was(spark: SparkSession, tmp_path: Path) -> None:
-    parquet(tmp_path / "in" / "a.parquet", 0, 1000)
-    frame = reader(spark, "files", "f2", path=tmp_path / "in", max_rows_per_epoch=10).load()
-    with started(frame, tmp_path / "out", available_now=False) as query:
-        until(lambda: reached(query, 3), "three epochs")
-    done = spark.read.parquet(str(tmp_path / "out")).count()
-    assert 0 < done < 1000
-    run(reader(spark, "files", "f2", path=tmp_path / "in").load(), tmp_path / "out")
-    assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(1000))
 
 
 def test_a_replayed_epoch_reads_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -188,10 +179,8 @@ def test_damage_reaches_the_user_as_a_data_error(spark: SparkSession, tmp_path: 
     whole = (tmp_path / "in" / "b.parquet").read_bytes()
     (tmp_path / "in" / "b.parquet").write_bytes(whole[:-10])
     found = failure(frame, tmp_path / "out")
-    assert isinstance(found, DataError)
-    assert "b.parquet" in found.what
-    assert "f8" in found.operator
-    assert found.kept
+    assert isinstance(found, DataError) and "b.parquet" in found.what
+    assert "f8" in found.operator and found.kept
     (tmp_path / "in" / "b.parquet").write_bytes(whole)
     run(frame, tmp_path / "out")
     assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(20))
@@ -201,21 +190,9 @@ def test_a_file_of_another_type_is_refused_before_its_rows_move(spark: SparkSess
     parquet(tmp_path / "in" / "a.parquet", 0, 10)
     pq.write_table(pa.table({"id": ["x"]}), tmp_path / "in" / "b.parquet")
     found = failure(reader(spark, "files", "f9", path=tmp_path / "in").load(), tmp_path / "out")
-    assert isinstance(found, DataError)
-    assert "b.parquet" in found.what
+    assert isinstance(found, DataError) and "b.parquet" in found.what
     assert "'id' has the type string where int64 is declared" in found.what
     assert not list((tmp_path / "out").glob("*.parquet"))
-
-
-def test_load_refuses_what_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
-    from pyspark.errors import PySparkException
-
-    for kind, message in (("files", "no file or folder"), ("delta_snapshot", "is not a Delta table")):
-        with pytest.raises(PySparkException) as refused:
-            reader(spark, kind, "f10", path=tmp_path / "absent").load()
-        found = from_text(str(refused.value))
-        assert isinstance(found, ConfigurationError)
-        assert message in found.what
 
 
 def test_delta_snapshot_stays_at_its_version_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
@@ -287,22 +264,27 @@ def test_delta_tables_of_spark_read_as_spark_reads_them(spark: SparkSession, tmp
     assert sorted(map(repr, spark.table("d2").collect())) == sorted(map(repr, whole.collect()))
 
 
-def test_a_delta_feature_that_is_not_read_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    from pyspark.errors import PySparkException
-
-    table = f"delta.`{tmp_path / 't'}`"
-    spark.sql(f"create table {table} (id int) using delta tblproperties('delta.columnMapping.mode'='id')")
+@pytest.mark.parametrize(
+    ("kind", "folder", "error", "said"),
+    [
+        ("files", "absent", ConfigurationError, "no file or folder"),
+        ("delta_snapshot", "absent", ConfigurationError, "is not a Delta table"),
+        ("delta_snapshot", "t", UnsupportedTableError, "columnMapping by id"),
+    ],
+)
+def test_load_refuses_what_it_cannot_read(
+    spark: SparkSession, tmp_path: Path, kind: str, folder: str, error: type[SparkExtError], said: str
+) -> None:
+    if folder == "t":
+        mapped = "using delta tblproperties('delta.columnMapping.mode'='id')"
+        spark.sql(f"create table delta.`{tmp_path / folder}` (id int) {mapped}")
     with pytest.raises(PySparkException) as refused:
-        reader(spark, "delta_snapshot", "d3", path=tmp_path / "t").load()
+        reader(spark, kind, "f10", path=tmp_path / folder).load()
     found = from_text(str(refused.value))
-    assert isinstance(found, UnsupportedTableError)
-    assert "columnMapping by id" in found.what
+    assert isinstance(found, error) and said in found.what
 
 
 def test_datagen_in_a_query_is_what_it_is_outside(spark: SparkSession, tmp_path: Path) -> None:
-    from spark_ext.sources.contract import Channel
-    from spark_ext.sources.datagen import DataGen
-
     options: dict[str, Any] = {"rows_of": "1000,20,0", "seed": 3, "keys": 5, "skew": 1}
     frame = reader(spark, "datagen", "g1", max_rows_per_epoch=300, **options).load()
     run(frame.selectExpr("id", "channel", "seq", "unix_micros(ts) ts", "key", "value", "tag"), tmp_path / "out")

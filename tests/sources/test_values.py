@@ -301,7 +301,6 @@ PROTO: Final[dict[type[T.DataType], str]] = {
 
 
 def proto(kind: T.DataType, name: str = "v", number: int = 1) -> str:
-    """The declaration of a field."""
     if isinstance(kind, (T.ArrayType, T.MapType, T.StructType)) and "timestamp" in kind.simpleString():
         raise Unsayable  # left to the simple type
     if isinstance(kind, T.ArrayType):

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 _PART = r'"((?:[^"]|"")+)"|([^."\s]+)'
 _NAME = re.compile(rf"(?:(?:{_PART})\.)?(?:{_PART})")
 _COLUMN = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^,]*?))\s*(?:,|$)')
-
-LONGEST = 63
-"""Bytes of a name; the server cuts longer ones off."""
+LONGEST = 63  # bytes of a name; the server cuts longer ones off
 
 
 def columns(text: str) -> tuple[str, ...]:
@@ -45,13 +43,11 @@ def _column(text: str) -> str:
     return found[1].replace('""', '"') if found is not None and found[1] else text
 
 
-ColumnNames = Annotated[
+ColumnNames = Annotated[  # Columns, comma-separated, with special names in double quotes
     tuple[str, ...], BeforeValidator(lambda value: columns(value) if isinstance(value, str) else value)
 ]
-"""Columns, comma-separated, with special names in double quotes."""
 
-ColumnName = Annotated[str, AfterValidator(_column)]
-"""One column; a special name may be in double quotes."""
+ColumnName = Annotated[str, AfterValidator(_column)]  # one column; a special name may be in double quotes
 
 
 @dataclass(frozen=True)
@@ -93,29 +89,21 @@ class ConnectionOptions(Options):
     dsn: str | None = Field(default=None, repr=False)
     """Connection string: `postgresql://user@host/db` or libpq's `key=value` form. Never shown; the options below
     override it."""
-
     host: str | None = None
     """Host name or address of the server, or the directory of its socket."""
-
     port: int | None = Field(default=None, gt=0, lt=65536)
     """Port of the server."""
-
     dbname: str | None = None
     """Name of the database."""
-
     user: str | None = None
     """Name of the role."""
-
     password: str | None = Field(default=None, repr=False)
     """Password; preferably kept in `PGPASSWORD`, `~/.pgpass` or a service file on the driver and the executors. Never
     shown or stored."""
-
     service: str | None = None
     """Name of a section of libpq's service file."""
-
     sslmode: str | None = None
     """`disable`, `prefer`, `require`, `verify-ca` or `verify-full`; libpq's default is `prefer`."""
-
     connect_timeout: Milliseconds = 10_000
     """Time limit for connecting, ms; at least two seconds."""
 
@@ -128,10 +116,8 @@ class ConnectionOptions(Options):
 class Server:
     """A database on a server."""
 
-    conninfo: str = field(repr=False)
-    """libpq's connection string; contains the password if one was given."""
-    name: str
-    """host:port/database, for messages."""
+    conninfo: str = field(repr=False)  # libpq's connection string; contains the password if one was given
+    name: str  # host:port/database, for messages
 
     @classmethod
     def of(cls, options: ConnectionOptions, who: str) -> Server:
@@ -193,8 +179,7 @@ def _shown(settings: Mapping[str, Any]) -> str:
     return f"{host}:{port}/{name}"
 
 
-MOST_KEPT = 4
-"""Maximum number of idle connections that are kept."""
+MOST_KEPT = 4  # maximum number of idle connections that are kept
 
 
 class _Kept(threading.local):

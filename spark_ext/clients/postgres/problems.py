@@ -27,19 +27,17 @@ _TRANSIENT = ("08", "25", "40", "53", "55", "57", "58", "XX", "F0")
 
 _LOCKED = "55P03"
 _CANCELLED = "57014"
-
 _CLIENTS_DATA = ("DataError", "ArrowInvalid")
 """Classes of errors that a client raises itself, without a SQLSTATE: a text with a zero byte, a value of no type."""
 
 _CLIENTS_MISUSE = ("ProgrammingError", "NotSupportedError")
 """Likewise, of psycopg: a statement that it refuses. ADBC uses these for connections in a wrong state as well."""
 
-_REFUSED = re.compile(
+_REFUSED = re.compile(  # messages of a refused connection, for which clients report no SQLSTATE
     r"authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist|"
     r"database .* does not exist|permission denied|not permitted to log in|definition of service .* not found|"
     r"server certificate|requires SSL|invalid (sslmode|port|integer)"
 )
-"""Messages of a refused connection, for which clients report no SQLSTATE."""
 
 _ROW_IN_COPY = re.compile(r"COPY (?P<table>.+), line (?P<line>\d+)(?:, column (?P<column>\"?[^:\"\n]+\"?))?")
 
@@ -75,28 +73,16 @@ def describe(error: BaseException, *, redact: bool = False) -> str:
 
 
 def to_error(error: BaseException, who: str, kept: str, *, redact: bool = False) -> SparkExtError:
-    """The error as one of this package's.
-
-    Args:
-        error: as psycopg or ADBC raised it.
-        redact: whether to omit values of rows.
-    """
+    """An error of psycopg or ADBC as one of this package's; `redact` omits values of rows."""
     state, message = sqlstate(error), describe(error, redact=redact)
     kind = "" if state else type(error).__name__
     if state.startswith(_DATA) or kind in _CLIENTS_DATA:
-        return DataError(
-            f"{'PostgreSQL' if state else 'The client of PostgreSQL'} refused the rows: {message}",
-            operator=who,
-            kept=kept,
-            do="correct the rows in the query, or the table's types and constraints; then start the job again",
-        )
+        what = f"{'PostgreSQL' if state else 'The client of PostgreSQL'} refused the rows: {message}"
+        do = "correct the rows in the query, or the table's types and constraints; then start the job again"
+        return DataError(what, operator=who, kept=kept, do=do)
     if state.startswith(_CONFIGURATION) or _is_misuse(error) or (not state and _REFUSED.search(message)):
-        return refused(
-            f"PostgreSQL refused: {message}",
-            who,
-            "check the server, database, role, password and table, and the role's privileges on them",
-            kept=kept,
-        )
+        do = "check the server, database, role, password and table, and the role's privileges on them"
+        return refused(f"PostgreSQL refused: {message}", who, do, kept=kept)
     if state == _LOCKED:
         return StorageError(
             f"a lock on the table was not granted in time: {message}",
@@ -115,18 +101,10 @@ def to_error(error: BaseException, who: str, kept: str, *, redact: bool = False)
             "given (0: without a limit); or make epochs smaller; the epoch will be retried",
         )
     if state and not state.startswith(_TRANSIENT):
-        return SparkExtError(
-            f"PostgreSQL failed: {message}",
-            operator=who,
-            kept=kept,
-            do="see the server's log; the epoch will be retried",
-        )
-    return StorageError(
-        f"PostgreSQL is unavailable: {message}",
-        operator=who,
-        kept=kept,
-        do="check that the server is running and has space and connections left; the epoch will be retried",
-    )
+        what = f"PostgreSQL failed: {message}"
+        return SparkExtError(what, operator=who, kept=kept, do="see the server's log; the epoch will be retried")
+    do = "check that the server is running and has space and connections left; the epoch will be retried"
+    return StorageError(f"PostgreSQL is unavailable: {message}", operator=who, kept=kept, do=do)
 
 
 def _is_misuse(error: BaseException) -> bool:

@@ -37,30 +37,19 @@ from spark_ext.exchange.contract import Decide, ExchangeLog
 from spark_ext.exchange.entries import Entry, LogState, not_empty
 from spark_ext.storage import LocalFolder, writer_of
 
-SPAN: Final = 100
-"""Entries between two stored states."""
-
+SPAN: Final = 100  # entries between two stored states
 ROUNDS: Final = 40
 """How often an entry is decided again, after other writers were faster, before the caller's back-off takes over."""
 
 _KEPT: Final = 1024
-"""Entries kept in memory."""
-
 _STATE: Final = re.compile(r"state-(\d{20})\.json")
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
-
 _File: TypeAlias = "tuple[int, int, int] | None"
 """Which file it is: inode, time of change and size; None: the file does not exist."""
 
 
 class ArrowLog(ExchangeLog):
-    """See the module. The threads of a process may share one.
-
-    Args:
-        folder: of the log; made with the first entry.
-        who: the exchange, for messages.
-        span: entries between two stored states.
-    """
+    """See the module. The threads of a process may share one."""
 
     def __init__(self, folder: LocalFolder, who: str, span: int = SPAN) -> None:
         self._folder, self._who, self._span = folder, who, span
@@ -115,18 +104,12 @@ class ArrowLog(ExchangeLog):
                 if (number + 1) % self._span == 0:
                     self.store_state(writer)
                 return self._state
-        raise CommitError(
-            f"other writers of the log were faster {ROUNDS} times in a row",
-            operator=self._who,
-            kept="everything that was committed",
-            do="find out what else writes to this exchange: it has one producer",
-        )
+        what = f"other writers of the log were faster {ROUNDS} times in a row"
+        do = "find out what else writes to this exchange: it has one producer"
+        raise CommitError(what, operator=self._who, kept="everything that was committed", do=do)
 
     def _counts(self, number: int, entry: Entry) -> bool:
-        """Whether the entry for which this writer has just created a file is in the log; else the file does not stay.
-
-        The folder may be another one by now, with an entry of its own under this number.
-        """
+        """Whether the entry whose file this writer has just created is in the log, which may be another one by now."""
         alone = number > 0 and not self._states() and self.numbers() == [number]  # the log was deleted in between
         if not alone:
             self._open()
@@ -176,10 +159,7 @@ class ArrowLog(ExchangeLog):
         return sorted(int(match[1]) for name in self._folder.names() if (match := _ENTRY.fullmatch(name)))
 
     def delete(self, below: int) -> None:
-        """Delete the files of entries below a number, and stored states that nobody begins from any more.
-
-        A state of an entry that is not below it has to be stored.
-        """
+        """Delete entries below a number whose state is stored, and stored states that nobody begins from."""
         for number in self.numbers():
             if number < below:
                 self._file(number).unlink(missing_ok=True)
@@ -235,12 +215,9 @@ class ArrowLog(ExchangeLog):
         self._state, self._at, self._opened = LogState(), None, True
 
     def _missing(self) -> StateError:
-        return StateError(
-            "the first entries are not there, and no state of the log is there to begin from",
-            operator=self._who,
-            kept="nothing was read or written",
-            do="restore the exchange's folder from a backup; files in it must not be deleted by hand",
-        )
+        what = "the first entries are not there, and no state of the log is there to begin from"
+        do = "restore the exchange's folder from a backup; files in it must not be deleted by hand"
+        return StateError(what, operator=self._who, kept="nothing was read or written", do=do)
 
     # -- files --------------------------------------------------------------------------------------------------------
 

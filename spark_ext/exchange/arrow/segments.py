@@ -1,8 +1,7 @@
 """The rows of an `arrow` exchange: one Arrow IPC file per task and epoch, with a run of batches per partition.
 
-A task collects rows, sorts them by partition in their order, and writes them as one batch per partition; when it has
-collected `BUFFER` bytes it does so, and starts the next runs. Nothing refers to a file before its epoch's entry is in
-the log, and by then it is synced to disk. A reader maps a file into memory and reads the batches of its runs alone.
+Nothing refers to a file before its epoch's entry is in the log, and by then it is synced to disk. A reader maps a file
+into memory and reads the batches of its runs alone.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import RESET, StateError
 from spark_ext.exchange.contract import ExchangeReader, ExchangeWriter
-from spark_ext.exchange.distribution import BUFFER, Collected, cut_out, segment_name
+from spark_ext.exchange.distribution import BUFFER, collected, cut_out, segment_name
 from spark_ext.exchange.entries import Run, Segment
 from spark_ext.exchange.positions import Piece
 from spark_ext.storage import LocalFolder
@@ -27,11 +26,7 @@ _NAME: Final = re.compile(r"i(\d+)-e\d+-p\d+-a\d+-[0-9a-f]{8}\.arrow")
 
 
 class ArrowWriter(ExchangeWriter):
-    """See the module.
-
-    Args:
-        buffer: bytes that a task collects before it writes.
-    """
+    """See the module."""
 
     def __init__(self, folder: LocalFolder, buffer: int = BUFFER) -> None:
         self._folder, self._buffer = folder, buffer
@@ -45,36 +40,21 @@ class ArrowWriter(ExchangeWriter):
         file: pa.RecordBatchFileWriter | None = None
         name = segment_name(task, "arrow")
         runs: list[Run] = []
-        collected = Collected(task, partitions, self._buffer)
         try:
-            for batch, targets in batches:
-                if not batch.num_rows:
-                    continue
+            for partition, together in collected(batches, task, partitions, self._buffer):
                 if file is None:
                     self._folder.make(durable=True)
-                    file = pa.ipc.new_file(str(self._folder.path / name), batch.schema)
-                collected.add(batch, targets)
-                if collected.full:
-                    _flush(file, collected, runs)
-            if file is not None:
-                _flush(file, collected, runs)
+                    file = pa.ipc.new_file(str(self._folder.path / name), together[0].schema)
+                batch = together[0] if len(together) == 1 else pa.concat_batches(together)
+                file.write_batch(batch)
+                runs.append(Run(partition, len(runs), 1, batch.num_rows))
         finally:
             if file is not None:
                 file.close()
-        if not runs:
+        if file is None:
             return None
         self._folder.sync(name)
         return Segment(name, (self._folder.path / name).stat().st_size, tuple(runs))
-
-
-def _flush(file: pa.RecordBatchFileWriter, collected: Collected, runs: list[Run]) -> None:
-    """Write what was collected, one batch per partition."""
-    import pyarrow as pa
-
-    for partition, together in collected.take():
-        batch = together[0] if len(together) == 1 else pa.concat_batches(together)
-        file.write_batch(batch)
-        runs.append(Run(partition, len(runs), 1, batch.num_rows))
 
 
 class ArrowReader(ExchangeReader):

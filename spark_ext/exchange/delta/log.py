@@ -60,36 +60,26 @@ CHECKPOINT_EVERY: Final = 64
 """Commits between two log checkpoints, and those after which a writer opens a new handle: a handle's cost grows with
 the commits that it has taken one by one."""
 
-SPAN: Final = 100
-"""Each entry with a number that is a multiple of this, less one, has the state with it."""
-
-STALE: Final = 600.0
-"""Pause after which a process reopens the log, s: far below the time for which log files stay."""
+SPAN: Final = 100  # each entry with a number that is a multiple of this, less one, has the state with it
+STALE: Final = 600.0  # pause after which a process reopens the log, s: far below the time for which log files stay
 
 
 class DeltaLog(ExchangeLog):
-    """See the module. Safe for several threads.
-
-    Args:
-        stale: pause after which the log is reopened, s.
-    """
+    """See the module. Safe for several threads."""
 
     def __init__(self, location: Location, who: str, *, every: int = CHECKPOINT_EVERY, stale: float = STALE) -> None:
         self._location, self._who, self._every, self._stale = location, who, every, stale
         errors = ExchangeErrors(f"{who}, table at {location.uri}", "everything that is in the exchange")
-        self.table = FencedLog(
+        self.table = FencedLog(  # the table's log; without a table it has no handle
             location.uri, errors, location.storage_options, required=False, max_age=stale, max_advance=every
         )
-        """The table's log; without a table it has no handle."""
         self._forget()
 
     def _forget(self) -> None:
         self._state = LogState()
         self._bodies: dict[int, str] = {}
-        self.about: str | None = None
-        """The description of the exchange, as of the last poll; None without a table."""
-        self._version = -1
-        """Up to which the table's log has been read; -1 without a table."""
+        self.about: str | None = None  # the description of the exchange, as of the last poll; None without a table
+        self._version = -1  # up to which the table's log has been read; -1 without a table
         self._file: tuple[int, int, int] | None = None
         self._looked = (0.0, 0.0)
 
@@ -157,11 +147,7 @@ class DeltaLog(ExchangeLog):
         self._file, self._looked = self.table.file_of(self._version), at
 
     def _follow(self, upto: int | None = None) -> None:
-        """Read the commits after the last one that was read.
-
-        Args:
-            upto: version; None: all that there are.
-        """
+        """Read the commits after the last one that was read, up to a version or all."""
         if self._version < 0:
             return
         at, before = (time.monotonic(), time.time()), self._version
@@ -193,12 +179,9 @@ class DeltaLog(ExchangeLog):
 
     def _take(self, number: int, body: str) -> None:
         if number != self._state.last + 1:
-            raise StateError(
-                f"entry {number} of its log follows entry {self._state.last}: entries are missing",
-                operator=self._who,
-                kept="nothing was read or written",
-                do="restore the exchange's folder from a backup; nothing else may write to its table",
-            )
+            what = f"entry {number} of its log follows entry {self._state.last}: entries are missing"
+            do = "restore the exchange's folder from a backup; nothing else may write to its table"
+            raise StateError(what, operator=self._who, kept="nothing was read or written", do=do)
         before = self._state.released
         self._state = self._state.after(Entry.from_json(body, f"{self._who}, entry {number}"))
         self._bodies[number] = body

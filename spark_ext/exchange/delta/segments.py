@@ -1,8 +1,7 @@
 """The rows of a `delta` exchange: one Parquet file per task and epoch, in which a run is a row group of one partition.
 
-A task collects rows, sorts them by partition in their order, and writes a row group per partition; when it has
-collected `BUFFER` bytes it does so, and starts the next runs. The table does not have the file before the epoch's entry
-is committed. A reader fetches the footer and the row groups of its runs alone.
+The table does not have the file before the epoch's entry is committed. A reader fetches the footer and the row groups
+of its runs alone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import RESET, StateError
 from spark_ext.exchange.contract import ExchangeReader, ExchangeWriter
-from spark_ext.exchange.distribution import BUFFER, Collected, cut_out, segment_name
+from spark_ext.exchange.distribution import BUFFER, collected, cut_out, segment_name
 from spark_ext.exchange.entries import Run, Segment
 from spark_ext.exchange.positions import Piece
 from spark_ext.schemas.arrow import arrow_schema
@@ -32,11 +31,7 @@ _NAME: Final = re.compile(r"data/(?:i|entry-)(\d+)-[\w-]+\.parquet")
 
 
 class DeltaWriter(ExchangeWriter):
-    """See the module.
-
-    Args:
-        buffer: bytes that a task collects before it writes.
-    """
+    """See the module."""
 
     def __init__(self, location: Location, buffer: int = BUFFER) -> None:
         self._location, self._buffer = location, buffer
@@ -47,42 +42,37 @@ class DeltaWriter(ExchangeWriter):
         """See `ExchangeWriter.write`."""
         name = segment_name(task, "parquet")
         file: _File | None = None
-        collected = Collected(task, partitions, self._buffer)
         try:
-            for batch, targets in batches:
-                if not batch.num_rows:
-                    continue
-                if file is None:
-                    file = _File(self._location, f"data/{name}", batch.schema)
-                collected.add(batch, targets)
-                if collected.full:
-                    file.write(collected)
-            if file is None:
-                return None
-            file.write(collected)
-            written = file.close()
+            for partition, together in collected(batches, task, partitions, self._buffer):
+                file = file or _File(self._location, f"data/{name}", together[0].schema)
+                file.write(partition, together)
+            return None if file is None else Segment(name, file.close(), tuple(file.runs))
         except BaseException:
             if file is not None:
                 file.drop()
             raise
-        return Segment(name, written, tuple(file.runs)) if file.runs else None
 
 
 class _File:
     """A segment while it is written."""
 
     def __init__(self, location: Location, path: str, schema: pa.Schema) -> None:
-        self.runs: list[Run] = []
-        self._stream, self._writer = _open(location, path, schema)
+        from pyarrow.parquet import ParquetWriter
 
-    def write(self, collected: Collected) -> None:
-        """Write what was collected, one row group per partition."""
+        self.runs: list[Run] = []
+        self._stream: Any = location.folder.open_output(path)
+        # With its Arrow schema, so that readers get the types that were written; no reader skips row groups by
+        # statistics.
+        options = {"compression": "snappy", "write_statistics": False, "store_schema": True}
+        self._writer: Any = ParquetWriter(self._stream, schema, **options)
+
+    def write(self, partition: int, together: list[pa.RecordBatch]) -> None:
+        """Write a run, as one row group."""
         import pyarrow as pa
 
-        for partition, together in collected.take():
-            rows = pa.Table.from_batches(together)
-            self._writer.write_table(rows, row_group_size=rows.num_rows)
-            self.runs.append(Run(partition, len(self.runs), 1, rows.num_rows))
+        rows = pa.Table.from_batches(together)
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        self.runs.append(Run(partition, len(self.runs), 1, rows.num_rows))
 
     def close(self) -> int:
         """Finish the file; its size, bytes."""
@@ -101,20 +91,8 @@ class _File:
             self._stream.close()
 
 
-def _open(location: Location, path: str, schema: pa.Schema) -> tuple[Any, Any]:
-    from pyarrow.parquet import ParquetWriter
-
-    stream = location.folder.open_output(path)
-    # With its Arrow schema, so that readers get the types that were written; no reader skips row groups by statistics.
-    return stream, ParquetWriter(stream, schema, compression="snappy", write_statistics=False, store_schema=True)
-
-
 def write_marker(location: Location, rows: StructType, writer: str) -> tuple[str, int]:
-    """Write a file without rows, which stands in the table for an entry that has none.
-
-    Returns:
-        Its path relative to the root, and its size.
-    """
+    """Write a file without rows, which stands in the table for an entry that has none; its path and size."""
     path = f"data/entry-{writer if writer.isdigit() else 0}-{secrets.token_hex(8)}.parquet"
     file = _File(location, path, arrow_schema(rows, nullable=True))
     return path, file.close()

@@ -36,17 +36,13 @@ ENTRY: Final = "__spark_ext_entry"
 SEGMENT: Final = "__spark_ext_segment"
 BODY: Final = "__spark_ext_body"
 STATE: Final = "__spark_ext_state"
-
 PARTITION_BY: Final = (ENTRY, SEGMENT, BODY, STATE)
-
-ABOUT: Final = "spark_ext.exchange"
-"""The table property that holds the description of the exchange."""
+ABOUT: Final = "spark_ext.exchange"  # the table property that holds the description of the exchange
 
 PROPERTIES: Final[dict[str, str | None]] = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
-}
-"""How long old log files stay, for readers that have not looked for a while, and the names of deleted files."""
+}  # how long old log files stay, for readers that have not looked for a while, and the names of deleted files
 
 _HARMFUL: Final = frozenset({"changeDataFeed", "deletionVectors"})
 """Features that `delta_2pc` can write, and that change what is in a file, or what is to be written when one goes."""
@@ -56,8 +52,7 @@ _HARMFUL: Final = frozenset({"changeDataFeed", "deletionVectors"})
 class TableFile:
     """A file of the table, by its log."""
 
-    path: str
-    """Relative to the table's root."""
+    path: str  # relative to the table's root
     entry: int
     body: str | None
     state: str | None
@@ -71,12 +66,9 @@ class ExchangeErrors(TableRef):
 
     def contended(self, doing: str, attempts: int) -> SparkExtError:
         """The error for a commit that gave way to other writers in each of its attempts."""
-        return CommitError(
-            f"{doing} failed: other writers committed to the exchange first, {attempts} times in a row",
-            operator=self.operator,
-            kept="everything that was committed",
-            do="find out what else writes to this exchange: it has one producer",
-        )
+        what = f"{doing} failed: other writers committed to the exchange first, {attempts} times in a row"
+        do = "find out what else writes to this exchange: it has one producer"
+        return CommitError(what, operator=self.operator, kept="everything that was committed", do=do)
 
 
 def table_schema(rows: spark.StructType, who: str) -> Schema:
@@ -107,12 +99,9 @@ def description(table: DeltaTable, uri: str, who: str) -> str:
     metadata, protocol = table.metadata(), table.protocol()
     text = metadata.configuration.get(ABOUT)
     if text is None or tuple(metadata.partition_columns) != PARTITION_BY:
-        raise StateError(
-            f"there is a Delta table at {uri}, and it is not an exchange",
-            operator=who,
-            kept="the table is unchanged; nothing was started",
-            do="use an exchange of another name, or move the table",
-        )
+        what = f"there is a Delta table at {uri}, and it is not an exchange"
+        do = "use an exchange of another name, or move the table"
+        raise StateError(what, operator=who, kept="the table is unchanged; nothing was started", do=do)
     facts = TableFacts(
         protocol.min_writer_version,
         frozenset(protocol.writer_features or ()),
@@ -162,9 +151,6 @@ def read_commit(commit: bytes, who: str) -> tuple[list[TableFile], bool]:
                 files.append(TableFile(added["path"], int(values[ENTRY]), values.get(BODY), values.get(STATE)))
         return files, changed
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise StateError(
-            "a commit of its table is damaged, or was written by something else",
-            operator=who,
-            kept="nothing was read or written",
-            do="restore the exchange's folder from a backup; nothing else may write to its table",
-        ) from None
+        what = "a commit of its table is damaged, or was written by something else"
+        do = "restore the exchange's folder from a backup; nothing else may write to its table"
+        raise StateError(what, operator=who, kept="nothing was read or written", do=do) from None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from spark_ext.bad_rows.lineages import Cut
-from spark_ext.bad_rows.restored import BadRowsOfJob
+from spark_ext.bad_rows.restored import BadRowsOfJob, Cut
 from spark_ext.ledger.schema import BadRowsRow
 from spark_ext.queries.context import checkpoint_of
 from spark_ext.storage import Location

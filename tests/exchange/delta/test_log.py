@@ -1,4 +1,4 @@
-"""The log of a `delta` exchange, where Delta's own log is cleaned up, compacted, damaged or of something else."""
+"""A `delta` exchange, where its table is cleaned up, compacted, damaged or of something else; what it refuses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.transaction import AddAction
+from pyspark.sql import types as T
 
 from spark_ext.delta.fenced_log import write_files
-from spark_ext.errors import CommitError, StateError, StorageError
+from spark_ext.errors import CommitError, ConfigurationError, StateError, StorageError, UnsupportedTableError
 from spark_ext.exchange.contract import Parts
 from spark_ext.exchange.delta import delta_parts
 from spark_ext.exchange.delta.log import DeltaLog
+from spark_ext.exchange.delta.segments import incarnation_of
+from spark_ext.exchange.delta.table import read_commit
 from spark_ext.exchange.entries import Entry, EntryKind, LogState
+from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import pin, put_back
 from spark_ext.exchange.positions import Front
 from spark_ext.storage import Location
@@ -251,3 +255,55 @@ def test_a_table_that_is_no_exchange_is_refused(local: Place) -> None:
         with pytest.raises(StateError, match=f"there is a Delta table at {local.path}, and it is not an exchange"):
             act()
     assert DeltaTable(local.path).version() == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (T.StructType(), "the rows have no columns"),
+        (T.StructType().add("a", T.DayTimeIntervalType()), "column 'a' has the type interval day to second"),
+        (T.StructType().add("a b", T.LongType()), "column name 'a b' contains ' '"),
+        (T.StructType().add("__SPARK_EXT_BODY", T.LongType()), "a column '__SPARK_EXT_BODY', which the exchange uses"),
+    ],
+)
+def test_rows_that_delta_does_not_store(local: Place, schema: T.StructType, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        local.parts().master.register(local.descriptor(schema=schema))
+    assert not Path(local.path).exists()
+
+
+def test_properties_and_features_that_it_does_not_bear(local: Place) -> None:
+    Producer(local).claim()
+    alter = DeltaTable(local.path).alter
+    alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(UnsupportedTableError, match=r"uses delta\.appendOnly"):
+        local.parts().master.describe()
+    alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    for act in (local.parts().master.describe, local.parts().master.log.look):
+        with pytest.raises(UnsupportedTableError, match=r"deletionVectors.*, which an exchange does not write"):
+            act()
+
+
+def test_the_kind_at_a_place(tmp_path: Path) -> None:
+    assert kind_at(str(tmp_path / "nothing")) == "arrow"
+    for kind in ("arrow", "delta"):
+        place = Place(kind, str(tmp_path / kind))
+        Producer(place).claim()
+        assert kind_at(place.path) == kind
+    with pytest.raises(ConfigurationError, match="unknown exchange kind 'other'"):
+        parts("other", str(tmp_path), WHO)
+    with pytest.raises(ConfigurationError, match="use the kind 'delta'"):
+        parts("arrow", "s3://bucket/exchange", WHO)
+
+
+def test_names_of_files() -> None:
+    assert incarnation_of("data/i12-e3-p0-a17-0123abcd.parquet") == 12
+    assert incarnation_of("data/entry-7-0123abcd.parquet") == 7
+    assert incarnation_of("data/part-x.parquet") is None
+    assert incarnation_of("x/i12-e3-p0-a17-0123abcd.parquet") is None
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b'{"add": {"path": "x", "partitionValues": {}}}'])
+def test_commits_of_others(line: bytes) -> None:
+    with pytest.raises(StateError, match="damaged"):
+        read_commit(line, WHO)

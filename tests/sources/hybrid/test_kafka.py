@@ -215,11 +215,3 @@ def test_only_topics_that_are_still_read_are_expected() -> None:
         made.expect({"a": "1", "b": "2"})
         made.resume((), frozenset())
         assert made._brokers.ids == {"b": "2"}
-
-
-def test_an_offset_of_an_older_version_passes_the_cutover(kafka: Broker, tmp_path: Path) -> None:
-    topic = filled(kafka)
-    live = Hybrid(options(kafka, topic, lake(kafka, topic, tmp_path, 9)))
-    live.enter({"number": 1, "name": "live", "begin": {"offsets": {f"{topic}:0": 9}, "time": None}})
-    live.resume((), frozenset())
-    assert {one.id: one.begin for one in live.discover()}[f"live/{topic}-0"] == 10

@@ -1,4 +1,4 @@
-"""A topic as the contract kit's world: transactions, aborted messages, compaction's gaps, headers, nulls."""
+"""The source `kafka_range` over a real broker; and a topic as the contract kit's world."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from pyspark.sql.types import StructType
 
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.contract import ChannelSource, Committed
+from spark_ext.sources.contract import Channel, ChannelSource, Committed
 from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.testing.source_contract import SourceWorld
+from spark_ext.testing.source_kit import SourceRun
 from tests.servers.kafka import Broker
 
 DECLARED = columns("key binary, value binary, topic string, partition int, offset bigint, timestampType int")
@@ -61,17 +62,33 @@ class KafkaWorld(SourceWorld):
         assert epoch.positions and epoch.positions.items() <= committed.items()
 
 
+def source(kafka: Broker, topics: str, **options: str) -> KafkaRange:
+    return KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topics, **options})
+
+
+def begun(made: KafkaRange) -> dict[str, Channel]:
+    """Its channels, as the planner of a first run asks for them."""
+    made.resume([], frozenset())
+    return {channel.id: channel for channel in made.discover()}
+
+
+def run_of(kafka: Broker, topics: str, schema: str = "value binary", **options: str) -> SourceRun:
+    make = lambda given: source(kafka, topics, **options, **given)  # noqa: E731
+    return SourceRun(make, {}, schema=columns(schema) if schema else None, limits=[{}])
+
+
+def to_rest(run: SourceRun) -> SourceRun:
+    """All epochs that there are."""
+    while run.epoch():
+        pass
+    return run
+
+
 def as_row(message: Message) -> dict[str, Any]:
-    """A message as the source gives it."""
     kind, at = message.timestamp()
     headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
     return {
-        "key": message.key(),
-        "value": message.value(),
-        "topic": message.topic(),
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "timestamp": at * 1000,
-        "timestampType": kind - 1,
+        "key": message.key(), "value": message.value(), "topic": message.topic(), "partition": message.partition(),
+        "offset": message.offset(), "timestamp": at * 1000, "timestampType": kind - 1,
         "headers": [{"key": key, "value": value} for key, value in headers] or None,
-    }
+    }  # fmt: skip

@@ -5,21 +5,15 @@ from __future__ import annotations
 import time
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from spark_ext.errors import ConfigurationError, DataError, TerminalError
-from spark_ext.schemas.ddl import columns
-from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.kafka import Broker
 from tests.servers.kafka_reader import ANSWER_S
+from tests.sources.kafka_range.kafka_kit import begun, run_of, source
 
 ENDINGS = ["latest", "none"]
-
-
-def run_of(kafka: Broker, topic: str, **options: str) -> SourceRun:
-    given = {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic, "discovery_interval": "0", **options}
-    limits = [{"max_rows_per_epoch": "5"}]
-    return SourceRun(KafkaRange, given, schema=columns("value binary"), limits=limits)
 
 
 def values(found: SourceRun) -> list[bytes]:
@@ -27,16 +21,14 @@ def values(found: SourceRun) -> list[bytes]:
 
 
 def anew(kafka: Broker, topic: str, count: int) -> None:
-    """Delete a topic and create it with other messages."""
     kafka.delete(topic)
     kafka.make(topic)
     kafka.send(topic, [f"new-{number}" for number in range(count)])
 
 
 def half_read(kafka: Broker, topic: str, ending: str) -> SourceRun:
-    """Ten of twenty messages are read."""
     kafka.send(topic, [f"old-{number}" for number in range(20)])
-    found = run_of(kafka, topic, ending=ending)
+    found = run_of(kafka, topic, ending=ending, discovery_interval="0", max_rows_per_epoch="5")
     while len(values(found)) < 10:
         assert found.epoch()
     return found
@@ -79,8 +71,6 @@ def test_a_topic_that_is_gone_is_refused_by_what_happened_to_it(kafka: Broker) -
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_topic_that_was_shortened_or_has_grown(kafka: Broker, ending: str) -> None:
     """What was deleted from its beginning is reported; what was added behind it is no change."""
-    from confluent_kafka import TopicPartition
-
     topic = kafka.topic()
     found = half_read(kafka, topic, ending)
     kafka.send(topic, ["more"] * 5)
@@ -95,13 +85,10 @@ def test_a_topic_that_was_shortened_or_has_grown(kafka: Broker, ending: str) -> 
 
 
 def test_a_pattern_does_not_match_the_topics_of_kafka_itself(kafka: Broker) -> None:
-    """`.*` means the users' topics."""
     topic = kafka.topic()
     kafka.send_in_transaction(topic, ["a"])  # which makes Kafka keep the state of transactions in a topic
     assert any(name.startswith("__") for name in kafka.asked(lambda client: client.list_topics(timeout=9)).topics)
-    made = KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "pattern": ".*"})
-    made.resume([], frozenset())
-    found = {channel.id.rpartition("-")[0] for channel in made.discover()}
+    found = {id.rpartition("-")[0] for id in begun(source(kafka, "", pattern=".*"))}
     assert topic in found and not any(name.startswith("__") for name in found)
 
 
@@ -111,10 +98,8 @@ def test_a_start_in_the_future_is_refused(kafka: Broker) -> None:
     kafka.send(topic, ["earlier"])
 
     def begins(moment: int) -> list[object]:
-        given = {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic, "ending": "none"}
-        made = KafkaRange({**given, "starting_time": str(moment)})
-        made.resume([], frozenset())
-        return [channel.begin for channel in made.discover()]
+        made = source(kafka, topic, ending="none", starting_time=str(moment))
+        return [channel.begin for channel in begun(made).values()]
 
     with pytest.raises(ConfigurationError, match="'starting_time' is in the future"):
         begins(at)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -12,27 +11,18 @@ import pytest
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.model.offsets import Range
 from spark_ext.schemas.ddl import columns
+from spark_ext.sources.contract import Channel
 from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.sources.runtime.reader import assign
 from spark_ext.testing.source_kit import SourceRun, drive
 from tests.servers.kafka import Broker
 from tests.servers.schema_registry import SchemaRegistry
+from tests.sources.kafka_range.kafka_kit import begun, run_of, source, to_rest
 from tests.sources.kafka_range.test_decoding import NOON, ORDER_1, ORDER_2, framed
 
 
-@pytest.fixture
-def registry() -> Iterator[SchemaRegistry]:
-    with SchemaRegistry() as there:
-        yield there
-
-
-def given(kafka: Broker, topics: str, **options: str) -> dict[str, str]:
-    return {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topics, **options}
-
-
 def channels(made: KafkaRange) -> set[str]:
-    made.resume([], frozenset())
-    return {channel.id.rpartition("-")[0] for channel in made.discover()}
+    return {id.rpartition("-")[0] for id in begun(made)}
 
 
 def orders(kafka: Broker, registry: SchemaRegistry) -> tuple[str, list[dict[str, Any]]]:
@@ -66,45 +56,27 @@ def orders(kafka: Broker, registry: SchemaRegistry) -> tuple[str, list[dict[str,
 def test_histories_give_each_good_and_each_bad_record_once(kafka: Broker, registry: SchemaRegistry, seed: int) -> None:
     """Epochs of random sizes, replays, restarts, tasks that read parts; the kit compares second reads."""
     topic, wanted = orders(kafka, registry)
-    options = given(
-        kafka,
-        topic,
-        schema_registry_url=registry.url,
-        value_format="avro",
-        value_version="2",
-        on_bad_row="quarantine",
-        min_partitions="5",
-    )
-    trace = drive(
-        lambda more: KafkaRange({**options, **more}),
-        {},
-        rng=random.Random(seed),
-        limits=[{"max_rows_per_epoch": str(rows)} for rows in (3, 7)],
-    )
+    options = {"value_format": "avro", "value_version": "2", "on_bad_row": "quarantine", "min_partitions": "5"}
+    make = lambda more: source(kafka, topic, schema_registry_url=registry.url, **options, **more)  # noqa: E731
+    limits = [{"max_rows_per_epoch": str(rows)} for rows in (3, 7)]
+    trace = drive(make, {}, rng=random.Random(seed), limits=limits)
     found = trace.all_rows().select(["partition", "offset", "value"]).to_pylist()
     assert sorted(found, key=lambda row: (row["partition"], row["offset"])) == wanted
-    bad = sorted(
-        (one.position["partition"], one.position["offset"]) for rows in trace.bad_rows.values() for one in rows
-    )
+    places = [one.position for rows in trace.bad_rows.values() for one in rows]
+    bad = sorted((place["partition"], place["offset"]) for place in places)
     assert bad == [(partition, n) for partition in range(2) for n in (3, 10, 17)]
 
 
 def test_without_quarantine_a_bad_record_fails_with_its_place(kafka: Broker, registry: SchemaRegistry) -> None:
     topic, _ = orders(kafka, registry)
-    options = given(kafka, topic, schema_registry_url=registry.url, value_format="avro")
-    run = SourceRun(
-        lambda more: KafkaRange({**options, **more}), {}, schema=columns("offset bigint, topic string"), limits=[{}]
-    )
-    while run.epoch():
-        pass
+    options = {"schema_registry_url": registry.url, "value_format": "avro"}
+    run = to_rest(run_of(kafka, topic, "offset bigint, topic string", **options))
     assert len(run.trace.all_rows()) == 40, "columns that are not selected are not decoded"
-    made = KafkaRange(options)
+    made = source(kafka, topic, **options)
     made.declared = made.schema()
-    made.resume([], frozenset())
-    with pytest.raises(
-        DataError, match=rf"the value of the message at offset 3 of partition 1 of topic '{topic}' is bad"
-    ):
-        list(made.read(next(one for one in made.discover() if one.id.endswith("-1")), 0, 20))
+    channel = begun(made)[f"{topic}-1"]
+    with pytest.raises(DataError, match=f"value of the message at offset 3 of partition 1 of topic '{topic}' is bad"):
+        list(made.read(channel, 0, 20))
 
 
 def test_an_epoch_is_read_by_as_many_tasks_as_wanted(kafka: Broker) -> None:
@@ -112,18 +84,12 @@ def test_an_epoch_is_read_by_as_many_tasks_as_wanted(kafka: Broker) -> None:
     topic = kafka.topic(partitions=2)
     kafka.send(topic, [f"a{n}" for n in range(90)], partition=0)
     kafka.send(topic, [f"b{n}" for n in range(10)], partition=1)
-    made = KafkaRange(given(kafka, topic, min_partitions="5"))
+    made = source(kafka, topic, min_partitions="5")
     made.declared = columns("value binary")
-    made.resume([], frozenset())
-    pieces = [
-        Range(one.id, one.data, 0, 90 if one.id.endswith("-0") else 10)
-        for one in sorted(made.discover(), key=lambda one: one.id)
-    ]
+    pieces = [Range(id, one.data, 0, 90 if id.endswith("-0") else 10) for id, one in sorted(begun(made).items())]
     tasks: Any = assign(made, pieces, 2)
     sizes = sorted(sum(piece.end - piece.start for piece in task.ranges) for task in tasks)
     assert len(tasks) == 5 and sum(sizes) == 100 and sizes[-1] <= 25
-    from spark_ext.sources.contract import Channel
-
     read = [
         value
         for task in tasks
@@ -132,7 +98,7 @@ def test_an_epoch_is_read_by_as_many_tasks_as_wanted(kafka: Broker) -> None:
         for value in batch.column("value").to_pylist()
     ]
     assert sorted(read) == sorted([*(b"a%d" % n for n in range(90)), *(b"b%d" % n for n in range(10))])
-    plain: Any = assign(KafkaRange(given(kafka, topic)), pieces, 8)
+    plain: Any = assign(source(kafka, topic), pieces, 8)
     assert len(plain) == 2
 
 
@@ -141,25 +107,19 @@ def test_topics_that_keep_state_are_matched_on_request_only(kafka: Broker) -> No
     for name in ("_schemas", "spark-ext-epochs"):
         if name not in kafka.asked(lambda client: client.list_topics(timeout=9)).topics:
             kafka.make(name)
-    options = given(kafka, "", pattern=".*")
-    found = channels(KafkaRange(options))
+    found = channels(source(kafka, "", pattern=".*"))
     assert topic in found, "only its beginning is that of a registry's topic"
     assert not {own, "_schemas", "spark-ext-epochs", "__consumer_offsets"} & found
-    every = channels(KafkaRange({**options, "internal_topics": "true"}))
+    every = channels(source(kafka, "", pattern=".*", internal_topics="true"))
     assert {own, "_schemas", "spark-ext-epochs", topic} <= every
-    assert channels(KafkaRange(given(kafka, own))) == {own}, "by its name any topic is read"
+    assert channels(source(kafka, own)) == {own}, "by its name any topic is read"
 
 
 def test_a_topic_that_was_begun_stays_when_internal_topics_are_no_longer_wanted(kafka: Broker) -> None:
     own = kafka.topic("__heartbeat")
     kafka.send(own, ["a", "b"])
-    options = given(kafka, "", pattern=own, ending="none")
-    run = SourceRun(
-        lambda more: KafkaRange({**options, **more}),
-        {"internal_topics": "true"},
-        limits=[{}],
-        schema=columns("value binary"),
-    )
+    make = lambda more: source(kafka, "", pattern=own, ending="none", **more)  # noqa: E731
+    run = SourceRun(make, {"internal_topics": "true"}, limits=[{}], schema=columns("value binary"))
     assert run.epoch()
     kafka.send(own, ["c"])
     run.restart({})
@@ -173,16 +133,15 @@ def test_a_partition_without_a_message_of_a_time(kafka: Broker, by: str) -> None
     kafka.send(topic, ["a", "b"], partition=0, timestamp=1_700_000_000_000)
     kafka.send(topic, ["c"], partition=1, timestamp=1_600_000_000_000)
     time = "1700000000000" if by == "one" else f'{{"{topic}": {{"0": 1700000000000, "1": 1700000000000}}}}'
-    made = KafkaRange(given(kafka, topic, starting_time=time))
-    made.resume([], frozenset())
-    assert sorted((one.id, one.begin) for one in made.discover()) == [(f"{topic}-0", 0), (f"{topic}-1", 1)]
-    strict = KafkaRange(given(kafka, topic, starting_time=time, starting_time_unmatched="refuse"))
-    strict.resume([], frozenset())
+
+    def begins(**options: str) -> dict[str, Any]:
+        made = source(kafka, topic, starting_time=time, **options)
+        return {id: one.begin for id, one in begun(made).items()}
+
+    assert begins() == {f"{topic}-0": 0, f"{topic}-1": 1}
     with pytest.raises(
-        ConfigurationError, match=rf"partition 1 of topic '{topic}' has no message at or after its starting_time"
+        ConfigurationError, match=f"partition 1 of topic '{topic}' has no message at or after its start"
     ):
-        list(strict.discover())
+        begins(starting_time_unmatched="refuse")
     kafka.send(topic, ["d"], partition=1, timestamp=1_700_000_000_001)
-    again = KafkaRange(given(kafka, topic, starting_time=time, starting_time_unmatched="refuse"))
-    again.resume([], frozenset())
-    assert sorted((one.id, one.begin) for one in again.discover()) == [(f"{topic}-0", 0), (f"{topic}-1", 1)]
+    assert begins(starting_time_unmatched="refuse") == {f"{topic}-0": 0, f"{topic}-1": 1}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
 
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError, TransientError
 from spark_ext.schemas.ddl import columns
@@ -20,28 +20,15 @@ from spark_ext.sources.staged import Cutover
 from spark_ext.testing.source_kit import SourceRun, drive
 from tests.servers.kafka import Broker
 from tests.servers.kafka_reader import ANSWER_S
+from tests.sources.kafka_range.kafka_kit import begun, run_of, source, to_rest
 from tests.support.waiting import until
 
 
-def source(kafka: Broker, topics: str, **options: str) -> KafkaRange:
-    return KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topics, **options})
-
-
-def begun(made: KafkaRange) -> dict[str, Channel]:
-    """Its channels, as the planner of a first run asks for them."""
-    made.resume([], frozenset())
-    return {channel.id: channel for channel in made.discover()}
-
-
-def run_of(kafka: Broker, topics: str, schema: Any = None, **options: str) -> SourceRun:
-    return SourceRun(lambda given: source(kafka, topics, **options, **given), {}, schema=schema, limits=[{}])
-
-
 def read(kafka: Broker, topics: str, **options: str) -> list[str]:
-    """All values, partition by partition."""
-    run = run_of(kafka, topics, columns("value binary"), **options)
-    while run.epoch():
-        pass
+    return values(to_rest(run_of(kafka, topics, **options)))
+
+
+def values(run: SourceRun) -> list[str]:
     return [value.decode() for value in run.trace.all_rows()["value"].to_pylist()]
 
 
@@ -77,25 +64,23 @@ def test_the_end_is_where_the_log_ended_when_it_began(kafka: Broker) -> None:
     topic = kafka.topic(partitions=3)
     for partition in range(3):
         kafka.send(topic, named(f"{partition}-", 5), partition=partition)
-    run = run_of(kafka, topic, columns("value binary"), max_rows_per_epoch="1", readers="1")
+    run = run_of(kafka, topic, max_rows_per_epoch="1", readers="1")
     assert run.epoch()
     for partition in range(3):
         kafka.send(topic, ["late"] * 5, partition=partition)
     kafka.grow(topic, 4)
     kafka.send(topic, ["late"], partition=3)
     run.restart({})
-    while run.epoch():
-        pass
+    to_rest(run)
     assert run.offset.ended
-    found = [value.decode() for value in run.trace.all_rows()["value"].to_pylist()]
-    assert sorted(found) == sorted(value for partition in range(3) for value in named(f"{partition}-", 5))
+    assert sorted(values(run)) == sorted(value for partition in range(3) for value in named(f"{partition}-", 5))
 
 
 def test_without_an_end_it_continues_with_new_messages_and_partitions(kafka: Broker) -> None:
     topic = kafka.topic()
     kafka.send(topic, ["before"])
     options = {"starting": "latest", "ending": "none", "discovery_interval": "0"}
-    run = run_of(kafka, topic, columns("value binary, partition int"), **options)
+    run = run_of(kafka, topic, "value binary, partition int", **options)
     run.epoch()
     kafka.send(topic, ["after"])
     until(run.epoch, "the message")
@@ -145,12 +130,8 @@ def test_gaps_of_compaction_are_passed_over(kafka: Broker) -> None:
     until(compacted, "the topic to be compacted")
     kafka.set(topic, cleanup_policy="delete")  # otherwise "roll" is compacted while it is read
     there = [(message.offset(), (message.value() or b"").decode()) for message in _at_rest(kafka, topic)]
-    trace = drive(
-        lambda given: source(kafka, topic, **given),
-        {},
-        schema=columns("offset bigint, value binary"),
-        rng=random.Random(3),
-    )
+    make = lambda given: source(kafka, topic, **given)  # noqa: E731
+    trace = drive(make, {}, schema=columns("offset bigint, value binary"), rng=random.Random(3))
     assert trace.ended
     assert [(row["offset"], row["value"].decode()) for row in trace.all_rows().to_pylist()] == there
 
@@ -167,8 +148,6 @@ def _at_rest(kafka: Broker, topic: str) -> list[Message]:
 
 def test_records_that_retention_removed_are_reported_or_skipped(kafka: Broker) -> None:
     """When the range is resolved, and when it is read after it was planned."""
-    from confluent_kafka import TopicPartition
-
     topic = kafka.topic()
     kafka.send(topic, named("a", 10))
     made = source(kafka, topic)
@@ -230,16 +209,13 @@ def test_topics_by_pattern(kafka: Broker) -> None:
     one, two, other = kafka.topic("pat-a"), kafka.topic("pat-b"), kafka.topic("other")
     for topic in (one, two, other):
         kafka.send(topic, [topic])
-    made = KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "pattern": "pat-.*"})
-    assert sorted(begun(made)) == [f"{one}-0", f"{two}-0"]
+    assert sorted(begun(source(kafka, "", pattern="pat-.*"))) == [f"{one}-0", f"{two}-0"]
 
 
 def test_headers_keys_and_times(kafka: Broker) -> None:
     topic = kafka.topic(message_timestamp_type="LogAppendTime")
     kafka.send(topic, [None], key=b"\x00k", headers=[("h", b"1"), ("h", None)])
-    run = run_of(kafka, topic, headers="true")
-    while run.epoch():
-        pass
+    run = to_rest(run_of(kafka, topic, "", headers="true"))
     (row,) = run.trace.all_rows().to_pylist()
     assert (row["key"], row["value"], row["offset"], row["timestampType"]) == (b"\x00k", None, 0, 1)
     assert row["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
@@ -336,7 +312,7 @@ def test_a_password_is_not_shown(kafka: Broker) -> None:
 def test_seek_takes_offsets_that_are_there_and_refuses_others(kafka: Broker) -> None:
     topic = kafka.topic(partitions=2)
     kafka.send(topic, named("a", 20), partition=0)
-    run = run_of(kafka, topic, columns("value binary"), max_rows_per_epoch="4")
+    run = run_of(kafka, topic, max_rows_per_epoch="4")
     while not run.trace.all_rows().num_rows:
         assert run.epoch()
     (name,) = [one for one, state in run.offset.running.items() if state.at]
@@ -351,13 +327,11 @@ def test_seek_takes_offsets_that_are_there_and_refuses_others(kafka: Broker) -> 
     assert run.seek(name, 1) == 1
     run.epoch()
     run.seek(name, 20)
-    while run.epoch():
-        pass
-    values = [value.decode() for value in run.trace.rows(name)["value"].to_pylist()]
-    assert values[:at] == named("a", at)
-    again = values.index("a1", at)
-    assert values[at:again] == named("a", 12, 12 + again - at)
-    assert values[again:] == named("a", 1, 1 + len(values) - again)
+    read = values(to_rest(run))
+    assert read[:at] == named("a", at)
+    again = read.index("a1", at)
+    assert read[at:again] == named("a", 12, 12 + again - at)
+    assert read[again:] == named("a", 1, 1 + len(read) - again)
     assert run.offset.ended
 
 
@@ -372,3 +346,71 @@ def test_messages_are_as_old_as_their_timestamps(kafka: Broker) -> None:
     assert old == [True, True, False, False]
     assert made.written_before(channel, 2, 1_800_000_000.0), "no later message is there"
     assert not made.written_before(channel, 0, 1_600_000_000.0)
+
+
+def test_it_waits_for_the_first_message_of_that_time(kafka: Broker) -> None:
+    topic = kafka.topic(partitions=2)
+    at = int(time.time() * 1000) + 60_000
+    made = source(kafka, topic, ending_time=str(at), ending_grace="1 h")
+    first, second = begun(made).values()
+    assert made.bounded and first.data[2] is None
+    kafka.send(topic, ["a", "b"], timestamp=at - 2)
+    until(lambda: made.advance(first, 0, Limit()).end == 2, "both messages are seen")
+    assert not made.advance(first, 2, Limit()).finished, "older ones may come"
+    kafka.send(topic, ["c"], timestamp=at - 1)
+    kafka.send(topic, ["d", "e"], timestamp=at)
+    until(lambda: made.advance(first, 2, Limit()).finished, "the end is seen")
+    assert made.advance(first, 2, Limit()).end == 3, "the message at that time is not read"
+    assert made.advance(Channel(first.id, None, first.data), 0, Limit(rows=2)).end == 2
+    assert not made.advance(second, 0, Limit()).finished
+    again = source(kafka, topic, ending_time=str(at), ending_grace="1 h")
+    again.resume([Channel(first.id, None, first.data), Channel(second.id, None, second.data)], frozenset())
+    assert list(again.discover()) == []
+    assert again.advance(first, 2, Limit()).end == 3, "another planner finds the same end"
+
+
+def test_messages_of_that_time_that_are_there_before_it_end_it(kafka: Broker) -> None:
+    """A producer whose clock is ahead."""
+    topic = kafka.topic()
+    at = int(time.time() * 1000) + 3_600_000
+    kafka.send(topic, ["a"], timestamp=at - 1)
+    kafka.send(topic, ["b"], timestamp=at + 5)
+    made = source(kafka, topic, ending_time=str(at), ending_grace="0")
+    (channel,) = begun(made).values()
+    step = made.advance(channel, 0, Limit())
+    assert (step.end, step.finished) == (1, True)
+
+
+def test_partitions_without_such_a_message_end_after_the_grace(kafka: Broker) -> None:
+    """One that is empty, and one with earlier messages."""
+    topic = kafka.topic(partitions=2)
+    at = int(time.time() * 1000) + 5_000
+    made = source(kafka, topic, ending_time=str(at), ending_grace="200 ms")
+    channels = [channel for _, channel in sorted(begun(made).items())]
+
+    def finished() -> list[bool]:
+        return [made.advance(channel, 0, Limit()).finished for channel in channels]
+
+    assert finished() == [False, False]
+    kafka.send(topic, ["0", "1", "2"], partition=1, timestamp=at - 1)
+    until(lambda: any(finished()), "time and grace have passed")
+    assert time.time() * 1000 >= at + 200
+    assert finished() == [True, True]
+    assert [made.advance(channel, 0, Limit()).end for channel in channels] == [0, 3]
+
+
+def test_a_time_that_has_just_passed_is_waited_for_as_well(kafka: Broker) -> None:
+    """A source that begins late, such as the last stage of a hybrid one: what is on its way belongs to it."""
+    topic = kafka.topic()
+    at = int(time.time() * 1000) - 1_000
+    kafka.send(topic, ["a"], timestamp=at - 1)
+    made = source(kafka, topic, ending_time=str(at), ending_grace="1 h")
+    (channel,) = begun(made).values()
+    until(lambda: made.advance(channel, 0, Limit()).end == 1, "the message is seen")
+    assert not made.advance(channel, 1, Limit()).finished
+    kafka.send(topic, ["late"], timestamp=at - 1)
+    kafka.send(topic, ["behind"], timestamp=at)
+    until(lambda: made.advance(channel, 1, Limit()).finished, "the end is seen")
+    assert made.advance(channel, 1, Limit()).end == 2
+    (ended,) = begun(source(kafka, topic, ending_time=str(at), ending_grace="0")).values()
+    assert ended.data[2] == 2

@@ -11,9 +11,7 @@ from spark_ext.sources.postgres.relation import look_up
 from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database
-from tests.sources.postgres.postgres_runs import WAYS, ids, options, table, to_rest
-
-__all__ = ["table"]  # a fixture
+from tests.sources.postgres.postgres_runs import WAYS, ids, options, run, to_rest
 
 ANEW = (
     "CREATE TABLE t (id bigserial PRIMARY KEY, word text, at timestamptz DEFAULT now())",
@@ -32,9 +30,7 @@ REFILL = "INSERT INTO t (id, word) SELECT n, 'new' FROM generate_series(1, 40) n
 
 def half_read(database: Database, **more: str) -> SourceRun:
     """About eight of twenty rows are read, and the run has ended in the middle."""
-    given = options(database, rows_per_channel="4", **more)
-    given = {name: value for name, value in given.items() if value}
-    schema = columns("id bigint, word string")
+    given, schema = options(database, rows_per_channel="4", **more), columns("id bigint, word string")
     found = SourceRun(Postgres, given, schema=schema, limits=[{"max_rows_per_epoch": "4", "readers": "1"}], lag=0)
     while len(ids(found)) < 8:
         assert found.epoch()
@@ -82,7 +78,6 @@ def test_a_half_read_table_that_is_not_the_same_is_refused(
     ["VACUUM FULL t", "ALTER TABLE t ADD more int DEFAULT 3", "ALTER TABLE t RENAME TO u; ALTER TABLE u RENAME TO t"],
 )
 def test_a_half_read_table_that_is_stored_anew_is_read_to_its_end(table: Database, way: str, statement: str) -> None:
-    """Its rows are the same, wherever they are stored; a column is added to it."""
     found = half_read(table, **WAYS[way])
     apart(found, table, statement)
     to_rest(found)
@@ -92,9 +87,7 @@ def test_a_half_read_table_that_is_stored_anew_is_read_to_its_end(table: Databas
 def test_a_wider_key_leaves_the_order_as_it_is(table: Database) -> None:
     """From integer to bigint, which is seen by the type of a view's column."""
     table.run("CREATE VIEW v AS SELECT id::int AS id, word FROM t")
-    more = {"table": "v", "key": "id", "incremental": "column", "incremental_column": "id"}
-    given = {**options(table, rows_per_channel="4"), **more}
-    found = SourceRun(Postgres, given, schema=columns("id bigint"), limits=[{"readers": "2"}])
+    found = run(table, schema=columns("id bigint"), rows_per_channel="4", table="v", key="id", **WAYS["column"])
     to_rest(found)
     wider = "DROP VIEW v; CREATE VIEW v AS SELECT id, word FROM t"
     apart(found, table, "INSERT INTO t (word) VALUES ('more')", wider)
@@ -104,10 +97,8 @@ def test_a_wider_key_leaves_the_order_as_it_is(table: Database) -> None:
     assert Identity.parse(data["identity"]).order == _order(table, "v") == _order(table, "t")
 
 
-def test_what_an_older_version_did_not_note_is_unknown() -> None:
-    assert Identity.parse("a.b.c.5") == Identity("a", "b", "c", 5, None)
-    for columns_known in (None, "d"):
-        made = Identity("a", "b", "c", 5, columns_known)
+def test_a_token_is_read_back() -> None:
+    for made in (Identity("a", "b", "c", 5), Identity("a", "b", "c", 5, "d")):
         assert Identity.parse(made.token) == made
 
 
@@ -130,7 +121,6 @@ def _order(database: Database, name: str) -> str:
 def test_another_table_or_query_in_the_middle_is_refused(
     table: Database, before: dict[str, str], after: dict[str, str]
 ) -> None:
-    """What was read of the one would count as read in the other."""
     for name in "ab":
         table.run(f"CREATE TABLE {name} (LIKE t INCLUDING ALL)", f"INSERT INTO {name} SELECT * FROM t")
     table.run("CREATE VIEW v AS SELECT * FROM a")

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg import sql
 
-from spark_ext.clients.postgres.connection import ConnectionOptions, Server
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.postgres.ranges import KeyRange, cut
-from spark_ext.sources.postgres.relation import Relation, look_up
-from spark_ext.sources.postgres.snapshot import View
-from spark_ext.sources.postgres.source import Postgres
-from spark_ext.testing.source_kit import SourceRun
-from tests.servers.postgres import Database, PostgresServer
-from tests.sources.postgres.postgres_runs import to_end_with_replays
+from spark_ext.sources.postgres.ranges import KeyRange, cut, parse
+from spark_ext.sources.postgres.relation import Relation
+from tests.servers.postgres import Database
+from tests.sources.postgres.postgres_runs import few, rows, run, the_table, to_end_with_replays, view_of
 
 INTEGER = st.integers(-(10**6), 10**6)
 FLOAT = st.floats(width=32, allow_nan=True, allow_infinity=True)
 WORD = st.text(st.sampled_from("aAäZz_-é \\'\"%{},19"), max_size=6)
 SECONDS = st.integers(-(10**10), 10**10)
-
-
-@pytest.fixture(scope="module")
-def german(postgres: PostgresServer) -> Iterator[Database]:
-    """One database for all keys, whose values are shown otherwise than in the sessions of the source."""
-    made = postgres.german()
-    yield made
-    postgres.drop(made)
 
 
 def of(values: st.SearchStrategy[Any], shape: str = "{}") -> st.SearchStrategy[str]:
@@ -79,71 +66,68 @@ KEYS: dict[str, tuple[str, st.SearchStrategy[str]]] = {
     "int4range": ("int4range", of(st.tuples(INTEGER, st.integers(1, 99)).map(lambda p: f"[{p[0]},{sum(p)})"))),
 }
 
-
-def made(connection: psycopg.Connection[Any], kind: str) -> None:
-    """A table with such a key."""
-    connection.execute(f"DROP TABLE IF EXISTS k; CREATE TABLE k (key {KEYS[kind][0]} PRIMARY KEY)")
-
-
-def fill(connection: psycopg.Connection[Any], values: list[str]) -> None:
-    """As many of the values as are different to PostgreSQL."""
-    found = connection.execute(
-        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'k'::regclass AND attname = 'key'"
-    ).fetchone()
-    assert found is not None
-    insert = f"INSERT INTO k SELECT v::{found[0]} FROM unnest(%s::text[]) v ON CONFLICT DO NOTHING"
-    connection.execute(insert, (values,))
+SEVERAL = [
+    ("bigint", "numeric"),
+    ("text", "bigint"),
+    ("numeric", "text C", "date"),
+    ("boolean", "uuid"),
+    ("char", "real"),
+]
 
 
-def holders(connection: psycopg.Connection[Any], relation: Relation, every: list[KeyRange]) -> list[tuple[str, int]]:
-    """The keys that are not in exactly one range."""
-    conditions = [
-        "("
-        + (f"t.key >= {relation.bound(one.low)} AND " if one.low is not None else "")
-        + f"t.key {'<=' if one.last else '<'} {relation.bound(one.high)})::int"
-        for one in every
-    ]
-    count = " + ".join(conditions) or "0"
-    query = sql.SQL(f"SELECT * FROM (SELECT t.key::text, {count} AS n FROM k t) f WHERE n <> 1")
-    return connection.execute(query).fetchall()
+def made(connection: psycopg.Connection[Any], kinds: tuple[str, ...]) -> None:
+    names = ", ".join(f"k{n}" for n in range(len(kinds)))
+    definitions = ", ".join(f"k{n} {KEYS[kind][0]}" for n, kind in enumerate(kinds))
+    connection.execute(f"DROP TABLE IF EXISTS k; CREATE TABLE k ({definitions}, PRIMARY KEY ({names}))")
 
 
-@pytest.mark.parametrize("kind", KEYS)
-def test_each_key_is_in_exactly_one_range_wherever_a_run_was_interrupted(german: Database, kind: str) -> None:
-    """Ranges follow the order of the column, not of its text; with or without statistics."""
-    view = View(Server.of(ConnectionOptions(uid="in", dsn=german.dsn), "test"), "test", 1000)
+def fill(connection: psycopg.Connection[Any], kinds: tuple[str, ...], keys: list[tuple[str, ...]]) -> None:
+    """As many of the keys as are different to PostgreSQL."""
+    places = range(len(kinds))
+    casts = ", ".join(f"v.k{n}::{KEYS[kinds[n]][0].split(' COLLATE')[0]}" for n in places)
+    arrays = ", ".join("%s::text[]" for _ in places)
+    names = ", ".join(f"k{n}" for n in places)
+    insert = f"INSERT INTO k SELECT {casts} FROM unnest({arrays}) v({names}) ON CONFLICT DO NOTHING"
+    connection.execute(insert, [[key[n] for key in keys] for n in places])
+
+
+def keys_of(kinds: tuple[str, ...], least: int, most: int) -> st.SearchStrategy[list[tuple[str, ...]]]:
+    """Of several columns, the first ones repeat, so that the further ones decide."""
+    repeated = st.sampled_from(["1", "2", "3"])
+    first = [repeated if kind in ("bigint", "numeric") else KEYS[kind][1] for kind in kinds[:-1]]
+    return st.lists(st.tuples(*first, KEYS[kinds[-1]][1]), min_size=least, max_size=most)
+
+
+@pytest.mark.parametrize("kinds", [*((kind,) for kind in KEYS), *SEVERAL], ids="-".join)
+def test_each_key_is_in_exactly_one_range(german: Database, kinds: tuple[str, ...]) -> None:
+    """In the order of the columns, not of their text; with or without statistics, while the last rows go."""
+    view = view_of(german)
     with german.connect() as connection:
-        made(connection, kind)
+        made(connection, kinds)
 
-        def relation() -> Relation:
-            return look_up(view.connection, '"k"', True, None, "test")
-
-        @given(
-            st.lists(KEYS[kind][1], min_size=1, max_size=40),
-            st.integers(2, 8),
-            st.booleans(),
-            st.randoms(use_true_random=False),
-        )
-        @settings(
-            max_examples=6,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        def check(values: list[str], rows: int, analyzed: bool, chance: random.Random) -> None:
+        @given(keys_of(kinds, 1, 40), st.integers(2, 8), st.booleans(), st.randoms(use_true_random=False))
+        @few(6)
+        def check(keys: list[tuple[str, ...]], wide: int, analyzed: bool, chance: random.Random) -> None:
             view.release()  # of an example that failed
             connection.execute("TRUNCATE k")
-            fill(connection, values)
+            fill(connection, kinds, keys)
             if analyzed:
                 connection.execute("ANALYZE k")
             done: list[KeyRange] = []
             for _ in range(3):
-                ranges = cut(view.connection, relation(), rows, done)
+                relation = the_table(view.connection, "k")
+                ranges = cut(view.connection, relation, wide, done)
                 done += chance.sample(ranges, chance.randint(0, len(ranges)))
-                rows = chance.randint(2, 8)
-            done += cut(view.connection, relation(), rows, done)
-            assert not holders(view.connection, relation(), done)
+                view.release()  # the next plan sees what has changed
+                last = f"SELECT ctid FROM k t ORDER BY {relation.key.descending} LIMIT {chance.randint(0, 3)}"
+                connection.execute(f"DELETE FROM k WHERE ctid IN ({last})")
+                wide = chance.randint(2, 8)
+            done += cut(view.connection, relation, wide, done)
+            # As they are stored, and read again.
+            done = [parse(one.id(relation.key, "1.2.3.4"))[1] for one in done]
+            count = " + ".join(f"({_holds(relation, one)})::int" for one in done) or "0"
+            query = sql.SQL(f"SELECT * FROM (SELECT t::text, {count} AS n FROM k t) f WHERE n <> 1")
+            assert not view.connection.execute(query).fetchall()
             view.release()
 
         try:
@@ -152,43 +136,36 @@ def test_each_key_is_in_exactly_one_range_wherever_a_run_was_interrupted(german:
             view.lost()
 
 
+def _holds(relation: Relation, one: KeyRange) -> str:
+    above = f"{relation.key.compared('>=', one.low)} AND " if one.low is not None else ""
+    return above + relation.key.compared("<=" if one.last else "<", one.high)
+
+
 RUNS = ("numeric", "double", "money", "inet", "text", "jsonb", "interval", "timestamptz", "bit", "char")
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_rows_of_every_key_are_read_once_with_a_restart_at_every_point(german: Database, kind: str) -> None:
+def test_rows_of_every_key_are_read_once(german: Database, kind: str) -> None:
     """Planned and read in several ranges, each epoch by a new planner, and read again."""
     with german.connect() as connection:
-        made(connection, kind)
+        made(connection, (kind,))
         chance = random.Random(7)
-        values: list[str] = []
+        values: list[tuple[str, ...]] = []
 
         # Shared by many draws, as the first ones are small and alike.
-        @given(st.lists(KEYS[kind][1], min_size=20, max_size=30))
-        @settings(
-            max_examples=20,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        def draw(found: list[str]) -> None:
+        @given(keys_of((kind,), 20, 30))
+        @few(20)
+        def draw(found: list[tuple[str, ...]]) -> None:
             values.extend(found)
 
         draw()
-        fill(connection, chance.sample(values, min(200, len(values))))
+        fill(connection, (kind,), chance.sample(values, min(200, len(values))))
         connection.execute("ANALYZE k")
         connection.execute(
             "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 3"
         )
-        expected = sorted(row[0] for row in connection.execute("SELECT key::text FROM k").fetchall())
-    found = SourceRun(
-        Postgres,
-        {"uid": "in", "dsn": german.dsn, "table": "k", "rows_per_channel": "5"},
-        schema=columns("key string"),
-        limits=[{"max_rows_per_epoch": "12", "readers": "2"}],
-    )
+        expected = sorted(row[0] for row in connection.execute("SELECT k0::text FROM k").fetchall())
+    found = run(german, schema=columns("k0 string"), limit=12, table="k", rows_per_channel="5")
     to_end_with_replays(found)
     assert found.offset.ended
-    read = sorted(row["key"] for row in found.trace.all_rows().to_pylist())
-    assert read == expected
+    assert sorted(row["k0"] for row in rows(found)) == expected

@@ -9,12 +9,8 @@ import pytest
 
 from spark_ext.errors import ConfigurationError, ReplayError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.postgres.source import Postgres
-from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database
-from tests.sources.postgres.postgres_runs import ids, options, run, table, to_end_with_replays, to_rest
-
-__all__ = ["table"]  # a fixture
+from tests.sources.postgres.postgres_runs import ids, rows, run, to_end_with_replays, to_rest
 
 ALIASES = (
     *"tukbrnxvlp",
@@ -27,9 +23,8 @@ ALIASES = (
 def test_a_row_without_a_transaction_is_known_by_all_of_its_columns(table: Database, what: str) -> None:
     """Also if one of them has the name of our alias; and if it is null."""
     table.run("CREATE VIEW v AS SELECT id, word, CASE WHEN id < 5 THEN 'same' END AS t FROM t")
-    more = {"table": "v"} if what == "view" else {"query": "SELECT * FROM v"}
-    given = {name: value for name, value in options(table).items() if what == "view" or name != "table"}
-    found = SourceRun(Postgres, {**given, **more, "key": "id"}, limits=[{}])
+    more: dict[str, Any] = {"table": "v"} if what == "view" else {"query": "SELECT * FROM v"}
+    found = run(table, key="id", **more)
     assert found.epoch()
     assert ids(found) == list(range(1, 21))
     table.run("UPDATE t SET word = 'changed' WHERE id = 3")
@@ -58,7 +53,7 @@ def test_columns_may_have_the_names_of_aliases(database: Database, alias: str) -
     for way in ways:
         found = run(database, limit=7, rows_per_channel="10", on_bad_row="quarantine", **way)
         to_end_with_replays(found)
-        assert sorted(row[alias] for row in found.trace.all_rows().to_pylist()) == list(range(1, 31)), way
+        assert sorted(row[alias] for row in rows(found)) == list(range(1, 31)), way
 
 
 def test_a_bad_array_beside_a_column_with_the_name_of_ours(database: Database) -> None:
@@ -81,7 +76,7 @@ def test_names_may_be_in_quotes(database: Database) -> None:
     given: dict[str, Any] = {"table": '"T, 1"', "key": '"Day" , "Order, no"', "columns": '"Order, no", word'}
     found = run(database, incremental="column", incremental_column='"Day"', **given)
     to_rest(found)
-    assert sorted(row["Order, no"] for row in found.trace.all_rows().to_pylist()) == list(range(1, 21))
+    assert sorted(row["Order, no"] for row in rows(found)) == list(range(1, 21))
     assert found.trace.all_rows().column_names == ["Order, no", "word"]
     with pytest.raises(ConfigurationError, match="key column 'order' does not exist"):
         run(database, table='"T, 1"', key='"order"').epoch()
@@ -114,7 +109,7 @@ def test_keys_of_few_values(database: Database, kind: str, values: list[str], an
     found = run(database, limit=1, rows_per_channel="2", schema=columns("kind string"))
     to_end_with_replays(found)
     assert found.offset.ended
-    assert sorted(row["kind"] for row in found.trace.all_rows().to_pylist()) == sorted(values)
+    assert sorted(row["kind"] for row in rows(found)) == sorted(values)
     both = run(database, limit=4, rows_per_channel="6", table="two", incremental="xmin")
     to_end_with_replays(both)
     read = sorted((row["kind"], row["id"]) for row in both.trace.all_rows().to_pylist())
@@ -126,8 +121,6 @@ def test_a_key_without_ranges_is_refused_with_a_way_out(database: Database) -> N
     with pytest.raises(ConfigurationError, match="column 'id' is an array") as refused:
         run(database).epoch()
     assert re.search("query that casts", refused.value.do)
-    given = {name: value for name, value in options(database).items() if name != "table"}
-    cast = {"query": "SELECT id::text AS id FROM t", "key": "id"}
-    found = SourceRun(Postgres, {**given, **cast}, limits=[{}])
+    found = run(database, query="SELECT id::text AS id FROM t", key="id")
     to_rest(found)
-    assert sorted(row["id"] for row in found.trace.all_rows().to_pylist()) == ["{1}", "{2}"]
+    assert sorted(row["id"] for row in rows(found)) == ["{1}", "{2}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from spark_ext.errors import ReplayError
 from spark_ext.sources.postgres.source import INCREMENT, Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import USER, Database
-from tests.sources.postgres.postgres_runs import INCREMENTS, ids, options, to_rest
+from tests.sources.postgres.postgres_runs import INCREMENTS, ids, options, run, to_rest
 
 TABLE = (
     "CREATE TABLE t (id bigint, day int, word text, PRIMARY KEY (day, id)) PARTITION BY LIST (day)",
@@ -22,7 +21,6 @@ TABLE = (
 
 
 def loaded(day: int, first: int, last: int) -> tuple[str, ...]:
-    """A table of its own, with rows."""
     return (
         f"CREATE TABLE t_{day} (LIKE t INCLUDING ALL)",
         f"INSERT INTO t_{day} SELECT n, {day}, 'w' || n FROM generate_series({first}, {last}) n",
@@ -34,16 +32,13 @@ def attached(day: int) -> str:
 
 
 def at(found: SourceRun) -> dict[str, Any]:
-    """The increment's position."""
     position: dict[str, Any] = found.offset.running[INCREMENT].at
     return position
 
 
-def read(database: Database, way: str, **more: str) -> SourceRun:
-    """Its rows are read, and some that were added."""
+def read(database: Database, way: str, **more: Any) -> SourceRun:
     database.run(*TABLE)
-    given = {**options(database, key="day,id", **more), **INCREMENTS[way]}
-    found = SourceRun(Postgres, given, limits=[{"readers": "2"}])
+    found = run(database, key="day,id", **more, **INCREMENTS[way])
     to_rest(found)
     database.run("INSERT INTO t VALUES (21, 1, 'more')")
     to_rest(found)
@@ -128,7 +123,7 @@ def test_a_partition_that_is_attached_while_an_older_transaction_is_open_is_read
 @pytest.mark.parametrize("way", INCREMENTS)
 def test_a_partition_that_comes_while_the_ranges_are_read_is_refused_after_them(database: Database, way: str) -> None:
     database.run(*TABLE)
-    given = {**options(database, rows_per_channel="4", key="day,id"), **INCREMENTS[way]}
+    given = options(database, rows_per_channel="4", key="day,id", **INCREMENTS[way])
     found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "4", "readers": "1"}], lag=0)
     database.run(*loaded(0, 10, 14))
     while len(ids(found)) < 8:
@@ -154,22 +149,4 @@ def test_conditions_and_privileges_of_the_table_hold_for_its_partitions(database
         admin.execute(attached(3))
     found.restart()
     with pytest.raises(ReplayError, match="the partition t_3"):
-        to_rest(found)
-
-
-@pytest.mark.parametrize("way", INCREMENTS)
-def test_positions_of_an_older_release_are_continued(database: Database, way: str) -> None:
-    """What is not known is not compared; from the next step on it is known."""
-    found = read(database, way)
-    state = found.offset.running[INCREMENT]
-    older = {name: value for name, value in state.at.items() if name != "partitions"}
-    found.offset = replace(found.offset, running={INCREMENT: replace(state, at=older)})
-    found.restart()
-    database.run("INSERT INTO t VALUES (22, 1, 'more')")
-    to_rest(found)
-    assert ids(found) == list(range(1, 23)) and at(found)["partitions"]
-    database.run(*loaded(2, 5, 5), "INSERT INTO t VALUES (23, 1, 'more')")
-    to_rest(found)
-    database.run(attached(2))
-    with pytest.raises(ReplayError, match="the partition t_2"):
         to_rest(found)

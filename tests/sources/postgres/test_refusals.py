@@ -1,20 +1,22 @@
-"""What the source `postgres` refuses, and how it bears a server that goes away."""
+"""What the source `postgres` refuses, a server that goes away, and statements that lock the table."""
 
 from __future__ import annotations
 
-import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from deltalake import DeltaTable
 
 from spark_ext.errors import ConfigurationError, StorageError
-from spark_ext.model.offsets import SourceOffset
-from spark_ext.sources.contract import Channel
+from spark_ext.schemas.ddl import columns
 from spark_ext.sources.postgres.source import Postgres
-from spark_ext.testing.source_kit import drive
 from tests.servers.postgres import PASSWORD, Database
-from tests.sources.postgres.postgres_runs import ids, options, run, table, to_rest
-
-__all__ = ["table"]  # a fixture
+from tests.sources.postgres.postgres_runs import ids, options, rows, run, to_rest
+from tests.support.jobs import JobHarness
+from tests.support.refusals import delta_job, failures, first_epoch
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -62,24 +64,12 @@ def test_what_cannot_be_read_is_refused_before_anything_is(table: Database, give
 )
 def test_options_that_do_not_go_together(table: Database, given: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
-        Postgres({name: value for name, value in options(table, **given).items() if value})
-
-
-def test_another_key_in_a_later_run_is_refused(table: Database) -> None:
-    table.run("CREATE UNIQUE INDEX ON t (word)", "ALTER TABLE t ALTER word SET NOT NULL")
-    found = run(table, limit=3, rows_per_channel="5")
-    assert found.epoch()
-    other = Postgres(options(table, key="word"))
-    other.resume([Channel(name, None, state.data) for name, state in found.offset.running.items()], frozenset())
-    with pytest.raises(ConfigurationError, match="divided by 'id' so far"):
-        other.discover()
+        Postgres(options(table, **given))
 
 
 def test_a_query_whose_key_repeats_does_not_hang(table: Database) -> None:
-    given = {name: value for name, value in options(table).items() if name != "table"}
-    given |= {"query": "SELECT 1 AS id, word FROM t", "key": "id", "max_rows_per_epoch": "3"}
     with pytest.raises(ConfigurationError, match=r"more than . rows have the same key '1'"):
-        drive(Postgres, given, limits=[{"max_rows_per_epoch": "3"}])
+        to_rest(run(table, limit=3, query="SELECT 1 AS id, word FROM t", key="id"))
 
 
 def test_a_server_that_goes_away_is_transient_and_comes_back(table: Database) -> None:
@@ -97,14 +87,6 @@ def test_a_server_that_goes_away_is_transient_and_comes_back(table: Database) ->
     assert ids(found) == list(range(1, 21))
 
 
-def test_positions_hold_no_secret_and_stay_small(table: Database) -> None:
-    found = run(table, limit=3, rows_per_channel="5")
-    assert found.epoch() and found.epoch()
-    text = json.dumps(found.offset.to_json())
-    assert PASSWORD not in text and len(text) < 2000
-    assert SourceOffset.from_json(json.loads(text)).running
-
-
 def test_odd_names(database: Database) -> None:
     database.run('CREATE SCHEMA "My Schema"', 'CREATE TABLE "My Schema"."T""1" ("Id" text PRIMARY KEY, "a b" int)')
     values = ["'", "\\", '"', "ä", "x' OR true --", ""]
@@ -112,4 +94,57 @@ def test_odd_names(database: Database) -> None:
         connection.cursor().executemany('INSERT INTO "My Schema"."T""1" VALUES (%s, 1)', [(value,) for value in values])
     found = run(database, limit=2, table='"My Schema"."T""1"', rows_per_channel="2")
     to_rest(found)
-    assert sorted(row["Id"] for row in found.trace.all_rows().to_pylist()) == sorted(values)
+    assert sorted(row["Id"] for row in rows(found)) == sorted(values)
+
+
+QUEUED = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+
+
+@contextmanager
+def awaited(database: Database, statement: str) -> Iterator[None]:
+    """A statement that waits for a lock on the table; it has ended at the end."""
+    thread = threading.Thread(target=database.run, args=(statement,))
+    thread.start()
+    try:
+        until(lambda: database.column(QUEUED) == [1], "the statement to wait for its lock")
+        yield
+    finally:
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_reader_behind_a_change_of_the_table_ends_by_name_and_lets_it_happen(table: Database) -> None:
+    schema = columns("id bigint, word string")
+    found = run(table, schema=schema, limit=6, rows_per_channel="5", lock_timeout="300 ms")
+    assert found.epoch()
+    with awaited(table, "ALTER TABLE t ADD more int"):
+        with pytest.raises(StorageError, match="a lock on the table was not granted in time"):
+            found.epoch()
+        # As after a failed query: the planner's process ends, its snapshot with it, and the statement has its turn.
+        found.restart()
+    found.offset = found.before
+    to_rest(found)
+    assert ids(found) == list(range(1, 21))
+
+
+def test_a_planner_waits_for_a_lock_only_so_long(table: Database) -> None:
+    with table.connect() as other:
+        other.execute("BEGIN")
+        other.execute("LOCK TABLE t")
+        with pytest.raises(StorageError, match="a lock on the table was not granted in time"):
+            run(table, lock_timeout="100 ms").epoch()
+    found = run(table)
+    to_rest(found)
+    assert ids(found) == list(range(1, 21))
+
+
+def test_a_job_continues_after_a_change_of_its_table(lab: JobHarness, table: Database) -> None:
+    reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **table.options)
+    limits = reader.options(max_rows_per_epoch=1, rows_per_channel=5, readers=1, lock_timeout="500 ms")
+    running = delta_job(lab, limits.load().select("id", "word"), restart_backoff="10 ms").start()
+    first_epoch(lab)
+    with awaited(table, "ALTER TABLE t ADD more int"):
+        until(lambda: failures(running), "a reader to give up")
+    assert running.await_termination().finished
+    assert any("a lock on the table was not granted in time" in what for what, _ in failures(running))
+    assert sorted(DeltaTable(lab.folder / "out").to_pyarrow_table()["id"].to_pylist()) == list(range(1, 21))

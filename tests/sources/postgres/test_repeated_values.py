@@ -9,18 +9,14 @@ from typing import Any
 import pytest
 
 from spark_ext.errors import ConfigurationError, ReplayError
-from spark_ext.sources.postgres.source import INCREMENT, Postgres
-from spark_ext.testing.source_kit import SourceRun
+from spark_ext.sources.postgres.source import INCREMENT
 from tests.servers.postgres import Database
-from tests.sources.postgres.postgres_runs import ids, options, run, table, to_rest
-
-__all__ = ["table"]  # a fixture
+from tests.sources.postgres.postgres_runs import INCREMENTS, ids, rows, run, to_rest
 
 BY_DAY: dict[str, Any] = {"incremental": "column", "incremental_column": "day"}
 
 
 def days(database: Database, kind: str = "date", value: str = "current_date", more: str = "") -> None:
-    """A table with a column whose values repeat, and five rows."""
     database.run(
         f"CREATE TABLE t (id bigserial PRIMARY KEY, word text, day {kind} DEFAULT {value}{more})",
         "INSERT INTO t (word) SELECT 'w' FROM generate_series(1, 5)",
@@ -58,12 +54,11 @@ def test_a_key_that_does_not_grow(database: Database) -> None:
     database.run("CREATE TABLE t (day date, id uuid, PRIMARY KEY (day, id))")
     found = run(database, limit=3, **BY_DAY)
     for number in range(4):
-        rows = ", ".join(f"(date '2024-01-01' + {number // 2}, '{uuid.uuid4()}')" for _ in range(5))
-        database.run(f"INSERT INTO t VALUES {rows}")
+        added = ", ".join(f"(date '2024-01-01' + {number // 2}, '{uuid.uuid4()}')" for _ in range(5))
+        database.run(f"INSERT INTO t VALUES {added}")
         to_rest(found)
         found.restart()
-    read = found.trace.all_rows().to_pylist()
-    assert sorted(row["id"] for row in read) == sorted(database.column("SELECT id::text FROM t"))
+    assert sorted(row["id"] for row in rows(found)) == sorted(database.column("SELECT id::text FROM t"))
 
 
 def test_a_transaction_that_is_open_does_not_hide_others(database: Database) -> None:
@@ -84,11 +79,13 @@ def test_a_transaction_that_is_open_does_not_hide_others(database: Database) -> 
     assert ids(found) == list(range(1, 8))
 
 
-def test_an_available_now_run_ends_beside_a_writer(database: Database) -> None:
+@pytest.mark.parametrize("of", ["table", "view"])
+def test_an_available_now_run_ends_beside_a_writer(database: Database, of: str) -> None:
     """It reads what was there when it began; the next one the rest."""
-    days(database)
-    given = options(database, **BY_DAY)
-    found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "2"}], available_now=True)
+    days(database, "int", "1")
+    database.run("CREATE VIEW v AS SELECT * FROM t")
+    more: dict[str, Any] = {"table": "v", "key": "id"} if of == "view" else {}
+    found = run(database, limit=2 if of == "table" else 1000, now=True, **more, **BY_DAY)
     while found.epoch():
         database.run("INSERT INTO t (word) VALUES ('meanwhile')")
     assert ids(found) == [1, 2, 3, 4, 5]
@@ -113,9 +110,9 @@ def test_an_update_of_a_row_with_the_last_value(database: Database, way: dict[st
 def test_unique_values_need_no_second_part(table: Database) -> None:
     """By an index on the column, or as the key of a view; an update of the last row is not seen."""
     table.run("CREATE VIEW v AS SELECT * FROM t")
-    for more in ({}, {"table": "v", "key": "id"}):
-        given = options(table, **{**more, "incremental": "column", "incremental_column": "id"})
-        found = SourceRun(Postgres, given, limits=[{}])
+    ways: list[dict[str, Any]] = [{}, {"table": "v", "key": "id"}]
+    for more in ways:
+        found = run(table, **INCREMENTS["column"], **more)
         to_rest(found)
         table.run("UPDATE t SET word = 'new' WHERE id = (SELECT max(id) FROM t)")
         to_rest(found)
@@ -135,8 +132,8 @@ def test_rows_of_a_view_are_known_by_their_keys(
     monkeypatch.setattr("spark_ext.sources.postgres.increments.MOST_KEYS", most)
     days(database, "int", "1")
     database.run("CREATE VIEW v AS SELECT * FROM t")
-    given = options(database, **{"table": "v", "key": key, **BY_DAY})
-    found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "3"}])
+    given = {"table": "v", "key": key, **BY_DAY}
+    found = run(database, limit=3, **given)
     to_rest(found)
     assert ids(found) == ([1, 2, 3, 4, 5] if most > 5 else [])
     database.run("INSERT INTO t (day, word) VALUES (1, 'a'), (2, 'b')", "UPDATE t SET word = 'w' WHERE id < 3")
@@ -150,22 +147,9 @@ def test_rows_of_a_view_are_known_by_their_keys(
     database.run("INSERT INTO t (day, word) VALUES (3, 'd')")
     to_rest(found)
     assert ids(found) == list(range(1, 13))
-    every = SourceRun(Postgres, {**given, "incremental_unique": "true"}, limits=[{}])
+    every = run(database, incremental_unique="true", **given)
     to_rest(every)
     assert ids(every) == list(range(1, 13))
-
-
-def test_an_available_now_run_over_a_view_ends_beside_a_writer(database: Database) -> None:
-    days(database, "int", "1")
-    database.run("CREATE VIEW v AS SELECT * FROM t")
-    given = options(database, **{"table": "v", "key": "id", **BY_DAY})
-    found = SourceRun(Postgres, given, limits=[{}], available_now=True)
-    while found.epoch():
-        database.run("INSERT INTO t (word) VALUES ('meanwhile')")
-    assert ids(found) == [1, 2, 3, 4, 5]
-    found.restart()
-    to_rest(found)
-    assert ids(found) == sorted(database.column("SELECT id FROM t"))
 
 
 def test_seek_passes_the_rows_that_are_there(database: Database) -> None:

@@ -9,9 +9,7 @@ from spark_ext.model.offsets import Json
 from spark_ext.sources.postgres.source import INCREMENT
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database
-from tests.sources.postgres.postgres_runs import ids, run, table, to_rest
-
-__all__ = ["table"]  # a fixture
+from tests.sources.postgres.postgres_runs import ids, run, to_rest
 
 
 def refused(found: SourceRun, channel: str, position: Json, says: str) -> None:
@@ -25,23 +23,8 @@ def test_a_range_continues_at_a_key_in_the_same_snapshot(table: Database) -> Non
     assert found.epoch()
     (name,) = found.offset.running
     table.run("INSERT INTO t (word) VALUES ('later')")
-    nonsense: tuple[Json, ...] = (
-        "x",
-        "5.5",
-        None,
-        True,
-        [],
-        {"key": "5"},
-        21,
-        "21",
-        "9" * 30,
-        "1; DROP TABLE t",
-        "\x00",
-        "'",
-        "\\",
-        "\ud800",
-    )
-    for wrong in nonsense:
+    nonsense: list[Json] = ["x", "5.5", None, True, [], {"key": "5"}, 21, "21", "9" * 30, "1; DROP TABLE t"]
+    for wrong in [*nonsense, "\x00", "'", "\\", "\ud800"]:
         refused(found, name, wrong, "a value of 'id' up to 20")
     assert found.seek(name, 15) == {"upto": "15"}
     found.epoch()
@@ -80,7 +63,6 @@ def test_keys_are_compared_as_the_column_is_ordered(database: Database) -> None:
 
 
 def grown(database: Database, incremental: dict[str, str]) -> SourceRun:
-    """A run that has read the table's twenty rows and begun with those that were added."""
     found = run(database, limit=100, **incremental)  # type: ignore[arg-type]
     to_rest(found)
     database.run("INSERT INTO t (word) SELECT 'more' FROM generate_series(1, 10)")
@@ -98,7 +80,7 @@ def test_an_increment_by_column_reads_again_from_behind_a_value(table: Database)
     assert (to["value"], to["open"], to.get("next")) == ("27", True, before.get("next"))
     to_rest(found)
     found.replay()
-    assert ids(found) == [*range(1, 31), 28, 29, 30] or ids(found) == sorted([*range(1, 31), 28, 29, 30])
+    assert ids(found) == sorted([*range(1, 31), 28, 29, 30])
     table.run("INSERT INTO t (word) VALUES ('last')")
     assert found.seek(INCREMENT, {"value": "31"})["value"] == "31"
     to_rest(found)

@@ -10,23 +10,20 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from itertools import count
 from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from spark_ext.errors import DataError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.postgres.source import Postgres
-from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database, PostgresServer
-from tests.sources.postgres.postgres_runs import options, run, to_rest
+from tests.sources.postgres.postgres_runs import few, ids, rows, run, to_end_with_replays, to_rest
 from tests.values.cells import Unsayable, check_read
 from tests.values.forms import plain
 from tests.values.table import LEAP_SECOND, NANOS, ODD, TYPES, VALUES, Row
@@ -150,13 +147,7 @@ def test_each_value_is_in_arrow_what_the_server_has(encoded: Database, source: s
         connection.execute("SET TimeZone = 'UTC'; SET IntervalStyle = 'postgres'")
 
         @given(st.lists(rows, min_size=20, max_size=20))
-        @settings(
-            max_examples=6,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
+        @few(6)
         def check(drawn: list[dict[str, Any]]) -> None:
             connection.execute(f"DELETE FROM for_{source}")  # planners hold locks that TRUNCATE waits for
             for row in drawn:
@@ -256,22 +247,6 @@ def test_each_cell_is_what_the_source_does(tables: tuple[Database, Iterator[str]
     check_read("postgres", row, get)
 
 
-HUGE: Final = ["1.79e308::float8::numeric", "-(2::numeric ^ 256)", "2::numeric ^ 512 * 3", "12345e260 + 0.25", "1e20"]
-
-
-@pytest.mark.parametrize("value", HUGE)
-def test_a_number_that_no_decimal_holds_is_refused(database: Database, value: str) -> None:
-    """Whatever its last bits are; as text it is read digit by digit."""
-    database.run("CREATE TABLE t (id int PRIMARY KEY, x numeric)", f"INSERT INTO t VALUES (1, {value}), (2, 1.5)")
-    with pytest.raises(DataError, match="column 'x' has a value that is not a decimal128"):
-        to_rest(run(database))
-    as_text = run(database, schema=columns("id int, x string"))
-    to_rest(as_text)
-    read = {row["id"]: row["x"] for row in as_text.trace.all_rows().to_pylist()}
-    assert [read[1]] == database.column("SELECT x::text FROM t WHERE id = 1")
-    assert Decimal(read[2]) == Decimal("1.5")
-
-
 @pytest.mark.parametrize("key", ["id", "x"])
 def test_bytes_that_are_no_text_are_refused(postgres: PostgresServer, key: str) -> None:
     """A SQL_ASCII database takes any; they can be read as binary."""
@@ -282,10 +257,74 @@ def test_bytes_that_are_no_text_are_refused(postgres: PostgresServer, key: str) 
         database.run("INSERT INTO t VALUES (21, E'M\\xf6hre')")
         with pytest.raises(DataError, match="invalid byte sequence"):
             to_rest(run(database, key=key))
-        given = {name: value for name, value in options(database, key="id").items() if name != "table"}
-        query = {"query": "SELECT id, convert_to(x, 'SQL_ASCII') AS x FROM t"}
-        found = SourceRun(Postgres, {**given, **query}, limits=[{}])
+        found = run(database, query="SELECT id, convert_to(x, 'SQL_ASCII') AS x FROM t", key="id")
         to_rest(found)
-        assert {row["id"]: row["x"] for row in found.trace.all_rows().to_pylist()}[21] == b"M\xf6hre"
+        assert {row["id"]: row["x"] for row in rows(found)}[21] == b"M\xf6hre"
     finally:
         postgres.drop(database)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("timestamptz", "'infinity'", "contains infinity"),
+        ("timestamp", "'-infinity'", "contains infinity"),
+        ("date", "'-infinity'", "contains infinity"),
+        ("timestamp", "'294250-01-01'", "contains infinity or a time after the year 294246"),
+        ("numeric", "1.79e308::float8::numeric", "has a value that is not a decimal128"),
+        ("numeric", "-(2::numeric ^ 256)", "has a value that is not a decimal128"),
+        ("numeric", "2::numeric ^ 512 * 3", "has a value that is not a decimal128"),
+        ("numeric", "12345e260 + 0.25", "has a value that is not a decimal128"),
+        ("numeric", "1e25", "has a value that is not a decimal128"),
+        ("numeric", "1e20", "has a value that is not a decimal128"),
+        ("numeric", "4447143252387525393675", "has a value that is not a decimal128"),
+        ("numeric", "'NaN'", "has a value that is not a decimal128"),
+        ("int[]", "'{{1,2},{3,4}}'", "contains an array of several dimensions"),
+    ],
+)
+def test_a_value_that_spark_has_not(table: Database, column: str, value: str, reason: str) -> None:
+    """Refused by its column, collected on request, and read as text digit by digit."""
+    table.run(f"ALTER TABLE t ADD x {column}", f"UPDATE t SET x = {value} WHERE id IN (3, 9)", "ANALYZE t")
+    with pytest.raises(DataError, match=f"column 'x' {reason}"):
+        to_rest(run(table))
+    found = run(table, limit=7, on_bad_row="quarantine")
+    to_end_with_replays(found)
+    assert ids(found) == [id for id in range(1, 21) if id not in (3, 9)]
+    bad = [row for part in found.trace.bad_rows.values() for row in part]
+    assert [json.loads(str(row.raw))["id"] for row in bad] == [3, 9]
+    assert all(f"column 'x' {reason}" in row.reason and row.position.keys() == {"row", "hash"} for row in bad)
+    assert len({row.position["hash"] for row in bad}) == 2
+    as_text = run(table, schema=columns("id bigint, x string"))
+    to_rest(as_text)
+    if column == "numeric":
+        read = {row["id"]: row["x"] for row in rows(as_text)}
+        assert [read[3]] == table.column("SELECT x::text FROM t WHERE id = 3")
+    assert len(ids(as_text)) == 20
+
+
+def test_declared_decimals_that_are_too_small(table: Database) -> None:
+    found = run(table, schema=columns("id decimal(1,0), word string"), on_bad_row="quarantine")
+    to_end_with_replays(found)
+    assert ids(found) == list(range(1, 10))
+    bad = [row for part in found.trace.bad_rows.values() for row in part]
+    assert [json.loads(str(row.raw)) for row in bad] == [{"id": str(n), "word": f"w{n}"} for n in range(10, 21)]
+
+
+@pytest.mark.parametrize("value", ["{{1,2},{3,4}}", "[5:6]={1,2}", "[0:1]={1,2}", "{{{1}}}"])
+@pytest.mark.parametrize("kind", ["int[]", "text[]"])
+def test_an_array_that_is_not_a_list_is_refused_by_its_column(table: Database, value: str, kind: str) -> None:
+    table.run(f"ALTER TABLE t ADD fine {kind}, ADD a {kind}", "UPDATE t SET fine = '{3,null}', a = '{}' WHERE id < 9")
+    table.run(f"UPDATE t SET a = '{value}' WHERE id = 17")
+    with pytest.raises(DataError, match="column 'a' contains an array of several dimensions, or one whose first index"):
+        to_rest(run(table))
+    found = run(table, schema=columns("id bigint, a string"))
+    to_rest(found)
+    assert {row["a"] for row in rows(found)} == {None, "{}", value}
+
+
+def test_lists_are_read_beside_nulls_and_empty_ones(table: Database) -> None:
+    table.run("ALTER TABLE t ADD a int[], ADD b text[]", "UPDATE t SET a = '{1,null}', b = '{}' WHERE id = 2")
+    found = run(table)
+    to_rest(found)
+    read = {row["id"]: (row["a"], row["b"]) for row in rows(found)}
+    assert read[2] == ([1, None], []) and read[3] == (None, None) and len(read) == 20

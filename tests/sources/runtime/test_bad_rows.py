@@ -17,9 +17,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from spark_ext.bad_rows.buffer import METADATA
 from spark_ext.bad_rows.collector import Destination
 from spark_ext.bad_rows.names import key_of, pending_folder
+from spark_ext.bad_rows.row import METADATA
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.model.offsets import Position, Range, Running, SourceOffset
 from spark_ext.schemas.ddl import columns

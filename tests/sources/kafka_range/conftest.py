@@ -1,0 +1,15 @@
+"""A schema registry for the tests of the source `kafka_range`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.schema_registry import SchemaRegistry
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as there:
+        yield there
