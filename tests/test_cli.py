@@ -110,7 +110,6 @@ def write(state: Path) -> LedgerWriter:
                 incarnation=1,
                 metadata={},
                 at=T0 + timedelta(seconds=3),
-                reason="",
             ),
             IncidentRow(
                 incident_id="a",

@@ -25,7 +25,7 @@ from spark_ext.schemas.avro_decoder import decoder
 from spark_ext.schemas.avro_rows import OUTERMOST, Unfit, avro_schema, check_same, writer
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 COLUMNS: Final = ("key", "value")  # The columns that have a format

@@ -1,7 +1,7 @@
 """An aligned checkpoint under way: whose barrier is still missing, and when all of it is there. Pure.
 
-The coordinator triggers it with a row in the ledger. Sources that nobody delivers barriers to stamp it into their next
-offset, exchanges carry it on, and each query's cut is its first committed epoch that carries it from all sources.
+Sources that nobody delivers barriers to stamp it into their next offset, exchanges carry it on, and each query's cut is
+its first committed epoch that carries it from all sources.
 """
 
 from __future__ import annotations
@@ -21,24 +21,19 @@ class Member:
     """A query, as an aligned checkpoint sees it."""
 
     uid: str
-    epochs: tuple[tuple[int, LoggedOffsets], ...] = ()
-    """Its newest committed epochs, ascending."""
+    epochs: tuple[tuple[int, LoggedOffsets], ...] = ()  # its newest committed epochs, ascending
     finished: bool = False
+    # Whether a source can carry a barrier. Without one, or with none left but Spark's own, the newest epoch is the cut.
     stamps: bool = True
-    """Whether it has a source that can carry a barrier. Without one, or with none left but Spark's own, its newest
-    committed epoch is its cut."""
-    fed: Mapping[str, str] = field(default_factory=dict)
-    """Exchange by uid of each source that reads one."""
-    roots: tuple[str, ...] = ()
-    """Uids of its other sources that can carry a barrier."""
+    fed: Mapping[str, str] = field(default_factory=dict)  # exchange by uid of each source that reads one
+    roots: tuple[str, ...] = ()  # uids of its other sources that can carry a barrier
 
 
 @dataclass(frozen=True)
 class Place:
     """The cut of a query."""
 
-    epoch: int | None
-    """None: it has none, as it had finished without one."""
+    epoch: int | None  # None: it has none, as it had finished without one
     offsets: LoggedOffsets | None
     finished: bool = False
 
@@ -50,15 +45,8 @@ class Aligned:
     number: int
     plan: CheckpointPlan
     delivered: Mapping[str, Place] = field(default_factory=dict)
-    seen_upto: Mapping[str, int] = field(default_factory=dict)
-    """By query, the newest epoch that was looked at and does not carry the barrier."""
-    lost: frozenset[str] = frozenset()
-    """Queries whose cut cannot be known: Spark has deleted epochs that nobody had looked at."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether all queries that it waits for have delivered their cut."""
-        return not self.missing
+    seen_upto: Mapping[str, int] = field(default_factory=dict)  # by query, the newest epoch without the barrier
+    lost: frozenset[str] = frozenset()  # queries whose cut is unknown: Spark has deleted epochs before they were read
 
     @property
     def missing(self) -> frozenset[str]:
@@ -110,12 +98,10 @@ class Aligned:
         found = []
         for one in members:
             found += [uid for uid in one.roots if self.plan.stamps_itself(one.uid)]
-            found += [uid for uid, exchange in one.fed.items() if self._begins(one.uid, exchange)]
+            # The producer of one that is not in the graph has finished, and has left the job.
+            there = ((uid, name) for uid, name in one.fed.items() if name in self.plan.graph.exchanges)
+            found += [uid for uid, name in there if self.plan.stamps_itself(one.uid, name)]
         return tuple(found)
-
-    def _begins(self, query: str, exchange: str) -> bool:
-        # The producer of one that is not in the graph has finished, and has left the job.
-        return exchange in self.plan.graph.exchanges and self.plan.stamps_itself(query, exchange)
 
 
 def _barriers(logged: LoggedOffsets) -> list[SourceBarrier]:

@@ -18,65 +18,37 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from spark_ext.control.job_events import request
 from spark_ext.errors import FinalizationTimeout
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.schema import CheckpointRow, FinishedRow, Row
 from spark_ext.model import lifecycle, query_offsets
-from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.lifecycle import FinalStep
 
 if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.observer import QueryPosition
     from spark_ext.queries.operator_hooks import OperatorHooks
-    from spark_ext.queries.spec import QuerySpec
-
-
-class FinishingQuery(Protocol):
-    """What the final checkpoint needs of a query; `QueryRun` has it. Safe for the worker's thread."""
-
-    @property
-    def who(self) -> str:
-        """Job and query, for messages."""
-
-    def stop_spark(self) -> None:
-        """Stop the Spark query, if it runs."""
-
-    def metadata(self, position: QueryPosition | None = None) -> QueryMetadata:
-        """Its part of a checkpoint."""
-
-    def final_flags(self, position: QueryPosition) -> list[FinishedRow]:
-        """The finished flags that follow from its final checkpoint."""
+    from spark_ext.queries.run import QueryRun
 
 
 class Advance(Enum):
     """The outcome of an attempt to take the next step."""
 
-    STEP = "step"
-    """It was taken."""
-    WAIT = "wait"
-    """An operator is not finalized."""
-    EPOCH = "epoch"
-    """A further epoch has been requested, and is not committed: the query has to run."""
+    STEP = "step"  # it was taken
+    WAIT = "wait"  # an operator is not finalized
+    EPOCH = "epoch"  # a further epoch has been requested, and is not committed: the query has to run
 
 
 class FinalCheckpoint:
-    """The last steps of one query. `advance` takes one at a time and is called until `done`.
-
-    It calls hooks and writes, which takes time: it belongs to the query's worker.
-
-    Args:
-        clock: s; never goes back.
-    """
+    """The last steps of one query: `advance` takes one at a time, on the query's worker, until `done`."""
 
     def __init__(
         self,
-        query: FinishingQuery,
-        spec: QuerySpec,
-        lineage: int,
+        query: QueryRun,
         operators: OperatorHooks,
         context: JobContext,
         checkpoint_id: int,
@@ -85,20 +57,15 @@ class FinalCheckpoint:
         flagged: Collection[tuple[str, str]] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._query = query
-        self._spec = spec
-        self._lineage = lineage
-        self._operators = operators
-        self._context = context
-        self._id = checkpoint_id
+        self._query, self._spec, self._lineage = query, query.spec, query.lineage
+        self._operators, self._context, self._id = operators, context, checkpoint_id
         self._left = list(lifecycle.steps_left(passed))
         self._flagged = frozenset(flagged)
         self._end_announced = bool(passed)
         self._requests = 0
         self._writing: FinalStep | None = None
         self._rows: list[Row] = []
-        self._clock = clock
-        self._since = clock()
+        self._clock, self._since = clock, clock()
 
     @property
     def done(self) -> bool:
@@ -162,7 +129,6 @@ class FinalCheckpoint:
             incarnation=self._context.incarnation.number,
             metadata=None if metadata is None else metadata.to_json(),
             at=datetime.now(timezone.utc),
-            reason="",
         )
 
     def _record(
@@ -178,8 +144,7 @@ class FinalCheckpoint:
         """What has to be waited for before the fact can be recorded; None: nothing."""
         offsets = position.offsets
         if offsets is None:
-            # Without an epoch there is nothing to finalize.
-            return None
+            return None  # without an epoch there is nothing to finalize
         # An epoch that was requested belongs to the final checkpoint: an operator may say that it is finalized as
         # soon as its own part of that epoch is done, which is before Spark has committed it.
         under_way = self._requests > query_offsets.final_epochs(offsets)
@@ -188,8 +153,7 @@ class FinalCheckpoint:
         )
         if waited_for is None:
             return None
-        context = self._context
-        limit = context.settings.finalization_timeout / 1000
+        limit = self._context.settings.finalization_timeout / 1000
         if self._clock() - self._since > limit:
             raise FinalizationTimeout(
                 f"{waited_for} was not finalized within {limit:g} s of the end of input",
@@ -202,7 +166,7 @@ class FinalCheckpoint:
             return Advance.WAIT
         if not under_way:
             wanted = query_offsets.final_epochs(offsets) + 1
-            request(context.control, f"source:{self._spec.sources[0].uid}", "final_epoch", wanted)
+            request(self._context.control, f"source:{self._spec.sources[0].uid}", "final_epoch", wanted)
             self._requests = wanted
         return Advance.EPOCH
 

@@ -1,8 +1,7 @@
 """Writing a savepoint: the files of a cut are linked or copied into a folder before Spark and releases delete them.
 
-The caller ensures that no exchange releases anything meanwhile. Spark deletes files of an epoch when about
-a hundred later ones are committed; should that come in between, the savepoint is given up, and everything else is as it
-was.
+The caller ensures that no exchange releases anything meanwhile. Spark deletes files of an epoch when about a hundred
+later ones are committed. Should that come in between, the savepoint is given up, and all else is as it was.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from spark_ext.checkpoints.savepoint import (
     query_folder,
     seal,
     write_flags,
-    write_text,
 )
 from spark_ext.errors import CheckpointError, ConfigurationError, StorageError
 from spark_ext.exchange.pinned import pin as pin_exchange
@@ -48,63 +46,60 @@ class ToPin:
     metadata: CheckpointMetadata
     definitions: Mapping[str, QueryDefinition]
     flags: Sequence[FinishedRow]
-    checkpoints: Mapping[str, str]
-    """Spark's checkpoint directory of each query of the cut."""
-    exchanges: Mapping[str, tuple[ExchangeMaster, str]]
-    """Master and folder of each exchange that the metadata name."""
+    checkpoints: Mapping[str, str]  # Spark's checkpoint directory of each query of the cut
+    exchanges: Mapping[str, tuple[ExchangeMaster, str]]  # master and folder of each exchange that the metadata name
 
 
-def refuse_used(folder: str, who: str) -> None:
+def refuse_used(folder: str, operator: str) -> None:
     """Refuse a folder that holds anything."""
     found = next(iter(Location.of(folder, {}).folder.files()), None)
     if found is not None:
         raise ConfigurationError(
             f"the folder {folder} is not empty: it has '{found}'",
-            operator=who,
+            operator=operator,
             kept="the folder and the job are unchanged",
             do="give each savepoint a folder of its own",
         )
 
 
 def pin(spark: SparkSession, folder: str, what: ToPin, before_seal: Callable[[], object] = lambda: None) -> Savepoint:
-    """Write a savepoint.
+    """Write a savepoint into a folder that is empty or missing.
 
     Args:
-        folder: an absolute path or URI; empty or missing.
         before_seal: called once all of it is there but the manifest, which makes it a savepoint. If it raises an
             exception, what was written is deleted again.
     """
-    who = f"job '{what.about.job}'"
-    refuse_used(folder, who)
+    operator = f"job '{what.about.job}'"
+    refuse_used(folder, operator)
     local = local_path(folder)
     try:
         if local is not None:
             LocalFolder(local).make()
     except OSError as problem:
-        raise not_writable(folder, who, problem) from problem
+        raise not_writable(folder, operator, problem) from problem
     try:
         return _written(spark, folder, what, before_seal)
     except FileNotFoundError as gone:
         _delete(folder)
         raise CheckpointError(
             f"a file of the cut was deleted before it was pinned: {gone.filename or gone}",
-            operator=who,
+            operator=operator,
             kept="all committed epochs; the savepoint was given up",
             do="take it again; if that happens again, raise spark.sql.streaming.minBatchesToRetain",
         ) from gone
     except OSError as problem:
         _delete(folder)
-        raise not_writable(folder, who, problem) from problem
+        raise not_writable(folder, operator, problem) from problem
     except BaseException:
         _delete(folder)
         raise
 
 
-def not_writable(folder: str, who: str, problem: OSError) -> StorageError:
+def not_writable(folder: str, operator: str, problem: OSError) -> StorageError:
     """The error for a folder in which no savepoint can be written."""
     return StorageError(
         f"the savepoint {folder} cannot be written: {problem}",
-        operator=who,
+        operator=operator,
         kept="all committed epochs; the savepoint was given up",
         do="make the folder writable, or give another one",
     )
@@ -125,8 +120,9 @@ def _written(spark: SparkSession, folder: str, what: ToPin, before_seal: Callabl
         pinned = pin_exchange(*what.exchanges[name], held.first, held.end, child(folder, place))
         names += [f"{place}/{one}" for one in pinned.files]
     reach(FailPoint.SAVEPOINT_PINNED)
-    write_text(folder, CHECKPOINT, json.dumps(what.metadata.to_json()))
-    write_text(folder, DEFINITIONS, json.dumps({query: one.to_json() for query, one in what.definitions.items()}))
+    out = Location.of(folder, {}).folder
+    out.write(CHECKPOINT, json.dumps(what.metadata.to_json()))
+    out.write(DEFINITIONS, json.dumps({query: one.to_json() for query, one in what.definitions.items()}))
     write_flags(folder, list(what.flags))
     names += [CHECKPOINT, DEFINITIONS, FLAGS]
     before_seal()

@@ -28,18 +28,11 @@ from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.definitions import QueryDefinition
 from spark_ext.storage import Folder, Location, checksum, child
 
-VERSION: Final = 2
-"""The version of the manifest that is written.
-
-* 1: the fields of the first form.
-* 2: the random number of the start that took the savepoint.
-"""
-
+VERSION: Final = 2  # of the manifest that is written; 2 added the random number of the start that took the savepoint
 MANIFEST: Final = "manifest.json"
 CHECKPOINT: Final = "checkpoint.json"
 DEFINITIONS: Final = "definitions.json"
 FLAGS: Final = "flags.arrow"
-
 UNCHANGED: Final = "the savepoint, the job's state and all output are unchanged"
 
 
@@ -48,24 +41,17 @@ class About:
     """What a savepoint is."""
 
     job: str
-    job_id: str
-    """Of the job's state: tells two jobs of one name apart."""
-    checkpoint_id: int
-    """Its number in the job."""
-    lineage: int
-    """The job's newest lineage when it was taken."""
+    job_id: str  # of the job's state: tells two jobs of one name apart
+    checkpoint_id: int  # its number in the job
+    lineage: int  # the job's newest lineage when it was taken
     incarnation: int
-    kind: str
-    """`savepoint`, or `periodic` for a retained checkpoint."""
-    mode: str
-    """`aligned` or `unaligned`."""
-    at: str
-    """When the cut was taken, UTC, ISO 8601."""
-    rows_in_flight: int | None
-    """Rows between its queries; None: unknown."""
+    kind: str  # `savepoint`, or `periodic` for a retained checkpoint
+    mode: str  # `aligned` or `unaligned`
+    at: str  # when the cut was taken, UTC, ISO 8601
+    rows_in_flight: int | None  # rows between its queries; None: unknown
+    # Random number of the start that took it: an equal incarnation with another one is that of a copied state. 0: not
+    # known, as in version 1.
     start: int = 0
-    """Random number of the start that took it: an equal incarnation with another one is that of a copied state. 0:
-    unknown, as in version 1."""
 
     @property
     def taken_at(self) -> datetime:
@@ -77,16 +63,12 @@ class About:
 class Savepoint:
     """A savepoint as it was read."""
 
-    folder: str
-    """Absolute path or URI."""
+    folder: str  # absolute path or URI
     about: About
     metadata: CheckpointMetadata
-    definitions: Mapping[str, QueryDefinition]
-    """By query; of those that had been started."""
-    flags: tuple[FinishedRow, ...]
-    """Channels first, in the order of their finishes."""
-    files: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Size and checksum of every file, by its name in the folder."""
+    definitions: Mapping[str, QueryDefinition]  # by query; of those that had been started
+    flags: tuple[FinishedRow, ...]  # channels first, in the order of their finishes
+    files: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # size and checksum, by name in the folder
 
     @property
     def bytes(self) -> int:
@@ -114,11 +96,6 @@ def exchange_folder(name: str) -> str:
     return f"exchanges/{name}"
 
 
-def write_text(folder: str, name: str, text: str) -> None:
-    """Write a small file."""
-    Location.of(folder, {}).folder.write(name, text)
-
-
 def write_flags(folder: str, flags: list[FinishedRow]) -> None:
     """Write the flags."""
     table = to_arrow(FinishedRow, flags)
@@ -130,27 +107,19 @@ def seal(folder: str, about: About, names: list[str]) -> Mapping[str, tuple[int,
     """Write the manifest, by which a savepoint is complete."""
     files = {name: checksum(child(folder, name)) for name in sorted(names)}
     out = {"version": VERSION, **asdict(about), "files": {name: list(one) for name, one in files.items()}}
-    write_text(folder, MANIFEST, json.dumps(out, indent=1))
+    Location.of(folder, {}).folder.write(MANIFEST, json.dumps(out, indent=1))
     return files
 
 
 def read_savepoint(path: str) -> Savepoint:
-    """Read a savepoint, and check all of it: every file is read once.
-
-    Args:
-        path: of its folder, or a URI.
-
-    Raises:
-        StateError: it does not exist, was never completed, it is damaged, or a newer release has written it.
-        OSError: it cannot be read.
-    """
+    """Read a savepoint, and check all of it: every file is read once."""
     location = Location.of(path, {})
-    folder, who = location.uri, f"savepoint {location.uri}"
+    folder, operator = location.uri, f"savepoint {location.uri}"
     place = location.folder
-    raw = _manifest(place, who)
+    raw = _manifest(place, operator)
     files = {name: (int(size), str(crc)) for name, (size, crc) in raw.pop("files").items()}
     for name, expected in files.items():
-        _check_file(folder, name, expected, who)
+        _check_file(folder, name, expected, operator)
     try:
         metadata = CheckpointMetadata.from_json(json.loads(_read(place, CHECKPOINT)))
         definitions = {
@@ -160,7 +129,7 @@ def read_savepoint(path: str) -> Savepoint:
             flags = from_arrow(FinishedRow, file.read_all())
         return Savepoint(folder, About(**raw), metadata, definitions, tuple(flags), files)
     except (TypeError, KeyError, ValueError) as problem:
-        raise _damaged(f"its contents cannot be understood: {problem}", who) from problem
+        raise _damaged(f"its contents cannot be understood: {problem}", operator) from problem
 
 
 def _found(folder: Folder, name: str) -> bytes | None:
@@ -169,7 +138,7 @@ def _found(folder: Folder, name: str) -> bytes | None:
     return None
 
 
-def _manifest(folder: Folder, who: str) -> dict[str, Any]:
+def _manifest(folder: Folder, operator: str) -> dict[str, Any]:
     text = _found(folder, MANIFEST)
     if text is None:
         found = next(folder.files(), None)
@@ -177,38 +146,37 @@ def _manifest(folder: Folder, who: str) -> dict[str, Any]:
             "no savepoint found: the folder is empty or missing"
             if found is None
             else f"the savepoint is not complete: it has no {MANIFEST}, which is written last",
-            operator=who,
+            operator=operator,
             kept=UNCHANGED,
             do="correct the path" if found is None else "use another savepoint; this one was never completed",
         )
     try:
-        raw = json.loads(text)
+        raw: dict[str, Any] = json.loads(text)
         version = raw.pop("version")
     except (ValueError, AttributeError, KeyError, TypeError):
-        raise _damaged(f"{MANIFEST} cannot be understood", who) from None
+        raise _damaged(f"{MANIFEST} cannot be understood", operator) from None
     if version not in range(1, VERSION + 1):
         raise StateError(
             f"the savepoint has version {version!r}; this release reads versions 1 to {VERSION}",
-            operator=who,
+            operator=operator,
             kept=UNCHANGED,
             do="use the release of spark-ext that wrote it, or a newer one",
         )
     if not isinstance(raw.get("files"), dict):
-        raise _damaged(f"{MANIFEST} names no files", who)
-    found_raw: dict[str, Any] = raw
-    return found_raw
+        raise _damaged(f"{MANIFEST} names no files", operator)
+    return raw
 
 
-def _check_file(folder: str, name: str, expected: tuple[int, str], who: str) -> None:
+def _check_file(folder: str, name: str, expected: tuple[int, str], operator: str) -> None:
     try:
         found = checksum(child(folder, name))
     except FileNotFoundError:
-        raise _damaged(f"the file {name} is missing", who) from None
+        raise _damaged(f"the file {name} is missing", operator) from None
     if found != expected:
         raise _damaged(
             f"the file {name} has {found[0]} bytes and the checksum {found[1]}, and was written with {expected[0]} "
             f"bytes and {expected[1]}",
-            who,
+            operator,
         )
 
 
@@ -219,10 +187,10 @@ def _read(folder: Folder, name: str) -> bytes:
     return content
 
 
-def _damaged(what: str, who: str) -> StateError:
+def _damaged(what: str, operator: str) -> StateError:
     return StateError(
         f"the savepoint is damaged: {what}",
-        operator=who,
+        operator=operator,
         kept=UNCHANGED,
         do="copy it again from an intact copy, or use another savepoint",
     )

@@ -1,8 +1,7 @@
 """An unaligned checkpoint of a job: one committed epoch of each query, whatever lies between them in the exchanges.
 
-Nothing waits for it. The queries are looked at one after the other while they run, and `model.cut` finds the newest
-consistent cut that these looks allow. What the exchanges hold between two queries of the cut is in flight, by
-reference: it is not copied.
+Nothing waits for it: `model.cut` finds the newest consistent cut that looks at the running queries allow. What the
+exchanges hold between two queries of the cut is in flight, by reference: it is not copied.
 """
 
 from __future__ import annotations
@@ -22,25 +21,19 @@ if TYPE_CHECKING:
     from spark_ext.exchange.view import ExchangeView
     from spark_ext.model.dag import JobGraph, QueryNode
 
-Logged = Sequence[tuple[int, LoggedOffsets]]
-"""Committed epochs with their offsets, ascending."""
-
-Held = Mapping[str, LoggedOffsets | None]
-"""By query, offsets that a restore may begin from; None: from the first row."""
+Logged = Sequence[tuple[int, LoggedOffsets]]  # committed epochs with their offsets, ascending
+Held = Mapping[str, LoggedOffsets | None]  # by query, offsets that a restore may begin from; None: from the first row
 
 
 @dataclass(frozen=True)
 class QueryLook:
     """A look at a query."""
 
-    application: str
-    """Under which its exchange knows its epochs; see `Epoch.application`."""
+    application: str  # under which its exchange knows its epochs; see `Epoch.application`
     epochs: Logged = ()
     finished: bool = False
-    committed: int = -1
-    """Its newest committed epoch if it is not among them; -1: it is."""
-    exact: bool = False
-    """A cut at another place than the newest one is none: that of an aligned checkpoint is given."""
+    committed: int = -1  # its newest committed epoch if it is not among them; -1: it is
+    exact: bool = False  # a cut at another place than the newest one is none: that of an aligned checkpoint is given
 
     @property
     def newest(self) -> int:
@@ -53,12 +46,9 @@ class Taken:
     """A cut, and what is known at its place."""
 
     cut: Cut
-    offsets: Mapping[str, LoggedOffsets | None]
-    """By query, of its last epoch in the cut."""
-    rows_in_flight: int | None
-    """Rows that a consumer has still to read, over all consumers; None when the size of an entry is not known."""
-    at: datetime
-    """When it was taken, UTC."""
+    offsets: Mapping[str, LoggedOffsets | None]  # by query, of its last epoch in the cut
+    rows_in_flight: int | None  # still to be read, over all consumers; None: the size of an entry is not known
+    at: datetime  # when it was taken, UTC
 
 
 @dataclass
@@ -71,14 +61,7 @@ class Unaligned:
     def take(
         self, graph: JobGraph, looks: Mapping[str, QueryLook], views: Mapping[str, ExchangeView]
     ) -> Taken | NotNow:
-        """The newest consistent cut.
-
-        Args:
-            looks: of each query; one that is missing has not been built.
-
-        Returns:
-            The cut; or why none can be made now.
-        """
+        """The newest consistent cut, or why none can be made now. A query without a look has not been built."""
         logs = {node.uid: self._log(node, looks.get(node.uid), views) for node in graph}
         found = cut(graph, logs)
         if isinstance(found, NotNow) and found.reason is Reason.FORGOTTEN and found.query in looks:

@@ -40,10 +40,7 @@ log = logger("spark_ext.job")
 
 
 class ActiveRun:
-    """What one `Job` does in this process. Safe for several threads.
-
-    `Job.run` may start several runs, one after the other; this is then the newest of them.
-    """
+    """What one `Job` does in this process: the newest of its runs. Safe for several threads."""
 
     def __init__(
         self,
@@ -62,10 +59,8 @@ class ActiveRun:
         self._context: JobContext | None = None
         self._coordinator: Coordinator | None = None
         self._starting = False
-        self._stopping = threading.Event()
-        """Set when a stop was asked for, also before a coordinator can be asked."""
-        self._announced = threading.Event()
-        """Set when no start is waiting for its coordinator."""
+        self._stopping = threading.Event()  # set when a stop was asked for, also before a coordinator can be asked
+        self._announced = threading.Event()  # set when no start is waiting for its coordinator
         self._started = datetime.now(timezone.utc)
         self._metrics: JobMetrics | None = None
         self._result: JobResult | None = None
@@ -79,11 +74,8 @@ class ActiveRun:
         """See `Job.start`."""
         with self._lock:
             if self._coordinator is not None:
-                raise StateError(
-                    "the job has been started already",
-                    operator=f"job '{self._job}'",
-                    kept="it continues to run",
-                    do="make a new Job to run it again",
+                raise self._wrong(
+                    "the job has been started already", "", "it continues to run", "make a new Job to run it again"
                 )
             if not self.composition.uids:
                 raise ConfigurationError(
@@ -130,17 +122,14 @@ class ActiveRun:
         self._context, self._coordinator = context, coordinator
         if self._metrics is not None:
             application = self._spark.sparkContext.applicationId
-            given = self.state_directory, self._started, application, context, coordinator
-            self._metrics.watch(partial(live_job, *given))
+            self._metrics.watch(
+                partial(live_job, self.state_directory, self._started, application, context, coordinator)
+            )
             self._metrics.read_past(Ledger(context.state), context.incarnation.number)
         self._announced.set()
 
     def to_end(self, how: RunOptions, recover: Callable[[JobFailedError], None], *, progress: bool) -> JobResult:
-        """See `Job.run`.
-
-        Args:
-            recover: called after a failure; returns if the job is to be started again, otherwise raises.
-        """
+        """See `Job.run`. After a failure, `recover` returns if the job is to be started again, otherwise raises."""
         result = self._part_to_end(how, recover, progress)
         parts = itertools.cycle((how.drained(gated=bool(self.composition.gates)), how) if how.emit == "all" else ())
         for part in parts:
@@ -206,7 +195,7 @@ class ActiveRun:
         if not coordinator.done.is_set():
             assert self._context is not None
             request(self._context.control, "job", "drain", origin="python")
-            coordinator.drain()
+            coordinator.parts.request.drain()
         return self.await_termination(None) if coordinator.join(timeout) else self.stop(None)
 
     def _conclude(self, coordinator: Coordinator) -> JobResult:
@@ -260,20 +249,11 @@ class ActiveRun:
         return None if self._context is None else LastIncident.of(self._context.write_behind.incidents)
 
     def coordinator(self, *, starting: bool = False) -> Coordinator:
-        """The coordinator of a job that has been started.
-
-        Args:
-            starting: whether to wait for that of a start under way.
-        """
+        """The coordinator of a job that has been started; with `starting`, that of a start under way is waited for."""
         if starting and self._starting:
             self._announced.wait()
         if self._coordinator is None:
-            raise StateError(
-                "the job has not been started",
-                operator=f"job '{self._job}'",
-                kept="nothing is lost",
-                do="call start() or run() first",
-            )
+            raise self._wrong("the job has not been started", "", "nothing is lost", "call start() or run() first")
         return self._coordinator
 
     @property
@@ -302,13 +282,12 @@ class ActiveRun:
         """See `Job.dump`."""
         coordinator = self.running
         if coordinator is None:
-            raise StateError(
+            what, do = (
                 "the job does not run, so it has no processes",
-                operator=f"job '{self._job}', dump",
-                kept="nothing was written",
-                do="ask for it between start() and the end of the job",
+                "ask for it between start() and the end of the job",
             )
-        return coordinator.dump(why, heap=heap, timeout=timeout)
+            raise self._wrong(what, ", dump", "nothing was written", do)
+        return coordinator.parts.dumps.take(why, heap=heap, timeout=timeout)
 
     def serve(self, serving: Serving) -> None:
         """A server ends with the run, or with the next one if none is under way."""
@@ -334,6 +313,7 @@ class ActiveRun:
     def refuse_running(self, what: str, do: str) -> None:
         """Refuse what cannot be done to a running job."""
         if self.running is not None:
-            raise StateError(
-                "the job is running", operator=f"job '{self._job}', {what}", kept="it continues to run", do=do
-            )
+            raise self._wrong("the job is running", f", {what}", "it continues to run", do)
+
+    def _wrong(self, what: str, where: str, kept: str, do: str) -> StateError:
+        return StateError(what, operator=f"job '{self._job}'{where}", kept=kept, do=do)

@@ -8,61 +8,67 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spark_ext.control.log import ControlLog
 from spark_ext.errors import ConfigurationError
+from spark_ext.failures.classifier import load
 from spark_ext.jobs.exchange import Exchange
 from spark_ext.jobs.renamed_targets import with_renames
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.metrics.exporters import check_measuring
 from spark_ext.model.configuration import Configuration
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.definitions import QueryDefinition, Role
+from spark_ext.observing.dump_folder import check_dumps
+from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.options import UID
 from spark_ext.queries.builder import Builder, is_builder
 from spark_ext.queries.spec import QuerySpec, query_spec, refuse_repeated
 from spark_ext.queries.writer_checks import NOTHING_STARTED
+from spark_ext.settings import JobSettings
+from spark_ext.spark.backend.kinds import require_classic
+from spark_ext.spark.session import formats, object_stores
+from spark_ext.spark.session.sessions import register
+from spark_ext.storage import Location, StoreOptions, check_for_delta, is_s3, local_path
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from spark_ext.incidents.registry import Registry
 
 SOURCE: Final = "exchange"
 SINK: Final = "exchange_2pc"
 
+# Builds a query: returns `df.writeStream...`. With an argument, from the user's configuration.
 Build: TypeAlias = "Callable[[], DataStreamWriter] | Callable[[Mapping[str, Any]], DataStreamWriter]"
-"""Builds a query: returns `df.writeStream...`. With an argument, from the user's configuration."""
 
 
 @dataclass(frozen=True)
 class ChangeDeclarations:
     """What a user says of changes of the job: renames, accepted changes, and queries that are abandoned on purpose."""
 
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    """Former names by query."""
-    accepted: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Per query, what of it may differ from what it was: `uid.option`."""
+    renamed: Mapping[str, str] = field(default_factory=dict)  # former names by query
+    accepted: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by query, what may differ: `uid.option`
     removed: frozenset[str] = frozenset()
 
     def with_query(self, job: str, query: str, renamed_from: str | None, accept: Collection[str]) -> ChangeDeclarations:
         """What was said of a query when it was added."""
-        who = f"job '{job}', query '{query}'"
+        operator = f"job '{job}', query '{query}'"
         if isinstance(accept, str):
             accept = (accept,)
         for change in accept:
             if not all(change.rpartition(".")[::2]):
-                raise ConfigurationError(
+                raise _refused(
                     f"'{change}' does not name an option of an operator",
-                    operator=who,
-                    kept=NOTHING_STARTED,
-                    do="write the operator's uid, a dot, and the option, such as accept=('orders.path',)",
+                    operator,
+                    "write the operator's uid, a dot, and the option, such as accept=('orders.path',)",
                 )
         if renamed_from is not None and (renamed_from == query or renamed_from in self.renamed.values()):
             wrong = "is this query's own uid" if renamed_from == query else "was given for two queries"
-            raise ConfigurationError(
-                f"renamed_from='{renamed_from}' {wrong}",
-                operator=who,
-                kept=NOTHING_STARTED,
-                do="name the uid under which this query ran before, once",
-            )
+            do = "name the uid under which this query ran before, once"
+            raise _refused(f"renamed_from='{renamed_from}' {wrong}", operator, do)
         if query in self.removed:
             raise _added_and_removed(job, query)
         renamed = self.renamed if renamed_from is None else {**self.renamed, query: renamed_from}
@@ -76,12 +82,12 @@ class ChangeDeclarations:
 
 
 def _added_and_removed(job: str, query: str) -> ConfigurationError:
-    return ConfigurationError(
-        "the query is added to the job and removed from it",
-        operator=f"job '{job}', query '{query}'",
-        kept=NOTHING_STARTED,
-        do="leave out job.add(...) or job.remove(...)",
-    )
+    what, do = "the query is added to the job and removed from it", "leave out job.add(...) or job.remove(...)"
+    return _refused(what, f"job '{job}', query '{query}'", do)
+
+
+def _refused(what: str, operator: str, do: str) -> ConfigurationError:
+    return ConfigurationError(what, operator=operator, kept=NOTHING_STARTED, do=do)
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,7 @@ class Gate:
 
     uid: str
     after: tuple[str, ...]
-    build: Any
-    """A writer, a function that returns it, or a `Builder`."""
+    build: Any  # a writer, a function that returns it, or a `Builder`
     available_now: bool = False
 
 
@@ -134,12 +139,8 @@ class Composition:
         """See `Job.add`."""
         gates = (after,) if isinstance(after, str) else tuple(after)
         if uid in self.uids:
-            raise ConfigurationError(
-                f"the job has a query '{uid}' already",
-                operator=f"job '{self.job}'",
-                kept=NOTHING_STARTED,
-                do="give each query a uid of its own",
-            )
+            what, do = f"the job has a query '{uid}' already", "give each query a uid of its own"
+            raise _refused(what, f"job '{self.job}'", do)
         before, self.declared = self.declared, self.declared.with_query(self.job, uid, renamed_from, accept)
         try:
             self._take(uid, query, gates, available_now=available_now)
@@ -153,9 +154,13 @@ class Composition:
             given = Builder(self.job, uid, query, self._spark, available_now)  # type: ignore[arg-type]
         if not gates:
             found = self.stored_configuration() if isinstance(given, Builder) else Configuration()
-            self._append(self._specified(uid, given, found, available_now=available_now))
+            spec = self._specified(uid, given, found, available_now=available_now)
+            self._refuse_repeated(spec, self.specs)
+            self.specs.append(spec)
+        elif not UID.fullmatch(uid):
+            do = "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128"
+            raise _refused(f"'{uid}' cannot be a query's uid", self._who(uid), do)
         else:
-            self._check_uid(uid)
             self.gates.append(Gate(uid, gates, given, available_now))
 
     def _specified(self, uid: str, given: Any, configuration: Configuration, *, available_now: bool) -> QuerySpec:
@@ -172,30 +177,15 @@ class Composition:
             return replace(spec, built=replace(spec.built, values=values, sequence=sequence))
         return spec.built.build(values, sequence)
 
-    def _append(self, spec: QuerySpec) -> None:
-        self.refuse_repeated(spec, self.specs)
-        self.specs.append(spec)
-
-    def refuse_repeated(self, spec: QuerySpec, others: Sequence[QuerySpec]) -> None:
-        """Refuse a query with the uid of an operator of another one."""
+    def _refuse_repeated(self, spec: QuerySpec, others: Sequence[QuerySpec]) -> None:
         for other in others:
             for name in set(self.writes(spec)) & set(self.writes(other)):
-                raise ConfigurationError(
+                raise _refused(
                     f"query '{other.uid}' writes exchange '{name}' already; an exchange has one producer",
-                    operator=self._who(spec.uid),
-                    kept=NOTHING_STARTED,
-                    do="write to two exchanges, and read both",
+                    self._who(spec.uid),
+                    "write to two exchanges, and read both",
                 )
         refuse_repeated(self._who(spec.uid), tuple(operator for one in (*others, spec) for operator in one.operators))
-
-    def _check_uid(self, uid: str) -> None:
-        if not UID.fullmatch(uid):
-            raise ConfigurationError(
-                f"'{uid}' cannot be a query's uid",
-                operator=self._who(uid),
-                kept=NOTHING_STARTED,
-                do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
-            )
 
     def remove(self, uid: str) -> None:
         """See `Job.remove`."""
@@ -204,12 +194,8 @@ class Composition:
     def exchange(self, name: str, **settings: Any) -> Exchange:
         """See `Job.exchange`."""
         if name in self.exchanges:
-            raise ConfigurationError(
-                f"the job has an exchange '{name}' already",
-                operator=f"job '{self.job}'",
-                kept=NOTHING_STARTED,
-                do="keep what job.exchange(...) returned, and use it again",
-            )
+            do = "keep what job.exchange(...) returned, and use it again"
+            raise _refused(f"the job has an exchange '{name}' already", f"job '{self.job}'", do)
         made = Exchange(self._spark, self.job, self.state, name, **settings)
         self.exchanges[name] = made
         return made
@@ -217,7 +203,7 @@ class Composition:
     def build(self, gate: Gate, others: Sequence[QuerySpec], configuration: Configuration) -> QuerySpec:
         """Build a query whose time has come: calls the user's function."""
         spec = self._specified(gate.uid, gate.build, configuration, available_now=gate.available_now)
-        self.refuse_repeated(spec, others)
+        self._refuse_repeated(spec, others)
         return spec
 
     # -- the graph ----------------------------------------------------------------------------------------------------
@@ -263,11 +249,10 @@ class Composition:
         path = {name.lower(): value for name, value in options.items()}.get("path", "")
         name = exchange_of(path, self.state)
         if name is None:
-            raise ConfigurationError(
+            raise _refused(
                 f"'{path}' is not an exchange of this job: it is not in {self.state}/exchanges",
-                operator=f"{query}, operator '{uid}'",
-                kept=NOTHING_STARTED,
-                do="read and write an exchange in its own job, with job.exchange(name); between jobs, use a table",
+                f"{query}, operator '{uid}'",
+                "read and write an exchange in its own job, with job.exchange(name); between jobs, use a table",
             )
         return name
 
@@ -283,12 +268,41 @@ def exchange_of(path: str, state: str) -> str | None:
 
 def node_of(query: str, definition: QueryDefinition) -> QueryNode:
     """A query of an earlier start in the graph, as the ledger remembers it."""
-    reads = []
-    writes = []
-    for one in definition.operators:
-        name = one.identity.get("path", "")
-        if one.role is Role.SOURCE and one.format.lower() == SOURCE:
-            reads.append(Reader(name, one.uid))
-        if one.role is Role.SINK and one.format.lower() == SINK:
-            writes.append(name)
-    return QueryNode(query, tuple(reads), tuple(writes))
+    sources, sinks = definition.of(Role.SOURCE), definition.of(Role.SINK)
+    reads = tuple(Reader(one.identity.get("path", ""), one.uid) for one in sources if one.format.lower() == SOURCE)
+    return QueryNode(query, reads, tuple(one.identity.get("path", "") for one in sinks if one.format.lower() == SINK))
+
+
+def checked_job(
+    spark: SparkSession, job: str, state: str, given: Mapping[str, Any]
+) -> tuple[JobSettings, str, Registry]:
+    """Check what a user makes a job of; its settings, absolute state directory, and types of incidents."""
+    operator = f"job '{job}'"
+    if not UID.fullmatch(job):
+        do = "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128"
+        raise _refused(f"'{job}' cannot be a job's name", operator, do)
+    require_classic(spark, operator, kept=NOTHING_STARTED)
+    settings = JobSettings.of(job, given)
+    # Refused here rather than by the start, which reads both again.
+    load(settings.failures)
+    registry = JobIncidents.load(settings.incidents).registry
+    check_measuring(job, settings)
+    place = local_path(state)
+    state_directory = state if place is None else str(place.expanduser().resolve())
+    if place is None and settings.on_damage == "restore":
+        raise _refused(
+            "on_damage='restore' needs a state directory on a file system, where what is damaged can be moved aside",
+            operator,
+            "leave it out; after a failure restore the job into another state directory",
+        )
+    check_dumps(settings, state_directory, f"{operator}, setting 'dumps'")
+    options = StoreOptions.of(settings.storage_options, f"{operator}, storage_options", kept=NOTHING_STARTED)
+    if (options or place is None) and object_stores.use(
+        spark, options, f"{operator}, storage_options", s3=is_s3(state_directory)
+    ):
+        # Spark has copied the environment of the workers when sources and sinks were registered; the user's own too.
+        register(spark, *formats.known().values(), require_delta=False)
+    if place is None:
+        object_stores.check_store(spark, state_directory, f"{operator}, state directory")
+    check_for_delta(Location(state_directory), f"{operator}, state directory")
+    return settings, state_directory, registry

@@ -26,7 +26,7 @@ from spark_ext.model.lifecycle import State, job_state
 if TYPE_CHECKING:
     from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
     from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
-    from spark_ext.jobs.checkpointing.savepoint_requests import CheckpointRequest, Savepoints
+    from spark_ext.jobs.checkpointing.savepoint_requests import Savepoints
     from spark_ext.jobs.controlling.controller import Controller
     from spark_ext.jobs.execution_graph import ExecutionGraph
     from spark_ext.jobs.latency import LatencyMeter, NoLatency
@@ -36,19 +36,11 @@ if TYPE_CHECKING:
     from spark_ext.observing.upkeep import Upkeep
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
-    from spark_ext.spark.watching.query_events import Hint
-    from spark_ext.views.snapshot import LatencySnapshot
 
 log = logger("spark_ext.job")
-
-ANSWER_WITHIN = 5.0
-"""How long after a stop's time the coordinator's thread may be silent before it is given up, s."""
-
-WATCH_EVERY = 0.5
-"""Pause between two looks at whether it is, s."""
-
-CLOSER_EVERY = 0.25
-"""How often what the queries do is looked at more closely than for decisions, s."""
+ANSWER_WITHIN = 5.0  # how long after a stop's time the coordinator's thread may be silent before it is given up, s
+WATCH_EVERY = 0.5  # pause between two looks at whether it is, s
+CLOSER_EVERY = 0.25  # how often what the queries do is looked at more closely than for decisions, s
 
 
 @dataclass(frozen=True)
@@ -65,8 +57,6 @@ class JobParts:
     controller: Controller
     latency: LatencyMeter | NoLatency
     dumps: Dumps
-    take_id: Callable[[], int]
-    """Takes the number of the next checkpoint."""
 
 
 class Coordinator:
@@ -83,7 +73,7 @@ class Coordinator:
         self.state = State.CREATED
         self.failure: SparkExtError | None = None
         self.done = threading.Event()
-        self._context, self._execution, self._parts, self._finals = context, execution, parts, finals
+        self.parts, self._context, self._execution, self._finals = parts, context, execution, finals
         self._finishing: dict[str, _Finishing] = {}
         last = (
             parts.upkeep.maintain_late,
@@ -128,16 +118,11 @@ class Coordinator:
     @property
     def stopping(self) -> bool:
         """Whether the job has been asked to stop."""
-        return self._parts.request.stopping
+        return self.parts.request.stopping
 
     def stop(self, timeout: float | None = None) -> None:
-        """End all queries that run, without end of input.
-
-        Args:
-            timeout: seconds after which a query that has not ended is given up as CANCELED; None: the setting
-                `stop_timeout`.
-        """
-        self._parts.request.stop(timeout)
+        """End all queries that run, without end of input; see `EndRequest.stop`."""
+        self.parts.request.stop(timeout)
         self._watch_stop()
 
     def _watch_stop(self) -> None:
@@ -160,61 +145,13 @@ class Coordinator:
             attempt(f"the release of query '{run.spec.uid}'", run.release)
         self.state = job_state(run.state for run in self.runs)
         self._end_checkpoints((), "the job's start was refused")
-        self._parts.upkeep.close()
+        self.parts.upkeep.close()
         self._close_parts()
         self.done.set()
-
-    def drained(self, lineage: int) -> bool:
-        """See `EndRequest.drained`."""
-        return self._parts.request.drained(lineage)
-
-    def drain(self) -> None:
-        """See `EndRequest.drain`."""
-        self._parts.request.drain()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the end; returns whether it has come."""
         return self.done.wait(timeout)
-
-    @property
-    def rows_in_flight(self) -> int | None:
-        """Rows between the queries at the newest cut; None: unknown, or the job has no exchanges."""
-        newest = self._parts.exchanges.newest
-        return None if newest is None else newest.rows_in_flight
-
-    def checkpoint(self, folder: str | None = None) -> CheckpointRequest:
-        """Ask for an aligned checkpoint.
-
-        Args:
-            folder: of the savepoint that it is to be; None: it is none.
-        """
-        return self._parts.aligned.request(folder)
-
-    def savepoint(self, folder: str) -> CheckpointRequest:
-        """Ask for a savepoint at the newest consistent cut.
-
-        Args:
-            folder: absolute path or URI; empty or missing.
-        """
-        return self._parts.savepoints.request(folder)
-
-    def paused(self, run: QueryRun) -> bool:
-        """Whether a control event keeps a query from reading; for any thread."""
-        return self._parts.controller.paused(run)
-
-    def latencies(self, query: str) -> tuple[LatencySnapshot, ...]:
-        """From sources to a query's commits; for any thread."""
-        return self._parts.latency.of(query)
-
-    def dump(self, why: str, *, heap: bool, timeout: float) -> str:
-        """See `Dumps.take`."""
-        return self._parts.dumps.take(why, heap=heap, timeout=timeout)
-
-    def hint(self, hint: Hint) -> None:
-        """Take an event from Spark's listener thread."""
-        for run in self.runs:
-            run.report(hint)
-        self._context.wake.set()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -248,17 +185,16 @@ class Coordinator:
         """All queries have ended: whether to wait for a look at the fence, as long as a stop may take."""
         if self._look_by is None:
             self._look_by = now + self._context.settings.stop_timeout / 1000
-        stop_by = self._parts.request.stop_by
+        stop_by = self.parts.request.stop_by
         by = self._look_by if stop_by is None else min(self._look_by, stop_by)
-        return self._parts.upkeep.looking and now < by
+        return self.parts.upkeep.looking and now < by
 
     def _tick(self, now: float) -> None:
-        parts = self._parts
+        parts = self.parts
         self._ending.show_life()
         self._context.write_behind.check()
         parts.upkeep.tick(now)
-        closer = now >= self._closer_at
-        if closer:
+        if closer := now >= self._closer_at:
             self._closer_at = now + CLOSER_EVERY
         if self.stopping:
             self._stop_all()
@@ -279,15 +215,15 @@ class Coordinator:
         parts.periodic.tick(now)
 
     def _tick_query(self, run: QueryRun, now: float, *, closer: bool) -> None:
-        if self.drained(run.lineage):
+        if self.parts.request.drained(run.lineage):
             run.request_drain()
         before = run.state
         run.tick(now)
         if closer:
-            run.look_closer(paused=self.paused(run))
+            run.look_closer(paused=self.parts.controller.paused(run))
         if run.state in (State.CANCELED, State.FAILED) and run.state is not before and not self.stopping:
             # A newer incarnation stops queries of its session, and removes what others are writing.
-            self._parts.upkeep.look_at_fence()
+            self.parts.upkeep.look_at_fence()
         if run.state is State.FINISHING:
             self._finish(run, now)
         if self._blocked_for_good(run):
@@ -309,7 +245,7 @@ class Coordinator:
             if any(other.spec.uid in feeding and not other.state.ended for other in self.runs):
                 return  # queries finish in the order of the flow
             final = self._finals.get(uid) or FinalCheckpoint(
-                run, run.spec, run.lineage, run.operators, self._context, self._parts.take_id()
+                run, run.operators, self._context, self.parts.savepoints.take_id()
             )
             self._finishing[uid] = _Finishing(run, final)
         self._finishing[uid].tick(now)
@@ -327,7 +263,7 @@ class Coordinator:
 
     @property
     def _failure_of_part(self) -> SparkExtError | None:
-        return self._parts.gates.failure or self._parts.aligned.failure
+        return self.parts.gates.failure or self.parts.aligned.failure
 
     def _fail(self, error: SparkExtError) -> None:
         self.failure = error
@@ -342,7 +278,7 @@ class Coordinator:
             return [*states, State.FAILED]
         waiting = bool(self._execution.waiting)
         if self._context.until is not None:
-            due = self._parts.gates.due()
+            due = self.parts.gates.due()
         else:
             due = waiting and all(state is State.FINISHED or not state.ended for state in states)
         if due:
@@ -392,11 +328,13 @@ class Coordinator:
         """
         attempt = self._ending.attempt
         attempt("limiting the time of the end", self.stop)
-        assert self._parts.request.stop_by is not None
-        by = max(self._parts.request.stop_by, time.monotonic() + AT_LEAST)
+        assert self.parts.request.stop_by is not None
+        by = max(self.parts.request.stop_by, time.monotonic() + AT_LEAST)
         if self.failure is None:
             # What is being pinned is complete before the job reports its end.
-            attempt("waiting for a savepoint", lambda: self._ending.wait(self._pinned, by, self._deliver_links))
+            exchanges = self.parts.exchanges
+            pinned = partial(self._ending.wait, lambda: not exchanges.busy, by, exchanges.deliver)
+            attempt("waiting for a savepoint", pinned)
         self._end_checkpoints(self.runs, "the job is ending")
         for run in self.runs:
             attempt(f"a question to query '{run.spec.uid}'", run.ask_late)
@@ -406,34 +344,24 @@ class Coordinator:
                 attempt(f"giving query '{run.spec.uid}' up", run.give_up)
             attempt(f"the last look at query '{run.spec.uid}'", run.observe_late)
             attempt(f"the release of query '{run.spec.uid}'", run.release)
-        self._parts.latency.tick(self.runs)
+        self.parts.latency.tick(self.runs)
         if not self._given_up:
             self._write_the_end(by)
 
     def _write_the_end(self, by: float) -> None:
         self._ending.attempt("writing the last rows", lambda: self._ending.write(by))
         self._ending.attempt("notifying of the last incidents", self._context.write_behind.notify_last)
-        self._ending.attempt("ending a thread", self._parts.upkeep.close)
-        self._ending.attempt("ending a thread", self._close_parts)
-        self._ending.attempt("ending a thread", self._context.write_behind.close)
+        for close in (self.parts.upkeep.close, self._close_parts, self._context.write_behind.close):
+            self._ending.attempt("ending a thread", close)
 
     def _close_parts(self) -> None:
-        self._parts.controller.close()
-        self._parts.gates.close()
-        self._parts.exchanges.close()
+        self.parts.controller.close()
+        self.parts.gates.close()
+        self.parts.exchanges.close()
 
     def _end_checkpoints(self, runs: Sequence[QueryRun], reason: str) -> None:
-        self._ending.attempt("the end of a checkpoint", lambda: self._parts.aligned.end(runs, reason))
-        self._ending.attempt("the end of a savepoint", lambda: self._parts.savepoints.end(reason))
-
-    def _pinned(self) -> bool:
-        return not self._parts.exchanges.busy
-
-    def _deliver_links(self) -> None:
-        try:
-            self._parts.exchanges.deliver()
-        except Exception as problem:
-            log.warning("error after job '%s' ended: %s", self._context.job, problem)
+        self._ending.attempt("the end of a checkpoint", lambda: self.parts.aligned.end(runs, reason))
+        self._ending.attempt("the end of a savepoint", lambda: self.parts.savepoints.end(reason))
 
     def _idle(self) -> bool:
         return not any(run.busy for run in self.runs)
@@ -452,8 +380,8 @@ class Coordinator:
         worker is: the job ends without it.
         """
         while True:
-            assert self._parts.request.stop_by is not None
-            silent = time.monotonic() - max(self._parts.request.stop_by, self._ending.alive_at)
+            assert self.parts.request.stop_by is not None
+            silent = time.monotonic() - max(self.parts.request.stop_by, self._ending.alive_at)
             if silent >= ANSWER_WITHIN and self._thread.is_alive():
                 break
             if self.done.wait(min(WATCH_EVERY, ANSWER_WITHIN)):

@@ -20,23 +20,16 @@ if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
 
 log = logger("spark_ext.job")
-
-LOOK_EVERY = 0.02
-"""Pause between two looks at what is waited for, s."""
-
-CLOSE_WITHIN = 10.0
-"""How long the end waits for the last rows of the ledger when the storage does not answer, s."""
-
-AT_LEAST = 1.0
-"""How long it waits, when the time for stopping is over, for what is about to end by itself, s."""
+LOOK_EVERY = 0.02  # pause between two looks at what is waited for, s
+CLOSE_WITHIN = 10.0  # how long the end waits for the last rows of the ledger when the storage does not answer, s
+AT_LEAST = 1.0  # how long it waits, when the time for stopping is over, for what is about to end by itself, s
 
 
 class EndRequest:
     """What was asked of a job: to stop, and by when, or to drain. Safe for several threads."""
 
     def __init__(self, context: JobContext, execution: ExecutionGraph) -> None:
-        self.stop_by: float | None = None
-        """When queries that have not stopped are given up, s, monotonic; None: no stop was asked for."""
+        self.stop_by: float | None = None  # when queries that have not stopped are given up, s, monotonic
         self._context, self._execution = context, execution
         self._drained = context.drain
         self._lock = threading.Lock()
@@ -49,8 +42,7 @@ class EndRequest:
     def stop(self, timeout: float | None = None) -> None:
         """Stop all queries, without end of input.
 
-        Args:
-            timeout: s; None: the setting `stop_timeout`.
+        One that has not ended within `timeout` seconds (None: the setting `stop_timeout`) is given up as CANCELED.
         """
         by = time.monotonic() + (self._context.settings.stop_timeout / 1000 if timeout is None else timeout)
         with self._lock:
@@ -75,14 +67,9 @@ class Ending:
     def __init__(
         self, context: JobContext, upkeep: Upkeep, state: Callable[[], State], at_end: Sequence[Callable[[], object]]
     ) -> None:
-        self.alive_at = time.monotonic()
-        """When the coordinator's thread last showed that nothing holds it, s, monotonic."""
-        self.failure: SparkExtError | None = None
-        """What went wrong first after the end; it changes nothing about how the job has ended."""
-        self._context = context
-        self._upkeep = upkeep
-        self._state = state
-        self._at_end = tuple(at_end)
+        self.alive_at = time.monotonic()  # when nothing held the coordinator's thread last
+        self.failure: SparkExtError | None = None  # what went wrong first after the end, which it does not change
+        self._context, self._upkeep, self._state, self._at_end = context, upkeep, state, tuple(at_end)
 
     def show_life(self) -> None:
         """Nothing holds the coordinator's thread."""
@@ -104,11 +91,7 @@ class Ending:
                 )
 
     def wait(self, condition: Callable[[], bool], by: float, deliver: Callable[[], None]) -> None:
-        """Wait for a condition.
-
-        Args:
-            by: until when, s, monotonic.
-        """
+        """Wait for a condition, until `by`, s, monotonic."""
         while True:
             self.show_life()
             try:
@@ -122,11 +105,7 @@ class Ending:
             self._context.wake.clear()
 
     def write(self, by: float) -> None:
-        """Write the last rows, by a thread of the upkeep: one that hangs in the storage is left behind.
-
-        Args:
-            by: until when to wait for what the upkeep is doing, s, monotonic.
-        """
+        """Write the last rows, by a thread of the upkeep: one that hangs is left behind; `by` is s, monotonic."""
         now = time.monotonic()
         by = max(now + AT_LEAST, min(by, now + CLOSE_WITHIN))
         self.wait(lambda: not self._upkeep.busy, by, self._upkeep.deliver)

@@ -19,10 +19,9 @@ class ExecutionGraph:
 
     def __init__(self) -> None:
         self.runs: tuple[QueryRun, ...] = ()
-        self.graph = JobGraph()
-        """Of the queries that are built, and of those that wait."""
+        self.graph = JobGraph()  # of the queries that are built, and of those that wait
+        # Queries that are not built yet, each with those for whose end it waits and which had not finished before.
         self.waiting: Mapping[str, tuple[str, ...]] = {}
-        """Queries that are not built yet, each with those for whose end it waits and which had not finished before."""
 
     def plan(self, graph: JobGraph, waiting: Mapping[str, tuple[str, ...]]) -> None:
         """What the start has found, before a query runs."""
@@ -57,11 +56,7 @@ class ExecutionGraph:
             run.keep_registered()
 
     def upstream(self, uid: str, *, gates_open: bool) -> Upstream:
-        """About the queries that feed another one, in a run that ends with what is there.
-
-        Args:
-            gates_open: whether queries that wait are built in this run.
-        """
+        """About the queries that feed another one, in a run that ends with what is there; with gates open, or not."""
         stands = {run.spec.uid: Stands(run.state, run.committed) for run in self.runs}
         return upstream_of(self.graph.producers(uid), stands, self.waiting if gates_open else {})
 

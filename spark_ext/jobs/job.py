@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.jobs.active_run import ActiveRun
 from spark_ext.jobs.checkpointing.savepoint_requests import check_folder
-from spark_ext.jobs.composition import Composition
+from spark_ext.jobs.composition import Composition, checked_job
 from spark_ext.jobs.restoring.as_of import AsOf, as_of
-from spark_ext.jobs.restoring.damage import restore_after
 from spark_ext.jobs.restoring.offline import savepoint_of_stopped
 from spark_ext.jobs.restoring.rescale import rescale
-from spark_ext.jobs.restoring.restore import restore
+from spark_ext.jobs.restoring.restore import restore, restore_after
 from spark_ext.jobs.result import JobResult
 from spark_ext.jobs.run_options import Emit, IfRunning, RunOptions, Until
 from spark_ext.jobs.serving import JobClient, Serving
 from spark_ext.jobs.starting.changing import forget, reset
-from spark_ext.jobs.starting.job_checks import checked_job
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.model.lifecycle import State
 from spark_ext.observing.dumps import PATIENCE
@@ -73,17 +71,15 @@ class Job:
     def __init__(
         self, spark: SparkSession, name: str, *, state: str | Path, takeover: bool = False, **settings: Any
     ) -> None:
-        checked = checked_job(spark, name, str(state), settings)
         self.name = name
-        self.settings = checked.settings
-        self.state_directory = checked.state_directory
+        self.settings, self.state_directory, registry = checked_job(spark, name, str(state), settings)
         self._spark = spark
         self._ledger = Ledger(self.state_directory)
         self._parts = Composition(spark, name, self.state_directory)
         self._active = ActiveRun(
             spark, name, self.state_directory, self._parts, self._ledger, self.settings, takeover=takeover
         )
-        self._incidents = UserIncidents(name, checked.registry, self._active.write_behind)
+        self._incidents = UserIncidents(name, registry, self._active.write_behind)
 
     # -- building -----------------------------------------------------------------------------------------------------
 
@@ -418,7 +414,7 @@ class Job:
             TimeoutError: it is not complete yet, and stays under way.
             StateError: the job has not been started.
         """
-        return self._active.coordinator(starting=True).checkpoint().wait(timeout)
+        return self._active.coordinator(starting=True).parts.aligned.request().wait(timeout)
 
     def savepoint(self, path: str | Path, *, aligned: bool = False, timeout: float | None = None) -> int:
         """Take a savepoint: a folder from which the job, or another one, continues exactly here.
@@ -445,7 +441,7 @@ class Job:
         running = self._active.running
         if running is None:
             return savepoint_of_stopped(self._spark, self._parts, self._ledger, folder)
-        return (running.checkpoint(folder) if aligned else running.savepoint(folder)).wait(timeout)
+        return (running.parts.aligned if aligned else running.parts.savepoints).request(folder).wait(timeout)
 
     def restore(
         self,

@@ -1,8 +1,7 @@
 """The latency markers of a running job: made from the epochs that its queries commit, as Spark's own log has them.
 
-Nothing is added to an epoch. When its rows were taken up is in Spark's log (`batchTimestampMs` of `offsets/N`, which a
-replay keeps), what it has read of an exchange is in its offsets, and whose rows those were in the entries of the
-exchange, at which the worker that releases them looks anyway.
+When the rows of an epoch were taken up is in Spark's log (`batchTimestampMs` of `offsets/N`, which a replay keeps);
+what it has read of an exchange is in its offsets, and whose rows those were in the entries of the exchange.
 """
 
 from __future__ import annotations
@@ -29,12 +28,8 @@ if TYPE_CHECKING:
     from spark_ext.queries.run import QueryRun
 
 log = logger("spark_ext.job")
-
-LATE: Final = 1_000
-"""Age of the last look at commits, ms, from which on those that are found now were not made just now."""
-
-RECORD_EVERY: Final = 10_000
-"""How often what has changed is recorded, ms."""
+LATE: Final = 1_000  # age of the last look at commits, ms, from which on those found now were not made just now
+RECORD_EVERY: Final = 10_000  # how often what has changed is recorded, ms
 
 
 def _now() -> int:
@@ -42,14 +37,9 @@ def _now() -> int:
 
 
 class LatencyMeter:
-    """Follows the markers of one run of a job. Safe for several threads.
+    """Follows the markers of one run of a job. Safe for several threads; `arrived` and `record` must not wait.
 
-    Args:
-        interval: between two markers of a source at least, ms.
-        keep: whether percentiles are wanted.
-        arrived: given each marker that has passed a commit; must not wait.
-        record: given a query and what is known of it, if that has changed, every `RECORD_EVERY`; must not wait.
-        clock: ms since 1970 UTC: the driver's, as the stamps in Spark's log are.
+    Times are in ms; the clock is the driver's, since 1970 UTC, as the stamps in Spark's log are.
     """
 
     def __init__(
@@ -214,11 +204,7 @@ class NoLatency:
 def measured_latency(
     context: JobContext, graph: Callable[[], JobGraph], arrived: Callable[[Marker], None]
 ) -> LatencyMeter | NoLatency:
-    """The meter of a run, which writes to its ledger.
-
-    Args:
-        arrived: given each marker that has passed a commit; must not wait.
-    """
+    """The meter of a run, which writes to its ledger."""
     if context.settings.latency == "off":
         return NoLatency()
     keep = context.settings.latency == "histogram"

@@ -1,8 +1,7 @@
 """Control events follow a query that gets another uid: what stood for the old one stands for the new one.
 
-The rename is a fact of the ledger first. One control event per rename then moves the targets, so that whatever is
-derived from the events, by any process, is derived from it too. A start that finds a rename without its event adds it,
-before a query runs: one that was killed between the two is made up for by the next.
+The rename is a fact of the ledger first. One control event per rename then moves the targets; a start that finds a
+rename without its event adds it, before a query runs.
 """
 
 from __future__ import annotations
@@ -22,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_events(control: ControlLog, known: Lineages) -> Callable[[Event], Event]:
-    """Add the events of renames that have none yet.
-
-    Returns:
-        Gives an event that was accepted before the target that it has now.
-    """
+    """Add the events of renames that have none yet; returns what gives an earlier event the target that it has now."""
     if not known.renames:
         return lambda event: event
     last = 0

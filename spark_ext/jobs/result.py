@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from spark_ext.model.lifecycle import State
 from spark_ext.views.notebook import job_html, job_text
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
 
@@ -15,6 +17,10 @@ class SourceResult(SourceSnapshot):
     """A source of a query that this process supervises."""
 
     channels_running: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `--json`."""
+        return _plain(self, "uid finished channels_finished channels_running lag_rows")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,33 +33,8 @@ class QueryResult(QuerySnapshot):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `--json`."""
-        return {
-            "uid": self.uid,
-            "state": self.state.value,
-            "finished": self.finished,
-            "finished_before": self.finished_before,
-            "epochs": self.epochs,
-            "last_epoch": self.last_epoch,
-            "parts_ms": None if self.parts_ms is None else dict(self.parts_ms),
-            "rows": self.rows,
-            "bad_rows": self.bad_rows,
-            "late_rows": self.late_rows,
-            "state_rows": self.state_rows,
-            "lag_rows": self.lag_rows,
-            "lag_at": None if self.lag_at is None else self.lag_at.isoformat(),
-            "sources": [
-                {
-                    "uid": source.uid,
-                    "finished": source.finished,
-                    "channels_finished": source.channels_finished,
-                    "channels_running": source.channels_running,
-                    "lag_rows": source.lag_rows,
-                }
-                for source in self.sources
-            ],
-            "reason": self.reason,
-            "latencies": [one.to_json() for one in self.latencies],
-        }
+        names = "uid state finished finished_before epochs last_epoch parts_ms rows bad_rows late_rows state_rows"
+        return _plain(self, f"{names} lag_rows lag_at sources reason latencies")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,20 +57,8 @@ class JobResult(JobSnapshot):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `--json`: times as ISO 8601 in UTC."""
-        return {
-            "job": self.job,
-            "state": self.state.value,
-            "incarnation": self.incarnation,
-            "lineage": self.lineage,
-            "started": self.started.isoformat(),
-            "ended": self.ended.isoformat(),
-            "queries": [query.to_json() for query in self.queries],
-            "error": self.error,
-            "finished": self.finished,
-            "caught_up": self.caught_up,
-            "rows": self.rows,
-            "epochs": self.epochs,
-        }
+        names = "job state incarnation lineage started ended queries error finished caught_up rows epochs"
+        return _plain(self, names)
 
     def __str__(self) -> str:
         return job_text(self)
@@ -98,10 +67,21 @@ class JobResult(JobSnapshot):
         return job_html(self)
 
 
-def job_result(last: JobSnapshot) -> JobResult:
-    """The result of a run.
+def _plain(result: object, names: str) -> dict[str, Any]:
+    """The named attributes in their order, as JSON has them."""
+    found: dict[str, Any] = {}
+    for name in names.split():
+        value = getattr(result, name)
+        if isinstance(value, datetime):
+            value = value.isoformat()
+        elif isinstance(value, tuple):
+            value = [one.to_json() for one in value]
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        found[name] = value.value if isinstance(value, State) else value
+    return found
 
-    Args:
-        last: a snapshot of the job that was taken when it had ended.
-    """
+
+def job_result(last: JobSnapshot) -> JobResult:
+    """The result of a run, from a snapshot that was taken when the job had ended."""
     return JobResult(**{**vars(last), "ended": last.at})

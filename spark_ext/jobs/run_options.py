@@ -22,20 +22,16 @@ from tenacity import (
 from tenacity.stop import stop_base
 
 from spark_ext.errors import ConfigurationError, JobRunningError
-from spark_ext.jobs.result import JobResult
+from spark_ext.jobs.result import JobResult, QueryResult
 from spark_ext.masking import logger
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 
 log = logger("spark_ext.job")
-
 T = TypeVar("T")
-
 Until = Literal["now"]
 Emit = Literal["closed", "all"]
 IfRunning = Literal["refuse", "wait"]
-
-LOOK_EVERY: Final = 1.0
-"""Pause between two looks at whether the other run has ended, s."""
+LOOK_EVERY: Final = 1.0  # pause between two looks at whether the other run has ended, s
 
 
 @dataclass(frozen=True)
@@ -45,12 +41,9 @@ class RunOptions:
     until: Until | None = None
     emit: Emit = "closed"
     if_running: IfRunning = "refuse"
-    wait_timeout: float | None = None
-    """s; None: as long as it takes."""
-    other_hosts: bool = False
-    """Whether a driver on another host counts as running while its heartbeat is recent."""
-    drain: bool = False
-    """Whether the start requests a drain."""
+    wait_timeout: float | None = None  # s; None: as long as it takes
+    other_hosts: bool = False  # whether a driver on another host counts as running while its heartbeat is recent
+    drain: bool = False  # whether the start requests a drain
 
     @classmethod
     def of(
@@ -62,7 +55,7 @@ class RunOptions:
         wait_timeout: float | None = None,
     ) -> RunOptions:
         """What a user has given."""
-        who = f"job '{job}'"
+        operator = f"job '{job}'"
         for name, value, known in (
             ("until", until, (None, "now")),
             ("emit", emit, ("closed", "all")),
@@ -70,18 +63,18 @@ class RunOptions:
         ):
             if value not in known:
                 shown = " or ".join(repr(one) for one in known)
-                raise _refused(f"{name} is {value!r}, and can be {shown}", who, "use one of these")
+                raise _refused(f"{name} is {value!r}, and can be {shown}", operator, "use one of these")
         if emit == "all" and until is None:
             raise _refused(
                 "emit='all' is given without until='now'",
-                who,
+                operator,
                 "leave it out: a run without `until` emits all windows at the end of its input; to end a job whose "
                 "input does not, drain it",
             )
         if wait_timeout is not None and if_running != "wait":
-            raise _refused("wait_timeout is given without if_running='wait'", who, "give both, or none")
+            raise _refused("wait_timeout is given without if_running='wait'", operator, "give both, or none")
         if wait_timeout is not None and wait_timeout < 0:
-            raise _refused(f"wait_timeout is {wait_timeout}", who, "give a number of seconds from 0")
+            raise _refused(f"wait_timeout is {wait_timeout}", operator, "give a number of seconds from 0")
         return cls(
             until,  # type: ignore[arg-type]
             emit,  # type: ignore[arg-type]
@@ -91,11 +84,7 @@ class RunOptions:
         )
 
     def drained(self, *, gated: bool) -> RunOptions:
-        """The run after one with `emit="all"`: it reads nothing, and emits what is open.
-
-        Args:
-            gated: whether queries of the job wait for others: they are not built in it, and what reads from them waits.
-        """
+        """The run after one with `emit="all"`: it reads nothing, emits what is open, and builds nothing that waits."""
         return replace(self, until=self.until if gated else None, emit="closed", drain=True)
 
     def when_free(self, job: str, start: Callable[[], T], stopping: threading.Event) -> T:
@@ -130,20 +119,15 @@ class RunOptions:
 def both(first: JobResult, second: JobResult) -> JobResult:
     """The result of a run that was made in parts."""
     before = {query.uid: query for query in first.queries}
-    queries = tuple(
-        replace(
-            query,
-            rows=query.rows + before[query.uid].rows,
-            epochs=query.epochs + before[query.uid].epochs,
-            bad_rows=query.bad_rows + before[query.uid].bad_rows,
-            late_rows=query.late_rows + before[query.uid].late_rows,
-            finished_before=before[query.uid].finished_before,
-        )
-        if query.uid in before
-        else query
-        for query in second.queries
-    )
-    return replace(second, started=first.started, queries=queries)
+
+    def added(query: QueryResult) -> QueryResult:
+        old = before.get(query.uid)
+        if old is None:
+            return query
+        sums = {name: getattr(old, name) + getattr(query, name) for name in ("rows", "epochs", "bad_rows", "late_rows")}
+        return replace(query, finished_before=old.finished_before, **sums)
+
+    return replace(second, started=first.started, queries=tuple(map(added, second.queries)))
 
 
 @contextmanager

@@ -79,11 +79,7 @@ class Serving:
 
 
 class JobClient(LocalClient):
-    """Accepts events on behalf of the running incarnation, else as any process does.
-
-    Args:
-        running: returns what the parts of the running job share; None when it does not run.
-    """
+    """Accepts events on behalf of the running incarnation, if `running` returns one, else as any process does."""
 
     def __init__(self, state: str, running: Callable[[], JobContext | None]) -> None:
         super().__init__(state)

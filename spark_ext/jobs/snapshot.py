@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def job_snapshot(state_directory: str, started: datetime, context: JobContext, coordinator: Coordinator) -> JobSnapshot:
     """A started job, as it is now."""
     # Before the queries, whose states lead to the job's: they are then never behind it.
-    shown, failure = coordinator.shown, coordinator.failure or coordinator.late
+    shown, failure, parts = coordinator.shown, coordinator.failure or coordinator.late, coordinator.parts
     return JobSnapshot(
         job=context.job,
         state_directory=state_directory,
@@ -34,7 +34,7 @@ def job_snapshot(state_directory: str, started: datetime, context: JobContext, c
         ended=None,
         at=datetime.now(timezone.utc),
         queries=tuple(
-            query_result(run, paused=coordinator.paused(run), latencies=coordinator.latencies(run.spec.uid))
+            query_result(run, paused=parts.controller.paused(run), latencies=parts.latency.of(run.spec.uid))
             for run in coordinator.runs
         ),
         error="" if failure is None else str(failure),
@@ -57,11 +57,7 @@ def unstarted_snapshot(job: str, state_directory: str, uids: Iterable[str]) -> J
 
 
 def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[LatencySnapshot, ...] = ()) -> QueryResult:
-    """A query under supervision, as it is now.
-
-    Args:
-        paused: whether a control event keeps it from reading.
-    """
+    """A query under supervision, as it is now; `paused`: a control event keeps it from reading."""
     # Read once: the coordinator's thread may replace them at any time.
     state, logged, shown = run.state, run.offsets, run.shown
     lag = run.figures.lag
@@ -104,6 +100,7 @@ def live_job(
     state_directory: str, started: datetime, application_id: str, context: JobContext, coordinator: Coordinator
 ) -> Live:
     """A started job, as its metrics show it."""
+    cut = coordinator.parts.exchanges.newest
     return Live(
         snapshot=job_snapshot(state_directory, started, context, coordinator),
         facts={
@@ -119,7 +116,7 @@ def live_job(
             for run, lag in [(run, run.figures.lag) for run in coordinator.runs]
         },
         application_id=application_id,
-        rows_in_flight=coordinator.rows_in_flight,
+        rows_in_flight=None if cut is None else cut.rows_in_flight,
         ledger_waiting=context.write_behind.waiting,
     )
 

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
     from spark_ext.views.snapshot import JobSnapshot
 
 log = logger("spark_ext.job")
-
-EVERY_S: Final = 1.0
-"""Between two looks at the job, s."""
-
-
+EVERY_S: Final = 1.0  # between two looks at the job, s
 LAST_LOOKS: Final = 5
 """Looks at a job that has ended before it is followed no longer: a run may have a second part, see `Job.run`."""
 

@@ -95,17 +95,17 @@ class CheckpointRow(Row):
     checkpoint_id: int  # Number of the checkpoint, increasing within the job.
     kind: Annotated[str, CheckpointKind]
     # `periodic`, `final` (the one after a query's last row) or `savepoint` (a user's).
-    query: str  # The query's uid; "" for a checkpoint of the whole job.
-    epoch: int | None  # The query's last epoch in it; null for the whole job, whose metadata has one per query.
+    query: str = ""  # The query's uid; "" for a checkpoint of the whole job.
+    epoch: int | None = None  # The query's last epoch in it; null for the whole job, whose metadata has one per query.
     status: Annotated[str, CheckpointStatus]
     # `COMPLETED` (the fact), then for a final one `FLAGGED`, `ACKNOWLEDGED`, `CLOSED`; or `FAILED`. An aligned one is
     # `TRIGGERED` before, and again when queries have finished meanwhile; a retained one that is deleted is `RELEASED`.
     lineage: int  # Of the query, or of the job.
     incarnation: int  # The incarnation that wrote the row.
-    metadata: Json
+    metadata: Json = None
     # With `COMPLETED` what is needed to restore it, versioned; with `TRIGGERED` the sources that begin it.
     at: datetime  # When.
-    reason: str  # Why it failed; "" otherwise.
+    reason: str = ""  # Why it failed; "" otherwise.
     mode: Annotated[str | None, CheckpointMode] = None
     # `unaligned` or `aligned`, of a checkpoint of the whole job; null for one query and in `RELEASED` rows.
     triggered_at: datetime | None = None  # When it was begun; null where `mode` is.
@@ -271,15 +271,15 @@ class ExchangeRow(Row):
 
     exchange: str  # Its name.
     event: Annotated[str, ExchangeEvent]  # `registered`, `sealed`, `released`, `held`, `cut` or `forgotten`.
-    query: str
+    query: str = ""
     # For `registered` and `forgotten` the query that reads it, "" if it is not built yet; for `sealed` the one that
     # writes it; "" otherwise.
     lineage: int  # Newest lineage of the job at that time; for `cut`, the new one.
-    epoch: int | None
+    epoch: int | None = None
     # For `held` and `cut`, the last epoch of the query that writes it; null otherwise, or if there was none.
-    position: int | None
+    position: int | None = None
     # Number of an entry: the seal; the first one that stays, is held, or is abandoned; null otherwise.
-    checkpoint_id: int | None  # For `held` and `cut`, the checkpoint; null otherwise.
+    checkpoint_id: int | None = None  # For `held` and `cut`, the checkpoint; null otherwise.
     incarnation: int  # The incarnation that wrote the row.
     at: datetime  # When.
 

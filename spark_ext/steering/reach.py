@@ -40,12 +40,7 @@ class ChannelPosition:
 
 
 class Reach:
-    """A job from here.
-
-    Args:
-        where: state directory or URL.
-        ledger: the job's; None if only a server has it.
-    """
+    """A job from here: `where` is its state directory or URL; it has no ledger if only a server has it."""
 
     def __init__(self, client: Client, where: str, ledger: Ledger | None = None) -> None:
         self.client, self.where = client, where
@@ -67,11 +62,7 @@ class Reach:
         return tuple(sorted({uid for sources in queries for uid in sources}))
 
     def place(self, source: str, channel: str) -> ChannelPosition | None:
-        """Where a channel stands, as the newest offsets in its query's checkpoint directory have it.
-
-        Returns:
-            None if it has not begun, has finished, or the directory cannot be read from here.
-        """
+        """Where a channel stands, by the newest offsets of its query; None: it does not run, or they cannot be read."""
         if self._ledger is None:
             return None
         for uid, query in KnownJob.read(self._ledger).queries.items():

@@ -14,14 +14,9 @@ if TYPE_CHECKING:
 EVENTS: Final = ("sequence", "accepted_at", "kind", "target", "value", "status", "applied", "requested_by", "reason")
 """Columns of events."""
 
-STANDING: Final = ("kind", "target", "value")
-"""Columns of what is in force."""
-
-ALL: Final = 10**9
-"""More events than there are."""
-
-_WIDEST: Final = 80
-"""Characters of a value that are shown."""
+STANDING: Final = ("kind", "target", "value")  # columns of what is in force
+ALL: Final = 10**9  # more events than there are
+_WIDEST: Final = 80  # characters of a value that are shown
 
 
 def event_row(state: EventState) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Finishing(Bench):
 
     def checkpoint(self, **given: Any) -> FinalCheckpoint:
         operators: Any = self.operators
-        return FinalCheckpoint(self.run, self.spec, 1, operators, self.context, 7, clock=self.clock, **given)
+        return FinalCheckpoint(self.run, operators, self.context, 7, clock=self.clock, **given)
 
     def finish(self, final: FinalCheckpoint | None = None) -> None:
         """Take steps until one has to wait."""

@@ -41,13 +41,10 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PLACE: Final = Path("/tmp/spark-ext-golden")
-"""Where the job has run, and has to be continued."""
+PLACE: Final = Path("/tmp/spark-ext-golden")  # where the job has run, and has to be continued
 QUERIES: Final = ("generated", "hourly", "copied")
-TRIPS: Final = (8, 24)
-"""CSV files, and rows in each."""
-READINGS: Final = (6, 30)
-"""Parquet files, and rows in each."""
+TRIPS: Final = (8, 24)  # CSV files, and rows in each
+READINGS: Final = (6, 30)  # parquet files, and rows in each
 GENERATED_ROWS: Final = 60
 START: Final = datetime(2024, 1, 1, tzinfo=timezone.utc)
 MODIFIED: Final = int(START.timestamp())
@@ -55,10 +52,8 @@ MODIFIED: Final = int(START.timestamp())
 
 KILLED_AT: Final = {"hourly": "delta.committed", "copied": "files.committed"}
 """Where each query stands when it is killed: its sink has committed the epoch, Spark has not."""
-LIMIT: Final = 600
-"""For any step, s: the machine may be busy."""
-KILLED_IN_COMMIT: Final = 3
-"""The commit of the sink at which it stops there, from 1."""
+LIMIT: Final = 600  # for any step, s: the machine may be busy
+KILLED_IN_COMMIT: Final = 3  # the commit of the sink at which it stops there, from 1
 
 
 def job(spark: SparkSession, folder: str | Path, queries: tuple[str, ...] = QUERIES) -> sx.Job:

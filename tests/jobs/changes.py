@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 FILES: Final = list(range(10))
 GENERATED: Final = list(range(100, 110))
-ALL: Final = FILES + GENERATED
-"""What the query `copy` writes, each once."""
-SIDE: Final = list(range(100, 104))
-"""What the query `side` writes, which has finished before the job is stopped."""
+ALL: Final = FILES + GENERATED  # what the query `copy` writes, each once
+SIDE: Final = list(range(100, 104))  # what the query `side` writes, which has finished before the job is stopped
 
 NEVER: Final = "30000 days"
 """Interval between epochs with which a job is left in its first one. Epochs begin at multiples of it, so that with an
@@ -102,18 +100,12 @@ class Change:
     """A row of the page."""
 
     id: str
-    job: Callable[[Lab], Job]
-    """Makes the change, and the job that is started."""
-    stopped: str
-    """What comes of it when the job was stopped or killed: `continues`, `refused`, `anew` or `left out`."""
-    finished: str
-    """When it had finished: `stays`, `warns`, `refused`, `anew` or `left out`."""
-    match: str = ""
-    """What a refusal says."""
-    killed: str = ""
-    """When it was killed, if that is not as when it was stopped."""
-    rows: Callable[[Lab], list[int]] = Lab.rows
-    """Where the rows are that continue or begin anew."""
+    job: Callable[[Lab], Job]  # makes the change, and the job that is started
+    stopped: str  # what comes of it when the job was stopped or killed: `continues`, `refused`, `anew` or `left out`
+    finished: str  # when it had finished: `stays`, `warns`, `refused`, `anew` or `left out`
+    match: str = ""  # what a refusal says
+    killed: str = ""  # when it was killed, if that is not as when it was stopped
+    rows: Callable[[Lab], list[int]] = Lab.rows  # where the rows are that continue or begin anew
     expected: Sequence[int] = tuple(ALL)
 
 
@@ -220,6 +212,11 @@ def twice(lab: Lab) -> list[int]:
     return sorted(set(lab.rows()))
 
 
+def refused(id: str, job: Callable[[Lab], Job], match: str) -> Change:
+    """Of a query that has finished it is said, and no other one starts with it."""
+    return Change(id, job, "refused", "warns", match)
+
+
 CHANGES: Final = (
     Change("nothing", lambda lab: lab.job(), "continues", "stays"),
     Change("query-renamed", lambda lab: lab.job(query="renamed"), "refused", "refused", "renamed_from='copy'"),
@@ -253,27 +250,21 @@ CHANGES: Final = (
     ),
     Change("query-removed", lambda lab: lab.job(query="").remove("copy"), "left out", "left out"),
     Change("adds-reordered", lambda lab: lab.job(last_first=True), "continues", "stays"),
-    Change(
+    refused(
         "sources-reordered",
         lambda lab: lab.job(lab.generated().union(lab.files())),
-        "refused",
-        "warns",
         "in the order files, rows, and are in the order rows, files",
     ),
-    Change("source-path", other_files, "refused", "warns", "option 'path' of source 'files' was"),
+    refused("source-path", other_files, "option 'path' of source 'files' was"),
     Change("source-path-accepted", kept_elsewhere, "continues", "warns"),
-    Change(
+    refused(
         "source-format",
         lambda lab: lab.job(lab.generated("files").union(lab.generated())),
-        "refused",
-        "warns",
         "option 'format' of source 'files' was 'files', and is 'datagen'",
     ),
-    Change(
+    refused(
         "source-seed",
         lambda lab: lab.job(lab.files().union(lab.generated(seed=7))),
-        "refused",
-        "warns",
         "option 'seed' of source 'rows' was '0', and is '7'",
     ),
     Change(
@@ -288,27 +279,17 @@ CHANGES: Final = (
         "continues",
         "warns",
     ),
-    Change(
+    refused(
         "source-uid",
         lambda lab: lab.job(lab.files("renamed").union(lab.generated())),
-        "refused",
-        "warns",
         r"source '(files|renamed)' (was|is) not in this query",
     ),
-    Change(
+    refused(
         "source-added",
         lambda lab: lab.job(lab.both().union(lab.generated("more"))),
-        "refused",
-        "warns",
         "source 'more' was not in this query before",
     ),
-    Change(
-        "source-removed",
-        lambda lab: lab.job(lab.files()),
-        "refused",
-        "warns",
-        "source 'rows' is no longer in this query",
-    ),
+    refused("source-removed", lambda lab: lab.job(lab.files()), "source 'rows' is no longer in this query"),
     Change(
         "source-moved",
         side_source_in_copy,
@@ -316,7 +297,7 @@ CHANGES: Final = (
         "refused",
         "source 'side-rows' belongs to query 'side', and is now in query 'new'",
     ),
-    Change("sink-path", lambda lab: lab.job(path="new"), "refused", "warns", "option 'path' of sink 'out' was"),
+    refused("sink-path", lambda lab: lab.job(path="new"), "option 'path' of sink 'out' was"),
     Change(
         "sink-path-accepted",
         lambda lab: lab.job(path="new", words={"accept": ("out.path",)}),
@@ -326,37 +307,23 @@ CHANGES: Final = (
         killed="refused",
         rows=lambda lab: sorted(lab.rows() + lab.rows("new")),
     ),
-    Change(
+    refused(
         "sink-format",
         lambda lab: lab.job(format="files_2pc"),
-        "refused",
-        "warns",
         "option 'format' of sink 'out' was 'delta_2pc', and is 'files_2pc'",
     ),
-    Change(
-        "sink-uid",
-        lambda lab: lab.job(sink="other"),
-        "refused",
-        "warns",
-        "option 'uid' of sink 'out' was 'out', and is 'other'",
-    ),
+    refused("sink-uid", lambda lab: lab.job(sink="other"), "option 'uid' of sink 'out' was 'out', and is 'other'"),
     Change(
         "sink-tuned", lambda lab: lab.job(options={"compression": "zstd", "commit_attempts": "3"}), "continues", "stays"
     ),
-    Change("column-added", lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m")), "refused", "warns", "column"),
+    refused("column-added", lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m")), "column"),
     Change(
         "column-added-and-merged",
         lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m"), options={"merge_schema": "true"}),
         "continues",
         "warns",
     ),
-    Change(
-        "column-type",
-        lambda lab: lab.job(lab.both().selectExpr("CAST(n AS string) AS n")),
-        "refused",
-        "warns",
-        "column 'n'",
-    ),
+    refused("column-type", lambda lab: lab.job(lab.both().selectExpr("CAST(n AS string) AS n")), "column 'n'"),
     Change("shuffle-partitions", another_setting, "continues", "stays"),
     Change("session-time-zone", another_time_zone, "continues", "stays"),
     Change("job-setting", lambda lab: lab.job(checkpoint_interval="1 s"), "continues", "stays"),

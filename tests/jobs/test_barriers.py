@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,10 @@ from spark_ext.queries.observer import RECENT
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.worker import Outcome, Worker
 from tests.queries.fakes import Bench, position
-from tests.support.coordinated import RecordedAtOnce, coordinated, execution_of
+from tests.support.coordinated import END, RecordedAtOnce, coordinated, execution_of, without_hooks
 from tests.support.waiting import until
 
-END = 10.0
-"""Longer than any of these jobs takes, s."""
+Linked = Callable[..., "LinkedJob"]
 
 GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "c-in"),))))
 
@@ -36,8 +35,8 @@ class LinkedJob:
     def __init__(
         self,
         folder: Path,
-        natives: tuple[str, ...] = (),
         *,
+        natives: tuple[str, ...] = (),
         sources: tuple[str, ...] = ("in",),
         c_natives: tuple[str, ...] = (),
         graph: JobGraph = GRAPH,
@@ -68,7 +67,7 @@ class LinkedJob:
 
     def ask(self) -> CheckpointRequest:
         """Ask for a checkpoint, and wait until it is triggered."""
-        asked = self.coordinator.checkpoint()
+        asked = self.parts.aligned.request()
         until(lambda: asked.done.is_set() or self.rows("TRIGGERED"), "the trigger")
         return asked
 
@@ -84,7 +83,7 @@ def at(uid: str, barrier: int, row: int) -> SourceOffset:
     return SourceOffset(uid, running={"0": Running(row)}, barrier=barrier)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def notices(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """The hooks that were called, as (checkpoint, completed)."""
     found: list[tuple[int, bool]] = []
@@ -94,14 +93,26 @@ def notices(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
         return []
 
     monkeypatch.setattr(OperatorHooks, "checkpoint", called)
-    for hook in ("end_of_input", "final_checkpoint", "not_finalized"):
-        monkeypatch.setattr(OperatorHooks, hook, lambda *_: None)
-    monkeypatch.setattr(OperatorHooks, "close", lambda *_: [])
+    without_hooks(monkeypatch)
     return found
 
 
-def test_it_is_recorded_where_the_barrier_has_passed(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
-    job = LinkedJob(tmp_path)
+@pytest.fixture
+def linked(tmp_path: Path) -> Iterator[Linked]:
+    """Makes jobs, which are stopped at the end."""
+    made: list[LinkedJob] = []
+
+    def make(**given: Any) -> LinkedJob:
+        made.append(LinkedJob(tmp_path, **given))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.stop()
+
+
+def test_it_is_recorded_where_the_barrier_has_passed(linked: Linked, notices: list[tuple[int, bool]]) -> None:
+    job = linked()
     job.a.query.commit(at("in", 0, 5))
     asked = job.ask()
     (trigger,) = job.rows("TRIGGERED")
@@ -122,13 +133,12 @@ def test_it_is_recorded_where_the_barrier_has_passed(tmp_path: Path, notices: li
     job.c.query.commit(at("c-in", 8, 6))
     assert second.wait(END) == 8
     until(lambda: notices == [(7, True)] * 2 + [(8, True)] * 2, "one notice per query and checkpoint")
-    job.stop()
 
 
-def test_it_is_recorded_where_it_was_delivered(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+def test_it_is_recorded_where_it_was_delivered(linked: Linked) -> None:
     """More than a query's run remembers: a fast query continues while a slow one is waited for."""
     pinned = Pins()
-    job = LinkedJob(tmp_path, pins=pinned)
+    job = linked(pins=pinned)
     job.ask()
     job.a.query.commit(at("in", 7, 0))
     until(lambda: job.a.run.committed == 0, "its cut")
@@ -144,7 +154,6 @@ def test_it_is_recorded_where_it_was_delivered(tmp_path: Path, notices: list[tup
     assert (number, mode) == (7, CheckpointMode.ALIGNED)
     assert (looks["a"].epochs, looks["c"].epochs) == (delivered, job.c.run.recent)
     assert looks["a"].exact and looks["c"].exact
-    job.stop()
 
 
 class Pins:
@@ -152,6 +161,7 @@ class Pins:
 
     def __init__(self) -> None:
         self.given: list[Any] = []
+        self.take_id = lambda: 7
         self.gates: list[CompletionGate] = []
 
     def pin(self, *given: Any) -> CompletionGate:
@@ -174,10 +184,10 @@ def delivered(job: LinkedJob) -> CheckpointRequest:
     return asked
 
 
-def test_time_does_not_abort_what_is_being_recorded(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+def test_time_does_not_abort_what_is_being_recorded(linked: Linked) -> None:
     """Nobody would undo what is written by then: the caller would see that it has failed, and it would be there."""
     pinned = Pins()
-    job = LinkedJob(tmp_path, pins=pinned)
+    job = linked(pins=pinned)
     asked = delivered(job)
     until(lambda: pinned.given, "the recording")
     then = pinned.given[0][5]
@@ -190,9 +200,9 @@ def test_time_does_not_abort_what_is_being_recorded(tmp_path: Path, notices: lis
     assert not job.rows("FAILED")
 
 
-def test_a_stop_gives_up_what_is_being_recorded(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+def test_a_stop_gives_up_what_is_being_recorded(linked: Linked) -> None:
     pinned = Pins()
-    job = LinkedJob(tmp_path, pins=pinned)
+    job = linked(pins=pinned)
     asked = delivered(job)
     until(lambda: pinned.given, "the recording")
     job.stop()
@@ -203,9 +213,9 @@ def test_a_stop_gives_up_what_is_being_recorded(tmp_path: Path, notices: list[tu
         pinned.gates[0].complete()
 
 
-def test_a_stop_does_not_declare_a_complete_one_to_have_failed(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+def test_a_stop_does_not_declare_a_complete_one_to_have_failed(linked: Linked) -> None:
     pinned = Pins()
-    job = LinkedJob(tmp_path, pins=pinned)
+    job = linked(pins=pinned)
     asked = delivered(job)
     until(lambda: pinned.given, "the recording")
     pinned.gates[0].complete()
@@ -215,10 +225,8 @@ def test_a_stop_does_not_declare_a_complete_one_to_have_failed(tmp_path: Path, n
     assert not job.rows("FAILED")
 
 
-def test_releases_keep_what_it_has_delivered(
-    tmp_path: Path, notices: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = LinkedJob(tmp_path)
+def test_releases_keep_what_it_has_delivered(linked: Linked, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = linked()
     kept: list[Any] = []
     monkeypatch.setattr(job.parts.exchanges, "tick", lambda now, held: kept.append(held()))
     asked = job.ask()
@@ -231,12 +239,11 @@ def test_releases_keep_what_it_has_delivered(
     job.a.query.commit(at("in", 7, 8))
     assert asked.wait(END) == 7
     until(lambda: kept[-1] == {}, "a look after its end")
-    job.stop()
 
 
 @pytest.mark.core
-def test_u4_one_that_takes_too_long_is_aborted_once(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
-    job = LinkedJob(tmp_path, checkpoint_timeout=50)
+def test_u4_one_that_takes_too_long_is_aborted_once(linked: Linked, notices: list[tuple[int, bool]]) -> None:
+    job = linked(checkpoint_timeout=50)
     job.a.query.commit(at("in", 0, 5))
     with pytest.raises(CheckpointError, match="did not complete in time; still missing: a, c"):
         job.ask().wait(END)
@@ -247,37 +254,34 @@ def test_u4_one_that_takes_too_long_is_aborted_once(tmp_path: Path, notices: lis
     job.a.query.commit(at("in", 8, 8))
     job.c.query.commit(at("c-in", 8, 4))
     until(lambda: job.c.run.committed == 0, "the epochs")
-    asked = job.coordinator.checkpoint()
+    asked = job.parts.aligned.request()
     assert asked.wait(END) == 8
     assert job.coordinator.state is State.RUNNING
-    job.stop()
 
 
-def test_more_failures_in_a_row_than_are_tolerated_fail_the_job(
-    tmp_path: Path, notices: list[tuple[int, bool]]
-) -> None:
-    job = LinkedJob(tmp_path, checkpoint_timeout=20, tolerable_failed_checkpoints=1)
+def test_more_failures_in_a_row_than_are_tolerated_fail_the_job(linked: Linked) -> None:
+    job = linked(checkpoint_timeout=20, tolerable_failed_checkpoints=1)
     for _ in range(2):
         with pytest.raises(CheckpointError):
-            job.coordinator.checkpoint().wait(END)
+            job.parts.aligned.request().wait(END)
     assert job.coordinator.join(END)
     assert job.coordinator.state is State.FAILED
     assert "2 checkpoints in a row have failed" in str(job.coordinator.failure)
 
 
-def test_a_stop_aborts_the_pending_one_and_refuses_later_ones(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
-    job = LinkedJob(tmp_path)
+def test_a_stop_aborts_the_pending_one_and_refuses_later_ones(linked: Linked) -> None:
+    job = linked()
     asked = job.ask()
     job.stop()
     with pytest.raises(CheckpointError, match="the job is ending"):
         asked.wait(END)
     with pytest.raises(CheckpointError, match="the job is ending"):
-        job.coordinator.checkpoint().wait(END)
+        job.parts.aligned.request().wait(END)
     assert len(job.rows("FAILED")) == 1
 
 
-def test_p7_a_query_that_finishes_meanwhile_does_not_fail_it(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
-    job = LinkedJob(tmp_path)
+def test_p7_a_query_that_finishes_meanwhile_does_not_fail_it(linked: Linked) -> None:
+    job = linked()
     asked = job.ask()
     job.a.query.commit(position(ended=True))
     until(lambda: job.a.run.state is State.FINISHED, "the end of a")
@@ -288,28 +292,24 @@ def test_p7_a_query_that_finishes_meanwhile_does_not_fail_it(tmp_path: Path, not
     assert done.metadata["queries"]["a"]["finished"] and not job.rows("FAILED")
 
 
-def test_p5_a_query_that_does_not_run_refuses_it_by_name(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
-    job = LinkedJob(tmp_path, restart_backoff=60_000)
+def test_p5_a_query_that_does_not_run_refuses_it_by_name(linked: Linked) -> None:
+    job = linked(restart_backoff=60_000)
     job.c.query.end(OSError("the disk is full"))
     until(lambda: job.c.run.state is State.RESTARTING, "the restart")
     with pytest.raises(CheckpointError, match="query 'c': the query is being restarted"):
         job.ask().wait(END)
     assert not job.rows("TRIGGERED")
-    job.stop()
 
 
-def test_a_query_of_native_sources_that_feeds_others_refuses_it(
-    tmp_path: Path, notices: list[tuple[int, bool]]
-) -> None:
-    job = LinkedJob(tmp_path, natives=("rate",), sources=())
+def test_a_query_of_native_sources_that_feeds_others_refuses_it(linked: Linked) -> None:
+    job = linked(natives=("rate",), sources=())
     with pytest.raises(CheckpointError, match="query 'a' writes an exchange, and has only sources of Spark's own"):
         job.ask().wait(END)
-    job.stop()
 
 
-def test_with_only_native_sources_left_the_cut_is_the_newest(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+def test_with_only_native_sources_left_the_cut_is_the_newest(linked: Linked) -> None:
     """Whether its other source ended before the trigger or after; where the barrier came first, the cut is there."""
-    job = LinkedJob(tmp_path, c_natives=("rate",))
+    job = linked(c_natives=("rate",))
     asked = job.ask()
     job.a.query.commit(at("in", 7, 8))
     job.c.query.commit(at("c-in", 7, 4))
@@ -322,58 +322,51 @@ def test_with_only_native_sources_left_the_cut_is_the_newest(tmp_path: Path, not
     assert asked.wait(END) == 8
     first, second = (row.metadata["queries"]["c"]["epoch"] for row in job.rows("COMPLETED"))
     assert (first, second) in ((0, 1), (0, 2))
-    job.stop()
 
 
-def test_a_producer_whose_channels_have_ended_refuses_it(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+def test_a_producer_whose_channels_have_ended_refuses_it(linked: Linked) -> None:
     """One that is drained, or ends with what is there, is about to finish: those behind it need no barrier then."""
-    job = LinkedJob(tmp_path, natives=("rate",), checkpoint_timeout=100)
+    job = linked(natives=("rate",), checkpoint_timeout=100)
     job.a.query.commit(position("in", ended=True), {"rate": 2})
     until(lambda: job.a.run.committed == 0, "the epoch")
     with pytest.raises(CheckpointError, match="or others that have ended"):
-        job.coordinator.checkpoint().wait(END)
+        job.parts.aligned.request().wait(END)
     job.a.run._launcher.spec = replace(job.a.spec, available_now=True)
     with pytest.raises(CheckpointError, match="still missing: a, c"):
         job.ask().wait(END)
-    job.stop()
 
 
-def test_with_a_time_limit_it_turns_unaligned_without_barriers(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+def test_with_a_time_limit_it_turns_unaligned_without_barriers(linked: Linked) -> None:
     pinned = Pins()
-    job = LinkedJob(tmp_path, natives=("rate",), sources=(), aligned_timeout=0, pins=pinned)
-    job.coordinator.checkpoint()
+    job = linked(natives=("rate",), sources=(), aligned_timeout=0, pins=pinned)
+    job.parts.aligned.request()
     until(lambda: pinned.given, "the recording")
     assert pinned.given[0][2] is CheckpointMode.UNALIGNED
-    job.stop()
 
 
-def test_a_query_that_is_stopped_from_outside_aborts_it(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
-    job = LinkedJob(tmp_path)
+def test_a_query_that_is_stopped_from_outside_aborts_it(linked: Linked) -> None:
+    job = linked()
     asked = job.ask()
     job.c.query.end()
     with pytest.raises(CheckpointError, match="query 'c': the query was canceled before its end"):
         asked.wait(END)
-    job.stop()
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_a_query_whose_producer_is_not_built_yet_begins_it(
-    tmp_path: Path, notices: list[tuple[int, bool]], sealed: bool
-) -> None:
+def test_a_query_whose_producer_is_not_built_yet_begins_it(linked: Linked, sealed: bool) -> None:
     """Nobody delivers it a barrier, and no gate opens meanwhile. What is sealed needs none."""
     graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
-    job = LinkedJob(tmp_path, graph=graph, waiting={"p": ("a",)})
+    job = linked(graph=graph, waiting={"p": ("a",)})
     job.parts.exchanges.ended_readers = frozenset({"c-in"} if sealed else ())
     job.ask()
     (trigger,) = job.rows("TRIGGERED")
     assert trigger.metadata == {"stamps": ["in"] if sealed else ["in", "c-in"]}
-    job.stop()
 
 
-def test_what_a_hook_raises_is_recorded_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_hook_raises_is_recorded_and_changes_nothing(linked: Linked, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = ConfigurationError("no such table", operator="source 'in'", kept="all", do="make it")
     monkeypatch.setattr(OperatorHooks, "checkpoint", lambda *_, **__: [problem])
-    job = LinkedJob(tmp_path)
+    job = linked()
     asked = job.ask()
     job.a.query.commit(at("in", 7, 8))
     job.c.query.commit(at("c-in", 7, 4))
@@ -384,7 +377,6 @@ def test_what_a_hook_raises_is_recorded_and_changes_nothing(tmp_path: Path, monk
 
     until(lambda: recorded() == ["ignored"] * 2, "the incidents")
     assert job.coordinator.state is State.RUNNING
-    job.stop()
 
 
 def test_somebody_who_waits_too_short_a_time_leaves_it_under_way() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,11 +9,10 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext import failpoints
 from spark_ext.control.epoch_configuration import epoch_configuration
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
-from spark_ext.errors import JobFailedError, SparkExtError
+from spark_ext.errors import JobFailedError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
 from spark_ext.jobs.renamed_targets import addressed_to_nobody
@@ -23,6 +21,7 @@ from spark_ext.ledger.schema import ControlTransitionRow
 from spark_ext.model.configuration import Configuration
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.jobs import JobHarness, numbers
+from tests.support.refusals import broken
 from tests.support.waiting import until
 
 COUNT = 60
@@ -69,7 +68,7 @@ def renamed(lab: JobHarness) -> Renamed:
 
 
 @pytest.mark.slow(20, "runs a job three times")
-def test_what_stands_for_a_query_follows_its_uid(renamed: Renamed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_for_a_query_follows_its_uid(renamed: Renamed) -> None:
     job = renamed.add(renamed.job(), "q", "in", "out", fail_at=15).start()
     until(lambda: job.snapshot().query("q").rows, "the first rows")
     first = [renamed.send("set_config", {"key": key, "value": 7}, "query:q") for key in "ab"]
@@ -82,11 +81,8 @@ def test_what_stands_for_a_query_follows_its_uid(renamed: Renamed, monkeypatch: 
     note = renamed.send("broadcast", {"type": "note"}, "query:q")
 
     # The rename is recorded, and the start ends before its control event is.
-    monkeypatch.setattr(failpoints, "_passed", Counter())
-    monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.QUERY_RENAMED}=raise")
-    with pytest.raises(SparkExtError, match=r"fail point query\.renamed"):
-        renamed.add(renamed.job(), "p", "in", "out", renamed_from="q").start()
-    monkeypatch.delenv(failpoints.VARIABLE)
+    again = renamed.add(renamed.job(), "p", "in", "out", renamed_from="q")
+    broken(FailPoint.QUERY_RENAMED, again.start)
     assert renamed.add(renamed.job(), "p", "in", "out", renamed_from="q").run(progress=False).finished
     seen = renamed.seen()
     assert [n for n, _, _ in seen] == list(range(COUNT))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.jobs.checkpointing.savepoint_requests import CheckpointRequest
+from spark_ext.jobs.controlling.control_poll import poll_pace
 from spark_ext.jobs.controlling.controller import Controller
 from spark_ext.jobs.controlling.driver_directives import LOST, DriverDirectives
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
@@ -133,6 +133,18 @@ class Desk:
         assert isinstance(found, Accepted), found
         return found.event
 
+    def send_aligned(self, key: str = "a") -> Event:
+        return self.send("set_config", value={"key": key, "value": 1}, delivery="aligned")
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+        """Tick until something has come of it."""
+
+        def come() -> bool:
+            self.tick()
+            return bool(condition())
+
+        until(come, what, seconds)
+
     def tick(self) -> None:
         self.now += 1.0
         self.bench.tick(0.1)
@@ -145,12 +157,7 @@ class Desk:
 
     def comes(self, event: Event, *rows: tuple[str, str, int | None]) -> None:
         """Wait until exactly this has come of an event."""
-
-        def come() -> bool:
-            self.tick()
-            return self.rows(event) == list(rows)
-
-        until(come, f"{rows} of event {event.sequence}", 30)
+        self.until(lambda: self.rows(event) == list(rows), f"{rows} of event {event.sequence}")
 
     def why(self, event: Event) -> str:
         rows = self.ledger.table(ControlTransitionRow).rows([("event_id", "=", event.event_id), ("query", "=", "")])
@@ -185,8 +192,14 @@ def desks(tmp_path: Path) -> Iterator[Any]:
     made[-1].end()
 
 
-def test_an_event_is_applied_when_planned_and_acknowledged_when_committed(desks: Any) -> None:
-    desk = desks()
+@pytest.fixture
+def desk(desks: Any) -> Desk:
+    """The first start."""
+    made: Desk = desks()
+    return made
+
+
+def test_an_event_is_applied_when_planned_and_acknowledged_when_committed(desk: Desk) -> None:
     desk.tick()
     event = desk.send("set_config", value={"key": "a", "value": 1})
     desk.bench.query.plan(desk.offset(event.sequence))
@@ -195,8 +208,7 @@ def test_an_event_is_applied_when_planned_and_acknowledged_when_committed(desks:
     desk.comes(event, ("applied", "q", 0), ("acknowledged", "", None))
 
 
-def test_an_epoch_that_was_faster_than_the_look_is_found(desks: Any) -> None:
-    desk = desks()
+def test_an_epoch_that_was_faster_than_the_look_is_found(desk: Desk) -> None:
     desk.tick()
     event = desk.send("pause")
     desk.bench.query.commit(SourceOffset("in"))
@@ -218,8 +230,7 @@ def test_a_start_finds_what_the_last_one_has_not_written(desks: Any) -> None:
     second.comes(open_, ("applied", "q", 2), ("acknowledged", "", None))
 
 
-def test_what_a_planner_has_rejected_is_rejected(desks: Any) -> None:
-    desk = desks()
+def test_what_a_planner_has_rejected_is_rejected(desk: Desk) -> None:
     event = desk.send("seek", "source:in/c1", {"position": 5, "yes": True})
     said = {event.event_id: {"status": "rejected", "reason": "there is no such channel"}}
     desk.bench.query.commit(desk.offset(event.sequence, said))
@@ -227,8 +238,7 @@ def test_what_a_planner_has_rejected_is_rejected(desks: Any) -> None:
     assert desk.why(event) == "there is no such channel"
 
 
-def test_an_ended_source_rejects(desks: Any) -> None:
-    desk = desks()
+def test_an_ended_source_rejects(desk: Desk) -> None:
     desk.bench.query.commit(SourceOffset("in", ended=True))
     desk.tick()
     event = desk.send("rate_limit", "source:in", {"rows_per_second": 5})
@@ -262,10 +272,9 @@ def test_a_drain_holds_over_starts_until_the_job_has_finished(desks: Any) -> Non
     second.comes(drain, ("applied", "q", 0))
 
 
-def test_checkpoints_and_savepoints_are_followed_to_their_end(desks: Any) -> None:
-    desk = desks()
+def test_checkpoints_and_savepoints_are_followed_to_their_end(desk: Desk) -> None:
     taken, failed = desk.send("checkpoint"), desk.send("savepoint", value={"path": "/x"})
-    until(lambda: desk.tick() or len(desk.actions.asked) == 2, "both requests")
+    desk.until(lambda: len(desk.actions.asked) == 2, "both requests")
     for one in desk.actions.asked:
         if one.folder is None:
             one.complete(4)
@@ -276,15 +285,13 @@ def test_checkpoints_and_savepoints_are_followed_to_their_end(desks: Any) -> Non
     assert desk.why(failed) == "the disk is full"
 
 
-def test_a_savepoint_that_is_asked_for_over_http_has_to_be_below_a_root(desks: Any) -> None:
-    desk = desks()
+def test_a_savepoint_that_is_asked_for_over_http_has_to_be_below_a_root(desk: Desk) -> None:
     asked = desk.send("savepoint", value={"path": "/etc/x"}, origin="rest 127.0.0.1")
     desk.comes(asked, ("rejected", "", None))
     assert desk.why(asked) == "it is not below a root"
 
 
-def test_a_dump_that_takes_long_delays_no_other_order(desks: Any) -> None:
-    desk = desks()
+def test_a_dump_that_takes_long_delays_no_other_order(desk: Desk) -> None:
     desk.actions.dumped.clear()
     dump = desk.send("dump", value={"heap": True})
     stacks = desk.send("dump", value={"scope": "driver"})
@@ -302,18 +309,17 @@ def test_standing_orders_of_the_driver_are_in_force_after_a_start(desks: Any) ->
     first = desks()
     first.send("log_level", value={"level": "debug"})
     first.send("checkpoint_config", value={"checkpoint_interval": "1 s"})
-    until(lambda: first.tick() or bool(first.actions.settings), "the settings")
+    first.until(lambda: first.actions.settings, "the settings")
     assert first.actions.settings == [{"checkpoint_interval": 1000}]
     second = desks()
     until(lambda: bool(second.actions.levels), "the levels")
     assert second.actions.levels == [{"": "DEBUG"}] and second.actions.settings == [{"checkpoint_interval": 1000}]
     second.send("checkpoint_config")
-    until(lambda: second.tick() or len(second.actions.settings) == 2, "the end of the settings")
+    second.until(lambda: len(second.actions.settings) == 2, "the end of the settings")
     assert second.actions.settings[-1] == {}
 
 
-def test_an_order_of_the_driver_past_its_time_is_expired(desks: Any) -> None:
-    desk = desks()
+def test_an_order_of_the_driver_past_its_time_is_expired(desk: Desk) -> None:
     soon = datetime.now(timezone.utc) + timedelta(seconds=2)
     event = desk.send("checkpoint", expires_at=soon)
     until(lambda: datetime.now(timezone.utc) > soon, "its time")
@@ -330,72 +336,67 @@ def log_of(desk: Desk) -> list[tuple[str, Any]]:
 
 def prepared(desk: Any, attempt: int, number: int) -> Any:
     """The checkpoint of an aligned event, as it is triggered under a number."""
-    until(partial(_asked, desk, attempt), "the request of a checkpoint")
+    desk.until(lambda: len(desk.aligned) == attempt, "the request of a checkpoint")
     prepare, checkpoint = desk.aligned[-1]
     wanted: list[bool] = []
     prepare(number, wanted.append)
-    until(lambda: desk.tick() or wanted == [True], "its event")
+    desk.until(lambda: wanted == [True], "its event")
     checkpoint.number = number
     return checkpoint
 
 
-def test_an_aligned_event_is_released_once_its_barrier_has_passed_all_queries(desks: Any) -> None:
-    desk = desks()
-    event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+def test_an_aligned_event_is_released_once_its_barrier_has_passed_all_queries(desk: Desk) -> None:
+    event = desk.send_aligned()
     checkpoint = prepared(desk, 1, 9)
     desk.bench.query.commit(desk.offset(event.sequence, held=event))
     desk.tick()
     assert desk.rows(event) == [] and log_of(desk) == [("align", (9,))], "it takes effect behind the barrier"
     checkpoint.done.set()
-    until(lambda: desk.tick() or log_of(desk)[1:] == [("release", (9,))], "the release")
+    desk.until(lambda: log_of(desk)[1:] == [("release", (9,))], "the release")
     desk.bench.query.commit(desk.offset(event.sequence + 2))
     desk.comes(event, ("applied", "q", 1), ("acknowledged", "", None))
     assert len(desk.aligned) == 1
 
 
-def test_aligned_events_that_wait_share_a_barrier(desks: Any) -> None:
-    desk = desks()
+def test_aligned_events_that_wait_share_a_barrier(desk: Desk) -> None:
     for key in "abc":
-        desk.send("set_config", value={"key": key, "value": 1}, delivery="aligned")
+        desk.send_aligned(key)
     checkpoint = prepared(desk, 1, 9)
-    late = desk.send("set_config", value={"key": "d", "value": 1}, delivery="aligned")
+    late = desk.send_aligned("d")
     checkpoint.done.set()
-    until(lambda: desk.tick() or len(log_of(desk)) == 4, "the releases")
+    desk.until(lambda: len(log_of(desk)) == 4, "the releases")
     assert log_of(desk) == [("align", (9,)), *[("release", (9,))] * 3]
     log = ControlLog(Ledger(desk.ledger.uri))
     assert log.configuration().user("q") == {"a": 1, "b": 1, "c": 1}
     assert log.configuration().aligned.keys() == {str(late.sequence)}
     prepared(desk, 2, 10).done.set()
-    until(lambda: desk.tick() or log.configuration().user("q").keys() == {*"abcd"}, "the last one")
+    desk.until(lambda: log.configuration().user("q").keys() == {*"abcd"}, "the last one")
 
 
-def test_no_barrier_is_asked_for_while_a_query_is_being_started(desks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_barrier_is_asked_for_while_a_query_is_being_started(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be refused, as often as it is asked for."""
-    desk = desks()
     with monkeypatch.context() as failed:
         failed.setattr(type(desk.run), "state", State.RESTARTING)
-        event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
-        until(lambda: desk.tick() or event.event_id in desk.controller._open, "a look")
+        event = desk.send_aligned()
+        desk.until(lambda: event.event_id in desk.controller._open, "a look")
         desk.tick()
         assert desk.aligned == []
     prepared(desk, 1, 9)
 
 
-def test_queries_behind_a_barrier_continue_when_nothing_comes_of_its_event(desks: Any) -> None:
+def test_queries_behind_a_barrier_continue_when_nothing_comes_of_its_event(desk: Desk) -> None:
     """The query that it is addressed to has ended meanwhile."""
-    desk = desks()
-    event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    event = desk.send_aligned()
     checkpoint = prepared(desk, 1, 9)
     desk.controller._close_event(event, Step("rejected", reason="nobody is left"))
     checkpoint.done.set()
-    until(lambda: desk.tick() or log_of(desk)[1:] == [("release", (9, "withdrawn"))], "the release")
+    desk.until(lambda: log_of(desk)[1:] == [("release", (9, "withdrawn"))], "the release")
     log = ControlLog(Ledger(desk.ledger.uri)).configuration()
     assert log.user("q") == {} and not log.aligned
 
 
-def test_a_release_is_written_once_the_ledger_can_be_written_again(desks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = desks()
-    desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+def test_a_release_is_written_once_the_ledger_can_be_written_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.send_aligned()
     checkpoint = prepared(desk, 1, 9)
     with monkeypatch.context() as away:
         tried = []
@@ -406,19 +407,19 @@ def test_a_release_is_written_once_the_ledger_can_be_written_again(desks: Any, m
 
         away.setattr(desk.control, "accept", fails)
         checkpoint.done.set()
-        until(lambda: desk.tick() or len(tried) > 1, "two attempts")
-    until(lambda: desk.tick() or log_of(desk)[1:] == [("release", (9,))], "the release")
+        desk.until(lambda: len(tried) > 1, "two attempts")
+    desk.until(lambda: log_of(desk)[1:] == [("release", (9,))], "the release")
 
 
 def test_a_start_gives_an_aligned_event_another_barrier(desks: Any) -> None:
     """The earlier start has ended before it was known what came of the first one."""
     first = desks()
-    event = first.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    event = first.send_aligned()
     prepared(first, 1, 9)
     second = desks()
     prepared(second, 1, 10).done.set()
     wanted = [("align", (9,)), ("align", (10,)), ("release", (10,))]
-    until(lambda: second.tick() or log_of(second) == wanted, "the release")
+    second.until(lambda: log_of(second) == wanted, "the release")
     assert ControlLog(Ledger(second.ledger.uri)).configuration().user("q") == {"a": 1}
     assert second.rows(event) == []
 
@@ -426,9 +427,9 @@ def test_a_start_gives_an_aligned_event_another_barrier(desks: Any) -> None:
 def test_a_start_finds_where_an_aligned_event_had_taken_effect_before(desks: Any) -> None:
     """The earlier start had released it, and ended before it could say so."""
     first = desks()
-    event = first.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    event = first.send_aligned()
     prepared(first, 1, 9).done.set()
-    until(lambda: first.tick() or len(log_of(first)) == 2, "the release")
+    first.until(lambda: len(log_of(first)) == 2, "the release")
     first.bench.query.commit(first.offset(event.sequence, held=event))
     first.bench.query.commit(first.offset(event.sequence + 2))
     first.bench.query.commit(first.offset(event.sequence + 2))
@@ -437,14 +438,8 @@ def test_a_start_finds_where_an_aligned_event_had_taken_effect_before(desks: Any
     second.comes(event, ("applied", "q", 1), ("acknowledged", "", None))
 
 
-def _asked(desk: Desk, count: int) -> bool:
-    desk.tick()
-    return len(desk.aligned) == count
-
-
-def test_an_aligned_event_whose_checkpoint_is_aborted_waits_for_another_one_and_then_fails(desks: Any) -> None:
-    desk = desks()
-    event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+def test_an_aligned_event_whose_checkpoint_is_aborted_waits_for_another_one_and_then_fails(desk: Desk) -> None:
+    event = desk.send_aligned()
     for number in range(3):
         checkpoint = prepared(desk, number + 1, 9 + number)
         checkpoint.failure = CheckpointError("query 'q' was stopped")
@@ -452,7 +447,12 @@ def test_an_aligned_event_whose_checkpoint_is_aborted_waits_for_another_one_and_
     desk.comes(event, ("failed", "", None))
     assert "query 'q' was stopped" in desk.why(event)
     log = ControlLog(Ledger(desk.ledger.uri))
-    until(lambda: desk.tick() or not log.configuration().aligned, "it is not waited for any more", 30)
+    desk.until(lambda: not log.configuration().aligned, "it is not waited for any more")
     assert log.configuration().user("q") == {}
     outcomes = [one for kind, one in log_of(desk) if kind == "release"]
     assert outcomes == [(9, "void"), (10, "void"), (11, "void"), (0, "withdrawn")]
+
+
+@pytest.mark.parametrize(("took", "every"), [(0.0, 0.0), (0.02, 0.2), (0.1, 1.0), (30.0, 1.0)], ids=str)
+def test_polls_take_a_tenth_of_the_time_at_most(took: float, every: float) -> None:
+    assert poll_pace(took) == pytest.approx(every)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,15 @@ import pytest
 from spark_ext.control.job_events import request
 from spark_ext.errors import DataError, FencedError, StorageError
 from spark_ext.jobs.ending import EndRequest
-from spark_ext.jobs.starting.begin import in_all
+from spark_ext.jobs.starting.start import in_all
 from spark_ext.ledger.schema import CheckpointRow, ControlTransitionRow, ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Worker
 from tests.queries.fakes import Bench, position
-from tests.support.coordinated import coordinated, execution_of
+from tests.support.coordinated import END, coordinated, execution_of, without_hooks
 from tests.support.waiting import until
-
-END = 10.0
-"""Longer than any of these jobs takes, s."""
 
 
 class FakeJob:
@@ -59,24 +55,9 @@ def _nothing(run: QueryRun) -> None:
     """A command that gives nothing to do."""
 
 
-def _has_entered(job: FakeJob, *states: str) -> bool:
-    return job.entered() == list(states)
-
-
-def _is(bench: Bench, state: State) -> bool:
-    return bench.run.state is state
-
-
-def _has_committed(bench: Bench, epoch: int) -> bool:
-    return bench.run.committed == epoch
-
-
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
-    for hook in ("end_of_input", "final_checkpoint"):
-        monkeypatch.setattr(OperatorHooks, hook, lambda *_: None)
-    monkeypatch.setattr(OperatorHooks, "not_finalized", lambda *_: None)
-    monkeypatch.setattr(OperatorHooks, "close", lambda *_: [])
+    without_hooks(monkeypatch)
     return FakeJob(tmp_path)
 
 
@@ -93,7 +74,7 @@ def test_a_drained_job_finishes_and_its_drain_is_acknowledged(job: FakeJob) -> N
     job.b.query.commit({"logOffset": 1})
     until(lambda: job.b.run.committed == 0, "the epoch")
     request(job.a.context.control, "job", "drain")
-    job.coordinator.drain()
+    job.parts.request.drain()
     job.a.query.commit(position(ended=True))
     assert job.coordinator.join(END)
     assert job.states() == (State.FINISHED,) * 3
@@ -145,10 +126,10 @@ def test_a_final_checkpoint_that_cannot_be_recorded_fails_its_query(tmp_path: Pa
     for attempts, end in ((0, State.FAILED), (3, State.FINISHED)):
         job = FakeJob(tmp_path / str(attempts), restart_attempts=attempts)
         job.start()
-        until(partial(_has_entered, job, "RUNNING"), "the start's rows")
+        until(lambda job=job: job.entered() == ["RUNNING"], "the start's rows")  # type: ignore[misc]
         job.a.writer.failures = [StorageError("the disk is full")]
         job.a.query.commit(position(ended=True))
-        until(partial(_is, job.a, end), "the end of the query")
+        until(lambda job=job, end=end: job.a.run.state is end, "the end of the query")  # type: ignore[misc]
         if end is State.FINISHED:
             actions = [row.action for row in job.a.rows(IncidentRow)]
             assert actions == ["restart 1 in 100 ms"]
@@ -193,7 +174,7 @@ def test_a_hook_that_does_not_return_delays_no_other_query(job: FakeJob, monkeyp
     assert entered.wait(END)
     for epoch in range(3):
         job.b.query.commit({"logOffset": epoch})
-        until(partial(_has_committed, job.b, epoch), "the other query's epoch", END)
+        until(lambda epoch=epoch: job.b.run.committed == epoch, "the other query's epoch", END)  # type: ignore[misc]
     assert job.a.run.state is State.FINISHING
     gate.set()
     until(lambda: job.a.run.state is State.FINISHED, "the end of the query", END)
@@ -203,11 +184,16 @@ def test_a_hook_that_does_not_return_delays_no_other_query(job: FakeJob, monkeyp
     assert job.a.writer.ended == ["CANCELED"]
 
 
+def held(bench: Bench) -> threading.Event:
+    """The stop of a query waits for it."""
+    gate, stop = threading.Event(), bench.query.stop
+    bench.query.stop = lambda: (gate.wait(END), stop())[1]  # type: ignore[method-assign]
+    return gate
+
+
 def test_a_stop_that_does_not_return_is_given_up_and_the_result_says_so(job: FakeJob) -> None:
     """A job is at its end when all its queries are; none is left RUNNING."""
-    gate = threading.Event()
-    stop = job.a.query.stop
-    job.a.query.stop = lambda: (gate.wait(END), stop())[1]  # type: ignore[method-assign]
+    gate = held(job.a)
     job.start()
     job.coordinator.stop(0.5)
     until(lambda: job.b.run.state is State.CANCELED, "the other query's end", END)
@@ -221,9 +207,7 @@ def test_a_stop_that_does_not_return_is_given_up_and_the_result_says_so(job: Fak
 
 def test_two_queries_that_end_one_after_the_other_are_both_canceled(job: FakeJob) -> None:
     """The coordinator does not leave with the first one."""
-    gate = threading.Event()
-    stop = job.b.query.stop
-    job.b.query.stop = lambda: (gate.wait(END), stop())[1]  # type: ignore[method-assign]
+    gate = held(job.b)
     job.start()
     job.coordinator.stop()
     until(lambda: job.a.run.state is State.CANCELED, "the first end", END)
@@ -237,8 +221,9 @@ def test_two_queries_that_end_one_after_the_other_are_both_canceled(job: FakeJob
 def test_a_drain_that_an_earlier_run_accepted_is_in_force(job: FakeJob) -> None:
     """So that a query with Spark's own sources does not run on after a crash."""
     request(job.a.context.control, "job", "drain")
-    again, _ = coordinated(replace(job.a.context, drain=1), job.a.ledger, job.execution)
-    assert again.drained(1) and not again.drained(2) and not job.coordinator.drained(1)
+    again, parts = coordinated(replace(job.a.context, drain=1), job.a.ledger, job.execution)
+    drained = parts.request.drained
+    assert drained(1) and not drained(2) and not job.parts.request.drained(1)
     job.coordinator = again
     job.start()
     until(lambda: job.b.run.state is State.FINISHED, "the end of the query with Spark's own source", END)

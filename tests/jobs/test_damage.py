@@ -14,8 +14,8 @@ from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.checkpointing.retained import complete
 from spark_ext.jobs.composition import ChangeDeclarations
-from spark_ext.jobs.restoring.damage import remedy
-from spark_ext.jobs.starting.recorded_past import check_past
+from spark_ext.jobs.restoring.restore import remedy
+from spark_ext.jobs.starting.recorded_past import check_past, compared
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import ControlEventRow, IncidentRow
@@ -112,9 +112,9 @@ def test_a_start_without_an_event_that_was_obeyed_is_refused(tmp_path: Path, obe
         state.epoch("q", 0, Configuration().after([accepted.event]))
     declared = ChangeDeclarations(removed=frozenset({"q"}))
     memory = JobMemory.read(state.ledger)
-    assert check_past("orders", memory, state.ledger, [], declared, state.incarnation) == frozenset()
+    check_past(compared("orders", memory, state.ledger, [], declared, state.incarnation, ()))
     shutil.rmtree(table)
     copy.rename(table)
     with pytest.raises(StateError, match="relies on control event 1, and the newest one in the ledger is 0") as caught:
-        check_past("orders", memory, state.ledger, [], declared, state.incarnation)
+        compared("orders", memory, state.ledger, [], declared, state.incarnation, ())
     assert "'control_events'" in caught.value.operator

@@ -31,8 +31,7 @@ from tests.support.exchanges import Producer, logged
 
 GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "x-in"),))))
 
-LEFT = JobGraph((QueryNode("c"),))
-"""Once the query that wrote the exchange has left the job."""
+LEFT = JobGraph((QueryNode("c"),))  # once the query that wrote the exchange has left the job
 
 
 class Job:
@@ -93,8 +92,6 @@ def test_a_cut_that_was_released_in_part_is_not_recorded(tmp_path: Path) -> None
         assert isinstance(taken, Taken)
         return Cutting(
             "lab",
-            "job-id",
-            str(tmp_path),
             Incarnation("lab", "job-id", 1, 1, start=7),
             1,
             "periodic",

@@ -20,18 +20,13 @@ from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Worker
 from tests.queries.fakes import Bench, position
-from tests.support.coordinated import coordinated, execution_of
+from tests.support.coordinated import END, coordinated, execution_of, without_hooks
 from tests.support.waiting import until
-
-END = 10.0
-"""Longer than any of these jobs takes, s."""
 
 
 @pytest.fixture(autouse=True)
 def _no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for hook in ("claim", "open", "end_of_input", "final_checkpoint", "not_finalized"):
-        monkeypatch.setattr(OperatorHooks, hook, lambda *_: None)
-    monkeypatch.setattr(OperatorHooks, "close", lambda *_: [])
+    without_hooks(monkeypatch, "claim", "open")
 
 
 class GatedJob:

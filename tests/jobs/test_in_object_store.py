@@ -17,8 +17,7 @@ from tests.servers.object_store import Bucket, ObjectStore
 from tests.servers.store_proxy import Fault, StoreProxy
 from tests.support.processes import Tree
 
-LIMIT = 900.0
-"""How long one start may take, s."""
+LIMIT = 900.0  # how long one start may take, s
 
 
 @pytest.fixture

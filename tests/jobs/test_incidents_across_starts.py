@@ -37,8 +37,7 @@ class Jobs:
         self.numbers = {"a": 1, "b": 2}
         self.next = 3
         self.failures = 0
-        self.expected: dict[str, int | str] = {}
-        """By id of an open incident, the number of its query; "": the job's."""
+        self.expected: dict[str, int | str] = {}  # by id of an open incident, the number of its query; "": the job's
         self.behind: WriteBehind | None = None
 
     # -- a driver -----------------------------------------------------------------------------------------------------

@@ -51,8 +51,7 @@ class Seen:
     otel: dict[str, float]
     spark_names: list[str]
     threads: list[str]
-    later: Scrape
-    """Of a second start."""
+    later: Scrape  # of a second start
 
     def rows(self, row_type: Any) -> list[Any]:
         """The rows of the first start, each once."""

@@ -19,15 +19,14 @@ class Kept:
     """Retained checkpoints whose worker answers when the test says so."""
 
     def __init__(self) -> None:
-        self.epochs: list[int] = []
-        """Where the query was in each that was begun."""
+        self.epochs: list[int] = []  # where the query was in each that was begun
         self.then: Callable[[Outcome[Any]], None] = lambda _: None
         self.run = SimpleNamespace(spec=SimpleNamespace(uid="q"), committed=0, input_done=False, state=State.RUNNING)
         context: Any = SimpleNamespace(checkpointing=JobSettings(checkpoint_interval=1_000, retained_checkpoints=3))
         execution: Any = SimpleNamespace(runs=[self.run], looks=lambda: {"q": self.run.committed})
         exchanges: Any = SimpleNamespace(newest=None, links=())
-        savepoints: Any = SimpleNamespace(pin=self._pin)
-        self._made = PeriodicCheckpoints(context, execution, exchanges, savepoints, partial(next, count(1)))
+        savepoints: Any = SimpleNamespace(pin=self._pin, take_id=partial(next, count(1)))
+        self._made = PeriodicCheckpoints(context, execution, exchanges, savepoints)
         self._made._at = self.now = 0.0
 
     def _pin(self, number: int, kind: str, mode: object, looks: Any, folder: None, then: Any) -> None:

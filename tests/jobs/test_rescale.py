@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,6 @@ import pytest
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext import failpoints
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.exchange.kinds import parts
 from spark_ext.failpoints import FailPoint
@@ -24,28 +21,11 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.logs.state_partitions import repartition
 from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
-from tests.support.refusals import delta_numbers
+from tests.support.refusals import broken, delta_numbers
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-Interrupted = Callable[[FailPoint, Callable[[], object]], None]
-
-
-@pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> Interrupted:
-    """Runs a function that fails at a fail point."""
-    monkeypatch.setattr(failpoints, "_passed", Counter())
-
-    def run(point: FailPoint, action: Callable[[], object]) -> None:
-        monkeypatch.setenv(failpoints.VARIABLE, f"{point}=raise")
-        with pytest.raises(OSError, match=f"fail point {point}"):
-            action()
-        monkeypatch.delenv(failpoints.VARIABLE)
-
-    return run
 
 
 def distinct(lab: JobHarness, **options: Any) -> DataFrame:
@@ -95,14 +75,14 @@ def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> Non
 @pytest.mark.without_validators(
     validators.end_of_input_once_and_last, validators.hooks_in_order, reason="after a reset all of it comes again"
 )
-def test_a_copy_that_was_not_put_in_its_place_never_is(lab: JobHarness, interrupted: Interrupted) -> None:
+def test_a_copy_that_was_not_put_in_its_place_never_is(lab: JobHarness) -> None:
     """The job runs on with the checkpoint that it has, to its end. After a reset all rows are read again.
 
     Before, the start after the reset took the copy for the checkpoint, and the rows that it knows were lost.
     """
     gate = lab.folder / "gate"
     stopped(job(lab, gate=gate))
-    interrupted(FailPoint.RESCALE_BEFORE_MOVING_ASIDE, lambda: job(lab, gate=gate).rescale("q", 3))
+    broken(FailPoint.RESCALE_BEFORE_MOVING_ASIDE, lambda: job(lab, gate=gate).rescale("q", 3))
     gate.touch()
     assert job(lab, gate=gate).run(progress=False).finished
     assert lab.numbers() == expected(40, 40)
@@ -112,13 +92,11 @@ def test_a_copy_that_was_not_put_in_its_place_never_is(lab: JobHarness, interrup
     assert lab.numbers() == expected(40, 40)
 
 
-def test_a_query_that_is_renamed_after_an_interrupted_rescale_continues(
-    lab: JobHarness, interrupted: Interrupted
-) -> None:
+def test_a_query_that_is_renamed_after_an_interrupted_rescale_continues(lab: JobHarness) -> None:
     """Its checkpoint was moved aside under the old name, where no query looks any more."""
     gate = lab.folder / "gate"
     stopped(job(lab, gate=gate))
-    interrupted(FailPoint.RESCALE_MOVED_ASIDE, lambda: job(lab, gate=gate).rescale("q", 3))
+    broken(FailPoint.RESCALE_MOVED_ASIDE, lambda: job(lab, gate=gate).rescale("q", 3))
     assert not lab.checkpoint().exists()
     gate.touch()
     renamed = sx.Job(lab.spark, "lab", state=lab.folder / "state")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from typing import Any
 
 import pytest
 
 import spark_ext as sx
-from spark_ext import failpoints
 from spark_ext.errors import SparkExtError, StateError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
@@ -17,7 +15,7 @@ from spark_ext.ledger import start_incarnation
 from spark_ext.model.lifecycle import State
 from spark_ext.sinks.files_2pc.sink import read
 from tests.support.jobs import JobHarness, expected, numbers
-from tests.support.refusals import delta_numbers, refused
+from tests.support.refusals import broken, delta_numbers, refused
 from tests.support.saved import ALL, Chain
 from tests.support.waiting import until
 
@@ -30,15 +28,11 @@ def written(lab: JobHarness, *uids: str) -> list[int]:
     return [len(delta_numbers(lab.folder / uid)) for uid in uids]
 
 
-def test_another_savepoint_after_an_interrupted_restore(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_savepoint_after_an_interrupted_restore(chain: Chain) -> None:
     """The interrupted one has rolled the table back, of which Spark's log knows nothing."""
     at_the_end, job = chain.folder / "at-the-end", chain.job()
     job.savepoint(at_the_end)
-    monkeypatch.setattr(failpoints, "_passed", Counter())
-    monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.RESTORE_ROLLED_BACK}=raise")
-    with pytest.raises(OSError, match="fail point"):
-        job.restore(chain.savepoint)
-    monkeypatch.delenv(failpoints.VARIABLE)
+    broken(FailPoint.RESTORE_ROLLED_BACK, lambda: job.restore(chain.savepoint))
     assert len(chain.written()) < len(ALL)
     job.restore(at_the_end)
     assert chain.written() == ALL

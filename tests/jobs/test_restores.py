@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from spark_ext import failpoints
 from spark_ext.checkpoints.savepoint import read_savepoint
-from spark_ext.errors import ConfigurationError, StateError, StorageError
+from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.restoring import restore
 from spark_ext.spark.logs.epoch_files import state_partitions
@@ -20,7 +17,7 @@ from spark_ext.testing.children import killed_at
 from spark_ext.testing.exchange_driver import Place
 from tests.support.attached import gateway_of
 from tests.support.jobs import numbers
-from tests.support.refusals import delta_numbers
+from tests.support.refusals import broken, delta_numbers
 from tests.support.saved import ALL, Chain, act, first_rows, of_snapshot
 from tests.support.waiting import until
 
@@ -31,24 +28,7 @@ KILLED = {
     "restore": (FailPoint.RESTORE_BEGUN, FailPoint.RESTORE_MOVED_ASIDE, FailPoint.RESTORE_COMPLETE),
     "savepoint": (FailPoint.SAVEPOINT_PINNED, FailPoint.SAVEPOINT_BEFORE_MANIFEST, FailPoint.SAVEPOINT_SEALED),
     "rescale": (FailPoint.RESCALE_COPIED, FailPoint.RESCALE_MOVED_ASIDE),
-}
-"""After which different things are left behind."""
-
-Break = Callable[..., None]
-
-
-@pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
-    """Runs a function that fails at a fail point. For processes that are killed there see below."""
-    monkeypatch.setattr(failpoints, "_passed", Counter())
-
-    def run(point: FailPoint, action: Callable[[], object]) -> None:
-        monkeypatch.setenv(failpoints.VARIABLE, f"{point}=raise")
-        with pytest.raises((OSError, StorageError), match=f"fail point {point}"):
-            action()
-        monkeypatch.delenv(failpoints.VARIABLE)
-
-    return run
+}  # after which different things are left behind
 
 
 def planned(checkpoint: Path) -> tuple[int | None, int | None]:
@@ -99,7 +79,7 @@ def _files(state: Path, query: str) -> list[Path]:
 
 
 @pytest.mark.slow(20, "restores and rescales once per step")
-def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_at_each_step_and_repeated(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restore in place, a savepoint of what was restored, a restore of that, and a rescale.
 
     No start gets in between two steps of a restore. The log of the exchange continues above the one that was there.
@@ -139,7 +119,7 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break, monk
     assert state_partitions(str(checkpoint), SparkLog(str(checkpoint)).newest_commit() or 0) == 5
 
 
-def test_a_query_whose_rescale_was_interrupted_is_known_to_a_restore(chain: Chain, broken: Break) -> None:
+def test_a_query_whose_rescale_was_interrupted_is_known_to_a_restore(chain: Chain) -> None:
     """It came after the savepoint, and its checkpoint is beside its place: its rows are taken back nevertheless."""
     rows = numbers(chain.spark, "later-in", counts="40,40", max_rows_per_epoch=20, gate=chain.folder / "later")
     job = chain.job().add("later", chain.table(first_rows(rows, "channel", "n").select("channel", "n"), "later"))
@@ -152,7 +132,7 @@ def test_a_query_whose_rescale_was_interrupted_is_known_to_a_restore(chain: Chai
 
 
 @pytest.mark.slow(15, "restores a new job once per step, and runs it")
-def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain, broken: Break) -> None:
+def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain) -> None:
     """With another number of state partitions. What its table had received is in the first one."""
     at_cut, other = read_savepoint(str(chain.savepoint)), chain.job("other", "other-out")
 

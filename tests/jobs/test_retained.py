@@ -53,7 +53,7 @@ def test_the_newest_complete_ones_are_kept(
         _make(state, number, whole=whole)
     complete = sorted(number for number, whole in folders.items() if whole)
     rows: list[CheckpointRow] = []
-    release_old(str(state), keep, Incarnation("job", "id", 1, 1), rows.append)
+    release_old(str(state), keep, Incarnation("job", "id", 1, 1), rows.extend)
     root = Path(retained_folder(str(state)))
     left = sorted(int(folder.name) for folder in root.iterdir()) if root.exists() else []
     assert left == complete[-keep:]

@@ -1,7 +1,4 @@
-"""A takeover in one session stops what the older incarnation runs there: within a time, and a failure undoes the start.
-
-It stood before everything that undoes a start, and waited for Spark without a limit.
-"""
+"""A takeover in one session stops what the older start runs there: within a time, and a failure undoes the start."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from spark_ext.errors import SparkExtError, StorageError
 from spark_ext.jobs import active_run
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.job import Job
-from spark_ext.jobs.starting.begin import stop_older
-from spark_ext.jobs.starting.start import StartOptions, start_job
+from spark_ext.jobs.starting.start import StartOptions, start_job, stop_older
 from spark_ext.ledger import Ledger, start_incarnation
 from spark_ext.model.lifecycle import State
 from spark_ext.settings import JobSettings
@@ -26,8 +22,9 @@ from spark_ext.spark.backend.classic import CLASSIC
 from spark_ext.spark.session import registry
 from tests.jobs.test_coordinator import FakeJob
 from tests.queries.fakes import Bench
+from tests.support.coordinated import END
 
-END = 10.0
+Start = Callable[..., Any]
 
 
 class Hanging:
@@ -55,10 +52,6 @@ def never() -> bool:
 # -- the step ---------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_stop(tmp_path: Path) -> None:
-    assert stop_older({}, Bench(tmp_path).context, never)
-
-
 def test_all_are_stopped_though_one_takes_its_time(tmp_path: Path, hanging: Hanging) -> None:
     stopped: list[str] = []
 
@@ -67,6 +60,7 @@ def test_all_are_stopped_though_one_takes_its_time(tmp_path: Path, hanging: Hang
         hanging.gate.set()
         stopped.append("b")
 
+    assert stop_older({}, Bench(tmp_path).context, never)
     assert stop_older({"a": hanging, "b": other}, Bench(tmp_path).context, never)
     assert stopped == ["b"], "each on a thread of its own"
 
@@ -109,7 +103,7 @@ class Session:
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Start a job without queries over an older incarnation, whose query stops in the given way."""
     monkeypatch.setattr(CLASSIC, "jvm_pid", lambda _: 0)
     monkeypatch.setattr(CLASSIC, "diagnosis", lambda _: None)
@@ -137,15 +131,13 @@ def assert_undone(folder: Path) -> None:
     assert start_incarnation(ledger_in(folder), "lab").number == 3
 
 
-def test_a_start_whose_older_query_does_not_stop_is_undone(
-    tmp_path: Path, start: Callable[..., Any], hanging: Hanging
-) -> None:
+def test_a_start_whose_older_query_does_not_stop_is_undone(tmp_path: Path, start: Start, hanging: Hanging) -> None:
     with pytest.raises(StorageError, match="'stop of query 'q' of an older start' of the start did not end"):
         start(hanging, within=100)
     assert_undone(tmp_path)
 
 
-def test_a_start_whose_older_query_cannot_be_stopped_is_undone(tmp_path: Path, start: Callable[..., Any]) -> None:
+def test_a_start_whose_older_query_cannot_be_stopped_is_undone(tmp_path: Path, start: Start) -> None:
     def fail() -> None:
         raise RuntimeError("py4j: an error occurred")
 
@@ -154,10 +146,8 @@ def test_a_start_whose_older_query_cannot_be_stopped_is_undone(tmp_path: Path, s
     assert_undone(tmp_path)
 
 
-def test_a_start_that_is_interrupted_there_is_undone(
-    tmp_path: Path, start: Callable[..., Any], hanging: Hanging
-) -> None:
-    """Ctrl-C left an incarnation that nobody had ended: the next start said that the job was running."""
+def test_a_start_that_is_interrupted_there_is_undone(tmp_path: Path, start: Start, hanging: Hanging) -> None:
+    """By Ctrl-C."""
 
     def interrupted() -> bool:
         raise KeyboardInterrupt
@@ -167,9 +157,7 @@ def test_a_start_that_is_interrupted_there_is_undone(
     assert_undone(tmp_path)
 
 
-def test_a_start_that_is_stopped_there_starts_nothing(
-    tmp_path: Path, start: Callable[..., Any], hanging: Hanging
-) -> None:
+def test_a_start_that_is_stopped_there_starts_nothing(tmp_path: Path, start: Start, hanging: Hanging) -> None:
     announced: list[Any] = []
     started = start(hanging, stopping=hanging.begun.is_set, announce=lambda *given: announced.extend(given))
     assert announced[1] is started and started.stopping
@@ -178,7 +166,6 @@ def test_a_start_that_is_stopped_there_starts_nothing(
 
 
 def test_a_stop_reaches_a_start_that_has_no_coordinator_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited for the coordinator, which came only when the older query had stopped."""
     fake, entered = FakeJob(tmp_path), threading.Event()
 
     def start_fake(*_: Any, announce: Any, stopping: Callable[[], bool], **__: Any) -> None:

@@ -20,8 +20,9 @@ from spark_ext.model.lifecycle import State
 from spark_ext.observing import upkeep
 from spark_ext.queries.launcher import Registrations
 from spark_ext.queries.run import QueryRun
-from tests.jobs.test_coordinator import END, FakeJob
+from tests.jobs.test_coordinator import FakeJob
 from tests.queries.fakes import STALE, Storage, position
+from tests.support.coordinated import END
 from tests.support.waiting import until
 
 AWAY = StorageError("reading ledger table 'jobs' failed: 503 Slow Down")
@@ -34,8 +35,17 @@ class WatchedJob(FakeJob):
         self.last_actions: list[str] = []
         super().__init__(folder, (*at_end, partial(self.last_actions.append, "listener removed")), **settings)
 
+    def is_canceled(self) -> bool:
+        """Whether it has ended so, in order."""
+        assert self.coordinator.join(END)
+        return self.states() == (State.CANCELED,) * 3 and self.released() and self.a.writer.ended == ["CANCELED"]
+
     def storage_incidents(self) -> list[str]:
         return [row.what for row in self.a.ledger.of(IncidentRow) if row.type == "storage"]
+
+    def stop_in_spark(self) -> None:
+        for bench in (self.a, self.b):
+            bench.query.stop()
 
     def released(self) -> bool:
         """Whether the next start in this process finds nothing of it."""
@@ -44,11 +54,8 @@ class WatchedJob(FakeJob):
 
 
 def looked(storage: Storage, times: int) -> None:
-    until(partial(_has_looked, storage, storage.looks + times), "further looks", END)
-
-
-def _has_looked(storage: Storage, times: int) -> bool:
-    return storage.looks >= times
+    before = storage.looks
+    until(lambda: storage.looks >= before + times, "further looks", END)
 
 
 @pytest.fixture
@@ -56,7 +63,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Storage:
     return Storage().under_spark_log(monkeypatch)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks at the fence, and giving up, without long waits."""
     monkeypatch.setattr(upkeep, "FENCE_EVERY", 0.01)
@@ -69,7 +76,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_job_outlasts_storage_that_fails_for_a_moment(tmp_path: Path, disk: Storage) -> None:
-    """One OSError in one of fifty looks a second failed the whole job at once, and `outage_patience` had no say."""
     job = WatchedJob(tmp_path, restart_backoff=1)
     job.start()
     disk.problem = STALE
@@ -84,10 +90,7 @@ def test_a_job_outlasts_storage_that_fails_for_a_moment(tmp_path: Path, disk: St
 
 
 def test_storage_that_keeps_failing_fails_the_job_and_leaves_nothing_behind(tmp_path: Path, disk: Storage) -> None:
-    """The last look raised as well and the release of the incarnation was skipped.
-
-    The next start in this process was refused, because the job seemed to be running there.
-    """
+    """Neither the last look, which raises as well, nor anything else keeps the incarnation from being released."""
     job = WatchedJob(tmp_path, restart_backoff=1, outage_patience=50)
     job.start()
     disk.problem = STALE
@@ -111,15 +114,14 @@ def test_a_step_of_the_end_that_fails_skips_no_other(tmp_path: Path, monkeypatch
     job = WatchedJob(tmp_path, refuse)
     job.start()
     job.coordinator.stop()
-    assert job.coordinator.join(END)
-    assert job.states() == (State.CANCELED,) * 3 and job.released() and job.a.writer.ended == ["CANCELED"]
+    assert job.is_canceled()
     assert job.coordinator.failure is None, "a job that was stopped has not failed"
     shown = job_snapshot("state", datetime.now(timezone.utc), job.a.context, job.coordinator)
     assert "the last look at query 'a' failed: OSError: the last look of a" in shown.error
 
 
 def test_a_refused_start_releases_all_its_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registration that could not be withdrawn left the others, and whoever waited for the end."""
+    """Though one registration cannot be withdrawn."""
     job = WatchedJob(tmp_path)
     withdraw = Registrations.withdraw
     failures = [STALE]
@@ -138,10 +140,8 @@ def test_a_refused_start_releases_all_its_queries(tmp_path: Path, monkeypatch: p
 # -- the look at the fence --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("problem", [AWAY, STALE])
 def test_a_look_at_the_fence_that_fails_is_repeated(tmp_path: Path, problem: Exception) -> None:
-    """A StorageError there failed the job at once."""
     job = WatchedJob(tmp_path, restart_backoff=1)
     job.start()
     job.a.ledger.storage.problem = problem
@@ -153,7 +153,6 @@ def test_a_look_at_the_fence_that_fails_is_repeated(tmp_path: Path, problem: Exc
     assert isinstance(job.coordinator.failure, FencedError)
 
 
-@pytest.mark.usefixtures("soon")
 def test_a_look_at_the_fence_that_keeps_failing_fails_the_job(tmp_path: Path) -> None:
     job = WatchedJob(tmp_path, restart_backoff=1, outage_patience=50)
     job.a.ledger.storage.problem = AWAY
@@ -172,8 +171,7 @@ def test_the_look_that_a_stop_from_outside_asks_for_is_repeated_until_it_succeed
     job.start()
     storage = job.a.ledger.storage
     storage.problem, job.a.ledger.newest = AWAY, 2
-    for query in (job.a.query, job.b.query):
-        query.stop()
+    job.stop_in_spark()
     looked(storage, 3)
     storage.problem = None
     assert job.coordinator.join(END)
@@ -183,13 +181,9 @@ def test_the_look_that_a_stop_from_outside_asks_for_is_repeated_until_it_succeed
 # -- storage that hangs -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_look_at_the_fence_that_hangs_is_given_up(tmp_path: Path, asked: bool) -> None:
-    """The job's end waited for it without a limit, so that `stop(timeout)` did not return; so did the last rows.
-
-    Without a stop it is waited for as long as one may take.
-    """
+    """Without a stop it is waited for as long as one may take."""
     job = WatchedJob(tmp_path, stop_timeout=60_000 if asked else 100)
     job.start()
     storage = job.a.ledger.storage
@@ -198,16 +192,12 @@ def test_a_look_at_the_fence_that_hangs_is_given_up(tmp_path: Path, asked: bool)
     if asked:
         job.coordinator.stop(0.1)
     else:
-        for query in (job.a.query, job.b.query):
-            query.stop()
-    assert job.coordinator.join(END)
-    assert job.states() == (State.CANCELED,) * 3 and job.released() and job.a.writer.ended == ["CANCELED"]
+        job.stop_in_spark()
+    assert job.is_canceled()
     storage.answers.set()
 
 
-@pytest.mark.usefixtures("soon")
 def test_last_rows_that_hang_do_not_keep_the_incarnation(tmp_path: Path) -> None:
-    """The thread that would have recorded the end hung, and the next start in this process found the job running."""
     job = WatchedJob(tmp_path)
     job.start()
     job.a.writer.storage.answers.clear()
@@ -218,12 +208,11 @@ def test_last_rows_that_hang_do_not_keep_the_incarnation(tmp_path: Path) -> None
     until(lambda: job.a.writer.ended == ["CANCELED"], "the end, late", END)
 
 
-@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_a_look_at_sparks_log_that_hangs_is_given_up_with_its_thread(
     tmp_path: Path, disk: Storage, monkeypatch: pytest.MonkeyPatch, at_the_end: bool
 ) -> None:
-    """It is taken on the coordinator's thread: a stop waited for that thread without a limit."""
+    """It is taken on the coordinator's thread."""
     job = WatchedJob(tmp_path)
     if at_the_end:
         late = QueryRun.observe_late
@@ -239,8 +228,7 @@ def test_a_look_at_sparks_log_that_hangs_is_given_up_with_its_thread(
         disk.answers.clear()
         looked(disk, 1)
     job.coordinator.stop(0.1)
-    assert job.coordinator.join(END)
-    assert job.states() == (State.CANCELED,) * 3 and job.released() and job.a.writer.ended == ["CANCELED"]
+    assert job.is_canceled()
     if not at_the_end:
         assert "the storage did not answer" in job.a.run.reason
         assert job.a.states()[-1] == job.entered()[-1] == "CANCELED"
@@ -251,7 +239,6 @@ def test_a_look_at_sparks_log_that_hangs_is_given_up_with_its_thread(
     assert job.states() == (State.CANCELED,) * 3 and job.a.writer.ended == ["CANCELED"], "it changes nothing any more"
 
 
-@pytest.mark.usefixtures("soon")
 def test_a_thread_that_answers_is_not_given_up(tmp_path: Path) -> None:
     """Also when the stop was asked for long before it was started, and when the last rows take their time."""
     gate = threading.Event()

@@ -48,15 +48,21 @@ def follows(widget: JobWidget) -> bool:
     return widget.following
 
 
-def test_nothing_runs_until_it_is_displayed() -> None:
-    running = Running()
-    widget = JobWidget(running, every=0.01)
+@pytest.fixture
+def running() -> Running:
+    return Running()
+
+
+@pytest.fixture
+def widget(running: Running) -> JobWidget:
+    return JobWidget(running, every=0.01)
+
+
+def test_nothing_runs_until_it_is_displayed(widget: JobWidget) -> None:
     assert "RUNNING" in widget.widget.value and not follows(widget) and not threads()
 
 
-def test_it_follows_the_job_and_shows_its_end() -> None:
-    running = Running()
-    widget = JobWidget(running, every=0.01)
+def test_it_follows_the_job_and_shows_its_end(running: Running, widget: JobWidget) -> None:
     bundle = display(widget)
     assert "application/vnd.jupyter.widget-view+json" in bundle and bundle["text/html"] == widget.widget.value
     assert "job 'flights' RUNNING" in bundle["text/plain"]
@@ -73,9 +79,9 @@ def test_it_follows_the_job_and_shows_its_end() -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["while it runs", "at the end"])
-def test_a_look_that_fails_is_said_once_and_the_end_is_shown(caplog: pytest.LogCaptureFixture, ended: bool) -> None:
-    running = Running()
-    widget = JobWidget(running, every=0.01)
+def test_a_look_that_fails_is_said_once_and_the_end_is_shown(
+    running: Running, widget: JobWidget, caplog: pytest.LogCaptureFixture, ended: bool
+) -> None:
     widget.start()
     running.broken = True
     running.state, running.done, failed = State.FINISHED, ended, running.looks
@@ -90,9 +96,7 @@ def test_a_look_that_fails_is_said_once_and_the_end_is_shown(caplog: pytest.LogC
     assert "dictionary changed size" in caplog.text
 
 
-def test_close_ends_it() -> None:
-    running = Running()
-    widget = JobWidget(running, every=0.01)
+def test_close_ends_it(widget: JobWidget) -> None:
     widget.start()
     assert follows(widget)
     widget.close()
@@ -111,10 +115,8 @@ def test_it_ends_when_nobody_holds_the_job() -> None:
     assert "flights" in display(widget)["text/plain"]
 
 
-def test_a_further_start_is_followed_when_it_is_displayed_again() -> None:
-    running = Running()
+def test_a_further_start_is_followed_when_it_is_displayed_again(running: Running, widget: JobWidget) -> None:
     running.done = True
-    widget = JobWidget(running, every=0.01)
     display(widget)
     assert not follows(widget)
     running.done = False

@@ -9,6 +9,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import Mock
 
+import pytest
+
 from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
 from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
 from spark_ext.jobs.checkpointing.savepoint_requests import CompletionGate
@@ -21,6 +23,7 @@ from spark_ext.jobs.linking.gates import Gates
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.dag import JobGraph, QueryNode
 from spark_ext.observing.upkeep import Upkeep
+from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.worker import Outcome
 
 if TYPE_CHECKING:
@@ -29,6 +32,16 @@ if TYPE_CHECKING:
     from spark_ext.ledger.kinds import CheckpointMode
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
+
+
+END: Final = 10.0  # longer than any of these jobs takes, s
+
+
+def without_hooks(monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
+    """Hooks of operators do nothing."""
+    for hook in ("end_of_input", "final_checkpoint", "not_finalized", *more):
+        monkeypatch.setattr(OperatorHooks, hook, lambda *_: None)
+    monkeypatch.setattr(OperatorHooks, "close", lambda *_: [])
 
 
 def no_controller() -> Any:
@@ -50,6 +63,7 @@ class RecordedAtOnce:
 
     def __init__(self, context: JobContext) -> None:
         self.looks: list[Mapping[str, QueryLook]] = []
+        self.take_id = partial(next, count(context.first_checkpoint))
         self._context = context
 
     def pin(
@@ -67,8 +81,8 @@ class RecordedAtOnce:
         gate.complete()
         queries = {uid: {"epoch": look.newest, "finished": look.finished} for uid, look in looks.items()}
         row = CheckpointRow(
-            checkpoint_id=number, kind=kind, query="", epoch=None, status="COMPLETED", lineage=incarnation.lineage,
-            incarnation=incarnation.number, metadata={"queries": queries}, at=at, reason="", mode=mode.value,
+            checkpoint_id=number, kind=kind, status="COMPLETED", lineage=incarnation.lineage,
+            incarnation=incarnation.number, metadata={"queries": queries}, at=at, mode=mode.value,
             triggered_at=triggered_at or at,
         )  # fmt: skip
         self._context.write_behind.put(row)
@@ -112,18 +126,16 @@ def coordinated(
     """A coordinator, and its parts."""
     savepoints = savepoints or RecordedAtOnce(context)
     exchanges = unlinked(context, execution)
-    take_id = partial(next, count(context.first_checkpoint))
     parts = JobParts(
         request=EndRequest(context, execution),
         upkeep=Upkeep(context, ledger, execution.keep_registered),
         exchanges=exchanges,
         gates=Gates(context, execution, gates, build, begin),
         savepoints=savepoints,
-        aligned=AlignedCheckpoints(context, execution, exchanges, savepoints, take_id),
-        periodic=PeriodicCheckpoints(context, execution, exchanges, savepoints, take_id),
+        aligned=AlignedCheckpoints(context, execution, exchanges, savepoints),
+        periodic=PeriodicCheckpoints(context, execution, exchanges, savepoints),
         controller=no_controller(),
         latency=NoLatency(),
         dumps=Mock(),
-        take_id=take_id,
     )
     return Coordinator(context, execution, parts, {}, at_end), parts

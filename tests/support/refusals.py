@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 import spark_ext as sx
+from spark_ext import failpoints
 from spark_ext.errors import JobFailedError, SparkExtError, from_text
 from spark_ext.jobs.job import Job
 from spark_ext.ledger.ledger import Ledger
@@ -43,6 +45,14 @@ def refused(kind: type[SparkExtError], *words: str) -> Iterator[list[str]]:
     assert error.operator and error.kept and error.do, str(error)
     for word in words:
         assert word in str(error), str(error)
+
+
+def broken(point: str, action: Callable[..., object]) -> None:
+    """Do something that fails at a fail point."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises((OSError, SparkExtError), match=f"fail point {point}"):
+        patch.setattr(failpoints, "_passed", Counter())
+        patch.setenv(failpoints.VARIABLE, f"{point}=raise")
+        action()
 
 
 def failures(job: Job) -> list[tuple[str, str]]:

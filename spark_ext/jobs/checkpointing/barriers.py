@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from math import inf
@@ -39,22 +39,12 @@ class _Pending:
     ) -> None:
         self.checkpoint = checkpoint
         self.triggered_at = datetime.now(timezone.utc)
-        self.aligned_by = aligned_by
-        """Until when it stays aligned, s, monotonic."""
+        self.aligned_by = aligned_by  # until when it stays aligned, s, monotonic
         self.by = by
         self.requests = tuple(requests)
-        self.gate: CompletionGate | None = None
-        """Set when its cut is complete, and is being recorded."""
-
-    @property
-    def folder(self) -> str | None:
-        """Of the savepoint that it is to be; None: it is none."""
-        return next((request.folder for request in self.requests if request.folder is not None), None)
-
-    @property
-    def kind(self) -> str:
-        """In the ledger."""
-        return "periodic" if self.folder is None else "savepoint"
+        self.folder = next((request.folder for request in requests if request.folder is not None), None)
+        self.kind = "periodic" if self.folder is None else "savepoint"
+        self.gate: CompletionGate | None = None  # set when its cut is complete, and is being recorded
 
     def see(self, members: Sequence[Member]) -> bool:
         """Take in how far the queries have come; returns whether others are to stamp the barrier now."""
@@ -70,27 +60,18 @@ class AlignedCheckpoints:
     """For the coordinator's thread, but for `request`."""
 
     def __init__(
-        self,
-        context: JobContext,
-        execution: ExecutionGraph,
-        exchanges: Exchanges,
-        savepoints: Savepoints,
-        take_id: Callable[[], int],
+        self, context: JobContext, execution: ExecutionGraph, exchanges: Exchanges, savepoints: Savepoints
     ) -> None:
-        self.failure: CheckpointError | None = None
-        """Set when more checkpoints in a row have failed than the job tolerates."""
+        self.failure: CheckpointError | None = None  # set when more have failed in a row than the job tolerates
         self._context, self._execution, self._exchanges, self._savepoints = context, execution, exchanges, savepoints
-        self._take_id = take_id
         self._pending: _Pending | None = None
         self._requests: list[CheckpointRequest] = []
         self._preparing: tuple[CheckpointRequest, int] | None = None
         self._prepared: bool | None = None
         self._lock = threading.Lock()
         self._failed = 0
-        self._over = ""
-        """Why no further checkpoints are taken; "" while they may be."""
-        self._looked: dict[str, int] = {}
-        """By query, the newest epoch that was looked at: each is read once."""
+        self._over = ""  # why no further checkpoints are taken; "" while they may be
+        self._looked: dict[str, int] = {}  # by query, the newest epoch that was looked at: each is read once
 
     @property
     def under_way(self) -> bool:
@@ -124,7 +105,12 @@ class AlignedCheckpoints:
             self._watch(self._pending, now)
             return
         if self._preparing is not None:
-            self._when_prepared(*self._preparing, now)
+            if self._prepared is not None:
+                (request, number), self._preparing = self._preparing, None
+                if self._prepared:
+                    self._trigger([request], now, number)
+                else:
+                    self._refuse([request], "it could not be prepared")
             return
         with self._lock:
             asked: list[CheckpointRequest] = []
@@ -136,22 +122,13 @@ class AlignedCheckpoints:
                 (later if taken or alone else asked).append(request)
             self._requests = later
         if asked and asked[0].prepare is not None:
-            self._preparing, self._prepared = (asked[0], self._take_id()), None
+            self._preparing, self._prepared = (asked[0], self._savepoints.take_id()), None
             asked[0].prepare(self._preparing[1], self._when_wanted)
         elif asked:
             self._trigger(asked, now)
 
     def _when_wanted(self, wanted: bool) -> None:
         self._prepared = wanted
-
-    def _when_prepared(self, request: CheckpointRequest, number: int, now: float) -> None:
-        if self._prepared is None:
-            return
-        self._preparing = None
-        if self._prepared:
-            self._trigger([request], now, number)
-        else:
-            self._refuse([request], "it could not be prepared")
 
     def _trigger(self, asked: list[CheckpointRequest], now: float, number: int | None = None) -> None:
         graph, runs = self._execution.graph, self._execution.runs
@@ -175,7 +152,7 @@ class AlignedCheckpoints:
             return
         by = now + settings.checkpoint_timeout / 1000
         aligned_by = inf if aligned_timeout is None else now + aligned_timeout / 1000
-        checkpoint = Aligned(self._take_id() if number is None else number, plan)
+        checkpoint = Aligned(self._savepoints.take_id() if number is None else number, plan)
         self._pending = _Pending(checkpoint, aligned_by, by, asked)
         if aligned_timeout != 0:
             self._write_trigger(self._pending, members)
@@ -188,7 +165,7 @@ class AlignedCheckpoints:
         members = self._members()
         spreads = pending.see(members)
         checkpoint = pending.checkpoint
-        if checkpoint.complete:
+        if not checkpoint.missing:
             reach(FailPoint.CHECKPOINT_CUT)
             looks = {run.spec.uid: _at(checkpoint, run) for run in self._execution.runs}
             self._pin(pending, CheckpointMode.ALIGNED, looks)
@@ -210,28 +187,25 @@ class AlignedCheckpoints:
                 raise outcome.error
             if pending is not self._pending:
                 return  # it was aborted meanwhile
-            if outcome.error is None:
-                self._completed(pending)
-            else:
-                error = outcome.error
+            error = outcome.error
+            if error is not None:
                 reason = error.what if isinstance(error, SparkExtError) else repr(error)
                 self._abort(pending, reason, self._execution.runs)
+                return
+            reach(FailPoint.CHECKPOINT_RECORDED)
+            self._pending, self._failed = None, 0
+            for run in self._execution.runs:
+                run.notify_checkpoint(number, completed=True)
+            for request in pending.requests:
+                request.complete(number)
 
         number, at = pending.checkpoint.number, pending.triggered_at
         pending.record(self._savepoints.pin(number, pending.kind, mode, looks, pending.folder, done, at))
 
-    def _completed(self, pending: _Pending) -> None:
-        reach(FailPoint.CHECKPOINT_RECORDED)
-        self._pending, self._failed = None, 0
-        for run in self._execution.runs:
-            run.notify_checkpoint(pending.checkpoint.number, completed=True)
-        for request in pending.requests:
-            request.complete(pending.checkpoint.number)
-
     def _abort(self, pending: _Pending, reason: str, runs: Sequence[QueryRun]) -> None:
-        who = f"job '{self._context.job}', checkpoint {pending.checkpoint.number}"
+        operator = f"job '{self._context.job}', checkpoint {pending.checkpoint.number}"
         self._row(pending, "FAILED", None, reason)
-        self._context.write_behind.incident(who, "checkpoint", reason, "aborted")
+        self._context.write_behind.incident(operator, "checkpoint", reason, "aborted")
         self._pending = None
         self._refuse(pending.requests, reason)
         for run in runs:
@@ -282,10 +256,9 @@ class AlignedCheckpoints:
     def _members(self) -> list[Member]:
         found = []
         for run in self._execution.runs:
-            fed = self._exchanges.read_by(run)
+            fed, recent = self._exchanges.read_by(run), run.recent
             roots = tuple(source.uid for source in run.spec.sources if source.uid not in fed)
             finished = run.state is State.FINISHED
-            recent = run.recent
             looked = self._looked.get(run.spec.uid, -1)
             new = tuple(one for one in recent if one[0] > looked) or recent[-1:]
             self._looked[run.spec.uid] = max((epoch for epoch, _ in recent), default=looked)
@@ -311,8 +284,6 @@ class AlignedCheckpoints:
             CheckpointRow(
                 checkpoint_id=pending.checkpoint.number,
                 kind=pending.kind,
-                query="",
-                epoch=None,
                 status=status,
                 lineage=incarnation.lineage,
                 incarnation=incarnation.number,
@@ -321,7 +292,6 @@ class AlignedCheckpoints:
                 reason=reason,
                 mode=CheckpointMode.ALIGNED.value,
                 triggered_at=pending.triggered_at,
-                rows_in_flight=None,
             )
         )
 
@@ -333,8 +303,8 @@ def _natives_left(run: QueryRun) -> bool:
     return bool(spec.natives and spec.sources) and not ends and ended.issuperset(one.uid for one in spec.sources)
 
 
+# States in which a query delivers no barrier any more.
 _GONE = {State.CANCELED: Reason.CANCELED, State.SUSPENDED: Reason.SUSPENDED}
-"""States in which a query delivers no barrier any more."""
 
 
 def _hopeless(checkpoint: Aligned, runs: Sequence[QueryRun]) -> str:
@@ -349,10 +319,7 @@ def _hopeless(checkpoint: Aligned, runs: Sequence[QueryRun]) -> str:
 
 
 def _at(checkpoint: Aligned, run: QueryRun) -> QueryLook:
-    """A look at a query at its place in the checkpoint.
-
-    The place was kept when the query delivered it: it may have committed any number of epochs since.
-    """
+    """A look at a query at the place that it has delivered: it may have committed any number of epochs since."""
     place, look = checkpoint.delivered.get(run.spec.uid), look_at(run)
     if place is None:
         return replace(look, exact=True)

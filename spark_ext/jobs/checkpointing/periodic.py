@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
@@ -24,26 +23,18 @@ if TYPE_CHECKING:
     from spark_ext.queries.worker import Outcome
 
 
-BACK_OFF: Final = 5
-"""How often the interval doubles while checkpoints that are to be retained fail: each failure is an incident."""
+BACK_OFF: Final = 5  # how often the interval doubles while checkpoints to be retained fail: each is an incident
 
 
 class PeriodicCheckpoints:
     """Writes the rows, behind the epochs. For the coordinator's thread."""
 
     def __init__(
-        self,
-        context: JobContext,
-        execution: ExecutionGraph,
-        exchanges: Exchanges,
-        savepoints: Savepoints,
-        take_id: Callable[[], int],
+        self, context: JobContext, execution: ExecutionGraph, exchanges: Exchanges, savepoints: Savepoints
     ) -> None:
         self._context, self._execution, self._exchanges, self._savepoints = context, execution, exchanges, savepoints
-        self._take_id = take_id
         self._pinning = False
-        self._failures = 0
-        """How many that were to be retained have failed in a row."""
+        self._failures = 0  # how many that were to be retained have failed in a row
         self._last: dict[str, CutPoint] = {}
         self._at = time.monotonic()
 
@@ -80,23 +71,20 @@ class PeriodicCheckpoints:
 
         self._pinning = True
         looks = self._execution.looks()
-        self._savepoints.pin(self._take_id(), "periodic", CheckpointMode.UNALIGNED, looks, None, done)
+        self._savepoints.pin(self._savepoints.take_id(), "periodic", CheckpointMode.UNALIGNED, looks, None, done)
 
     def _record(self, queries: dict[str, QueryMetadata], taken: Taken | None) -> None:
         incarnation, at = self._context.incarnation, datetime.now(timezone.utc)
         metadata = CheckpointMetadata(self._context.job, incarnation.lineage, incarnation.number, queries)
         self._context.write_behind.put_soon(
             CheckpointRow(
-                checkpoint_id=self._take_id(),
+                checkpoint_id=self._savepoints.take_id(),
                 kind="periodic",
-                query="",
-                epoch=None,
                 status="COMPLETED",
                 lineage=incarnation.lineage,
                 incarnation=incarnation.number,
                 metadata=metadata.to_json(),
                 at=at,
-                reason="",
                 mode=CheckpointMode.UNALIGNED.value,
                 triggered_at=at if taken is None else taken.at,
                 rows_in_flight=0 if taken is None else taken.rows_in_flight,

@@ -51,17 +51,22 @@ def unused_number(state: str, least: int) -> int:
     return max(least, *(number + 1 for number in _folders(state)), 0)
 
 
-def release_old(state: str, keep: int, incarnation: Incarnation, record: Callable[[CheckpointRow], None]) -> None:
-    """Delete the retained checkpoints except the newest ones, and what drivers that died have left half-written.
-
-    Args:
-        keep: how many are kept, at least one.
-    """
+def release_old(state: str, keep: int, incarnation: Incarnation, record: Callable[[list[CheckpointRow]], None]) -> None:
+    """Delete all but the `keep` (at least one) newest retained checkpoints, and what dead drivers left unfinished."""
     root = Location.of(retained_folder(state), {}).folder
     folders = _folders(state)
     whole = sorted(number for number, whole in folders.items() if whole)
     for number in whole[:-keep]:
-        record(_released(number, incarnation))
+        row = CheckpointRow(
+            checkpoint_id=number,
+            kind="periodic",
+            status="RELEASED",
+            lineage=incarnation.lineage,
+            incarnation=incarnation.number,
+            at=datetime.now(timezone.utc),
+            reason="newer ones are retained",
+        )
+        record([row])
         # First what makes it one: a restore never begins from a folder that is being deleted.
         root.delete(f"{number}/{MANIFEST}")
         _delete(root, str(number))
@@ -77,21 +82,6 @@ def _folders(state: str) -> dict[int, bool]:
         if number.isdigit():
             found[int(number)] = found.get(int(number), False) or file == MANIFEST
     return found
-
-
-def _released(number: int, incarnation: Incarnation) -> CheckpointRow:
-    return CheckpointRow(
-        checkpoint_id=number,
-        kind="periodic",
-        query="",
-        epoch=None,
-        status="RELEASED",
-        lineage=incarnation.lineage,
-        incarnation=incarnation.number,
-        metadata=None,
-        at=datetime.now(timezone.utc),
-        reason="newer ones are retained",
-    )
 
 
 def _delete(root: Folder, number: str) -> None:

@@ -1,7 +1,6 @@
 """Savepoints and retained checkpoints of a running job: asked for, pinned by a worker, recorded, and released again.
 
-The cut is taken, and its files are pinned, by the worker that also releases exchanges: so nothing of it is released in
-between, and needs no other hold.
+The worker that pins the files of a cut also releases exchanges, so nothing of the cut is released in between.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.worker import Outcome
 
 log = logger("spark_ext.job")
-
-Prepare = Callable[[int, Callable[[bool], None]], None]
-"""See `CheckpointRequest`."""
+Prepare = Callable[[int, Callable[[bool], None]], None]  # see `CheckpointRequest`
 
 
 class CompletionGate:
@@ -74,10 +71,9 @@ class CompletionGate:
 
 
 class CheckpointRequest:
-    """A checkpoint, or savepoint, that somebody waits for.
+    """A checkpoint, or with a folder a savepoint, that somebody waits for.
 
     Args:
-        folder: of the savepoint that it is to be; None: it is none.
         prepare: called with its number before it is triggered, on the coordinator's thread; it is triggered once what
             was handed over with the number is called, with whether it is still wanted. No other one is triggered
             meanwhile.
@@ -88,8 +84,7 @@ class CheckpointRequest:
     ) -> None:
         self.folder, self.prepare = folder, prepare
         self.done = threading.Event()
-        self.number: int | None = None
-        """Of the checkpoint, once it is complete."""
+        self.number: int | None = None  # of the checkpoint, once it is complete
         self.failure: SparkExtError | None = None
 
     def complete(self, number: int) -> None:
@@ -103,11 +98,7 @@ class CheckpointRequest:
         self.done.set()
 
     def wait(self, timeout: float | None) -> int:
-        """The number of the checkpoint, once it is complete.
-
-        Args:
-            timeout: s; None: as long as it takes.
-        """
+        """The number of the checkpoint, once it is complete; `timeout` in s, None: as long as it takes."""
         begin = time.monotonic()
         if not self.done.wait(timeout):
             raise TimeoutError(f"the checkpoint is not complete after {time.monotonic() - begin:.1f} s; it continues")
@@ -115,9 +106,6 @@ class CheckpointRequest:
             raise self.failure
         assert self.number is not None
         return self.number
-
-
-Then = Callable[["Outcome[None]"], None]
 
 
 class Savepoints:
@@ -132,14 +120,12 @@ class Savepoints:
         take_id: Callable[[], int],
     ) -> None:
         self._context, self._ledger, self._execution, self._exchanges = context, ledger, execution, exchanges
-        self._take_id = take_id
+        self.take_id = take_id  # takes the number of the next checkpoint
         self._lock = threading.Lock()
         self._requests: list[CheckpointRequest] = []
         self._under_way: CheckpointRequest | None = None
-        self._gate = CompletionGate()
-        """Of the one that is under way."""
-        self._over = ""
-        """Why no further ones are taken; "" while they may be."""
+        self._gate = CompletionGate()  # of the one that is under way
+        self._over = ""  # why no further ones are taken; "" while they may be
 
     @cached_property
     def _memory(self) -> JobMemory:
@@ -165,7 +151,7 @@ class Savepoints:
             asked = self._requests.pop(0) if self._requests else None
         if asked is None:
             return
-        self._under_way, number = asked, self._take_id()
+        self._under_way, number = asked, self.take_id()
 
         def done(outcome: Outcome[None]) -> None:
             self._under_way = None
@@ -187,29 +173,24 @@ class Savepoints:
         mode: CheckpointMode,
         looks: Mapping[str, QueryLook],
         folder: str | None,
-        then: Then,
+        then: Callable[[Outcome[None]], None],
         triggered_at: datetime | None = None,
     ) -> CompletionGate:
         """Take the newest cut that looks allow, keep what belongs to it, and record it.
 
-        Args:
-            kind: `savepoint` or `periodic`.
-            folder: of the savepoint; None: it is kept only if the setting `retained_checkpoints` says so.
-            then: gets the outcome, on the coordinator's thread.
-            triggered_at: when it was begun; None: when the cut is taken.
-
-        Returns:
-            By which it can be given up, as long as it is not complete.
+        Without a folder it is kept only if the setting `retained_checkpoints` says so. `then` gets the outcome, on the
+        coordinator's thread. As long as it is not complete, the gate gives it up.
         """
         gate = CompletionGate()
-        members = [Member.of_run(run) for run in self._execution.runs]
-        retained = self._context.checkpointing.retained_checkpoints
+        context, members = self._context, [Member.of_run(run) for run in self._execution.runs]
+        retained = context.checkpointing.retained_checkpoints
         place = folder
         if folder is None and retained:
-            place = f"{retained_folder(self._context.state)}/{number}"
+            place = f"{retained_folder(context.state)}/{number}"
 
         def work(taken: Taken, views: Mapping[str, ExchangeView]) -> None:
-            cutting = self._cutting(number, kind, mode, taken, members, views)
+            graph, links = self._execution.graph, self._exchanges.links
+            cutting = Cutting(context.job, context.incarnation, number, kind, mode, taken, graph, members, links, views)
             try:
                 if place is None:
                     metadata = cut_metadata(cutting, self._memory)
@@ -219,57 +200,26 @@ class Savepoints:
                     spark = backend_of(members[0].spec.writer).frame(members[0].spec.writer).sparkSession
                     pin(spark, place, what, gate.complete)
                     metadata = what.metadata
-                self._record(cutting, metadata, triggered_at or taken.at, place)
+                context.write_behind.write_now(completed(cutting, metadata, triggered_at or taken.at, place))
             except Exception as problem:
                 if not gate.given_up:
                     with suppress(Exception):  # what has gone wrong first is what the caller has to know
                         self._record_failure(cutting, problem, triggered_at or taken.at)
                 raise
             if folder is None and retained:
-                release_old(self._context.state, retained, self._context.incarnation, self._write)
+                release_old(context.state, retained, context.incarnation, context.write_behind.write_now)
 
         what = f"checkpoint {number}" if place is None else f"savepoint {place}"
         self._exchanges.with_cut(what, looks, work, then)
         return gate
-
-    def _cutting(
-        self,
-        number: int,
-        kind: str,
-        mode: CheckpointMode,
-        taken: Taken,
-        members: Sequence[Member],
-        views: Mapping[str, ExchangeView],
-    ) -> Cutting:
-        context, links = self._context, self._exchanges.links
-        return Cutting(
-            context.job,
-            context.job_id,
-            context.state,
-            context.incarnation,
-            number,
-            kind,
-            mode,
-            taken,
-            self._execution.graph,
-            members,
-            links,
-            views,
-        )
-
-    def _record(self, one: Cutting, metadata: CheckpointMetadata, at: datetime, place: str | None) -> None:
-        self._context.write_behind.write_now(completed(one, metadata, at, place))
-
-    def _write(self, row: Row) -> None:
-        self._context.write_behind.write_now([row])
 
     def _record_failure(self, one: Cutting, problem: Exception, at: datetime) -> None:
         if isinstance(problem, FencedError):
             return
         reason = problem.what if isinstance(problem, SparkExtError) else f"{type(problem).__name__}: {problem}"
         self._context.write_behind.write_now([_row(one, "FAILED", None, at, None, reason)])
-        who = f"job '{one.job}', checkpoint {one.number}"
-        self._context.write_behind.incident(who, "checkpoint", reason, "given up")
+        operator = f"job '{one.job}', checkpoint {one.number}"
+        self._context.write_behind.incident(operator, "checkpoint", reason, "given up")
 
     def end(self, reason: str) -> None:
         """The job is ending: nobody waits any longer for what has not begun."""
@@ -309,11 +259,7 @@ def unknown_end(job: str, what: str) -> CheckpointError:
 
 
 def completed(one: Cutting, metadata: CheckpointMetadata, at: datetime, place: str | None) -> list[Row]:
-    """The rows of a checkpoint that is complete: last the fact, before it what it holds in exchanges.
-
-    Args:
-        place: where it is kept; None: nowhere.
-    """
+    """The rows of a checkpoint that is complete: last the fact, before it what it holds in exchanges if it is kept."""
     rows: list[Row] = []
     if place is not None:
         writes = {name: node.uid for node in one.graph for name in node.writes}
@@ -322,7 +268,6 @@ def completed(one: Cutting, metadata: CheckpointMetadata, at: datetime, place: s
             ExchangeRow(
                 exchange=name,
                 event="held",
-                query="",
                 lineage=one.incarnation.lineage,
                 epoch=epochs.get(name),
                 position=part.first,
@@ -341,8 +286,6 @@ def _row(
     return CheckpointRow(
         checkpoint_id=one.number,
         kind=one.kind,
-        query="",
-        epoch=None,
         status=status,
         lineage=one.incarnation.lineage,
         incarnation=one.incarnation.number,
@@ -357,11 +300,7 @@ def _row(
 
 
 def check_root(path: str, roots: Sequence[str], job: str, state: str) -> None:
-    """Refuse a savepoint of somebody who may have no access to the driver's files, unless it is below a root.
-
-    Args:
-        roots: that the job allows; none: the folder that contains the state directory.
-    """
+    """Refuse a savepoint over HTTP that is not below a root; without roots, below the state directory's parent."""
     allowed = roots or (Location.of(state, {}).uri.rpartition("/")[0],)
     if not any(root and _is_below(Location.of(path, {}).uri, Location.of(root, {}).uri) for root in allowed):
         raise ConfigurationError(
@@ -381,16 +320,16 @@ def _is_below(folder: str, root: str) -> bool:
 
 def check_folder(path: str, job: str, state: str) -> str:
     """The folder of a savepoint, absolute; refuses one that is in use, or in the state directory."""
-    folder, who = Location.of(str(path), {}).uri, f"job '{job}'"
+    folder, operator = Location.of(str(path), {}).uri, f"job '{job}'"
     if _is_below(f"{folder.rstrip('/')}/", state):
         raise ConfigurationError(
             f"the folder {folder} is inside the state directory, which a restore replaces in part",
-            operator=who,
+            operator=operator,
             kept="the folder and the job are unchanged",
             do="give the savepoint a folder outside of it; on the same file system files are linked, not copied",
         )
     try:
-        refuse_used(folder, who)
+        refuse_used(folder, operator)
     except OSError as problem:
-        raise not_writable(folder, who, problem) from problem
+        raise not_writable(folder, operator, problem) from problem
     return folder

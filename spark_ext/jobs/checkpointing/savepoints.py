@@ -1,7 +1,6 @@
 """What a savepoint is made of: the metadata of a cut, with the flags, definitions and positions that belong to it.
 
-The cut is one of `checkpoints.unaligned`, of a running job or of one that has ended: in both cases it comes from the
-logs of Spark and of the exchanges, and the rest from the ledger and the targets.
+Of a running job or of one that has ended: from the logs of Spark and of the exchanges, the ledger and the targets.
 """
 
 from __future__ import annotations
@@ -48,10 +47,8 @@ class Member:
     lineage: int
     checkpoint: str
     query_id: str | None
-    had_finished: bool
-    """Before this start."""
-    last: int = -1
-    """Its newest committed epoch; -1: none."""
+    had_finished: bool  # before this start
+    last: int = -1  # its newest committed epoch; -1: none
 
     @classmethod
     def of_run(cls, run: QueryRun) -> Member:
@@ -93,27 +90,19 @@ class Cutting:
     """A cut, and where it comes from."""
 
     job: str
-    job_id: str
-    state: str
     incarnation: Incarnation
-    number: int
-    """Of the checkpoint."""
+    number: int  # of the checkpoint
     kind: str
     mode: CheckpointMode
     taken: Taken
     graph: JobGraph
     members: Sequence[Member]
     links: Sequence[Link]
-    views: Mapping[str, ExchangeView]
-    """Of the exchanges that are there."""
+    views: Mapping[str, ExchangeView]  # of the exchanges that are there
 
 
 def cut_metadata(one: Cutting, memory: JobMemory) -> CheckpointMetadata:
-    """What the ledger's row of a checkpoint says of its cut.
-
-    Args:
-        memory: the ledger at the start of the job or later: what had finished by then is taken from it.
-    """
+    """What the ledger's row of a checkpoint says of its cut; what had finished by then is taken from `memory`."""
     queries = {member.spec.uid: _query(one, member, memory) for member in one.members}
     for name in (node.uid for node in one.graph):
         queries.setdefault(name, QueryMetadata(None, None))
@@ -129,18 +118,10 @@ def describe(one: Cutting, ledger: Ledger) -> ToPin:
     """All that a savepoint of a cut is made of."""
     memory = JobMemory.read(ledger)
     metadata = cut_metadata(one, memory)
-    queries, taken = metadata.queries, one.taken
+    queries, by = metadata.queries, one.incarnation
+    at, waiting = one.taken.at.isoformat(), one.taken.rows_in_flight
     about = About(
-        one.job,
-        one.job_id,
-        one.number,
-        one.incarnation.lineage,
-        one.incarnation.number,
-        one.kind,
-        one.mode.value,
-        taken.at.isoformat(),
-        taken.rows_in_flight,
-        one.incarnation.start,
+        one.job, by.job_id, one.number, by.lineage, by.number, one.kind, one.mode.value, at, waiting, by.start
     )
     definitions = {name: found for name in queries if (found := memory.of(name).definition) is not None}
     checkpoints = {member.spec.uid: member.checkpoint for member in one.members}
@@ -182,8 +163,7 @@ def _exchanges(one: Cutting, queries: Mapping[str, QueryMetadata]) -> dict[str, 
         # Who wrote an exchange that nobody writes any more has finished, and has left the job.
         producer = producers.get(name)
         sealed = state.sealed is not None and (producer is None or queries[producer].finished)
-        if sealed:
-            assert state.sealed is not None
+        if state.sealed is not None and sealed:
             end = state.sealed + 1
         else:
             epoch = None if producer is None else queries[producer].epoch

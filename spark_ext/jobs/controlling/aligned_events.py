@@ -1,10 +1,8 @@
 """Aligned events on their way to the cut behind which they take effect, in all queries or in none.
 
 All that wait share one checkpoint. An event `align` is in the log before it is triggered, so queries that have passed
-its barrier stand still. What comes of it is one commit: a `release` for each of them, or one that says that the
-checkpoint was aborted. If the driver dies before, the next start ignores the barrier, and asks for another one.
-
-For the coordinator's thread, which it never blocks.
+its barrier stand still. Its outcome is one commit: a `release` for each of them, or one that says that the checkpoint
+was aborted. If the driver dies before, the next start ignores the barrier, and asks for another one.
 """
 
 from __future__ import annotations
@@ -23,11 +21,8 @@ if TYPE_CHECKING:
     from spark_ext.model.control import Event
     from spark_ext.queries.worker import Outcome, Worker
 
-ATTEMPTS: Final = 3
-"""Checkpoints that may be aborted until an event is given up, in one start."""
-
-Align = Callable[["Prepare"], "CheckpointRequest"]
-"""Asks for an aligned checkpoint, and is called with its number before it is triggered; see `CheckpointRequest`."""
+ATTEMPTS: Final = 3  # checkpoints that may be aborted until an event is given up, in one start
+Align = Callable[["Prepare"], "CheckpointRequest"]  # asks for an aligned checkpoint
 
 
 class _Waiting:
@@ -38,7 +33,7 @@ class _Waiting:
         self.attempts, self.failure, self.released = 0, "", False
 
     def conclude(self, failure: str | None) -> None:
-        """A checkpoint is over, behind which it was to take effect; None: it is complete."""
+        """The checkpoint behind which it was to take effect is over; None: it is complete."""
         self.attempts += 1
         self.failure, self.released = failure or "", failure is None
 
@@ -52,8 +47,7 @@ class _Barrier:
     """A checkpoint behind which events are to take effect."""
 
     def __init__(self, align: Align, prepare: Callable[[_Barrier, Callable[[bool], None]], None]) -> None:
-        self.number = 0
-        """0: it was not triggered, and no event of it can be in the log."""
+        self.number = 0  # 0: it was not triggered, and no event of it can be in the log
         self.events: list[Event] = []
         self._prepare = prepare
         self.request = align(self._triggered)
@@ -68,17 +62,10 @@ class _Barrier:
 
 
 class AlignedEvents:
-    """The open aligned events of a job.
-
-    Args:
-        warn: called with the error when an event could not be written; it is written later.
-    """
+    """The open aligned events of a job. `warn` is called when an event could not be written; it is written later."""
 
     def __init__(self, control: Accepts, align: Align, worker: Worker, warn: Callable[[Exception], None]) -> None:
-        self._control = control
-        self._align = align
-        self._worker = worker
-        self._warn = warn
+        self._control, self._align, self._worker, self._warn = control, align, worker, warn
         self._left: dict[str, _Waiting] = {}
         self._barrier: _Barrier | None = None
         self._unsaid: list[list[Request]] = []
@@ -102,9 +89,8 @@ class AlignedEvents:
     def tick(self, *, ready: bool) -> None:
         """Ask for a checkpoint, or see how it has ended.
 
-        Args:
-            ready: whether all queries can have a barrier: else those that have passed it would stand still for those
-                that cannot.
+        It is not asked for until all queries can have a barrier (`ready`): else those that have passed it would stand
+        still for those that cannot.
         """
         barrier = self._barrier
         if barrier is None:

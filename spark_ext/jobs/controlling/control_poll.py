@@ -1,8 +1,6 @@
 """What the coordinator's thread needs to know of control events, read by a worker's thread.
 
-New events, how far the queries' offsets have come, and what their planners have recorded of single events. The
-offsets of an epoch are read as soon as it is planned, but only while there are events that somebody has still to
-obey.
+The offsets of an epoch are read as soon as it is planned, but only while there are events still to be obeyed.
 """
 
 from __future__ import annotations
@@ -28,11 +26,8 @@ if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
     from spark_ext.ledger import Ledger
 
-SWEEP_EVERY: Final = 3600.0
-"""How often old stamps are deleted, s."""
-
-MOST_EPOCHS: Final = 200
-"""Epochs of a query in one poll: Spark keeps some hundred."""
+SWEEP_EVERY: Final = 3600.0  # how often old stamps are deleted, s
+MOST_EPOCHS: Final = 200  # epochs of a query in one poll: Spark keeps some hundred
 
 
 @dataclass(frozen=True)
@@ -42,12 +37,9 @@ class PolledQuery:
     uid: str
     checkpoint: str
     lineage: int
-    after: int
-    """The last epoch that is known."""
-    committed: int
-    """The newest committed epoch."""
-    wanted: bool
-    """Whether there are events that the query has still to obey."""
+    after: int  # the last epoch that is known
+    committed: int  # the newest committed epoch
+    wanted: bool  # whether there are events that the query has still to obey
 
 
 @dataclass(frozen=True)
@@ -56,12 +48,9 @@ class PlannedEpoch:
 
     query: str
     epoch: int
-    offsets: Mapping[str, SourceOffset]
-    """Of the channel sources, by uid."""
-    outcomes: Mapping[str, Mapping[str, Json]]
-    """What planners have recorded with it, by event id."""
-    held: Mapping[str, frozenset[int]]
-    """By source, and by "" for the query, the sequences of the aligned events that are not in force yet."""
+    offsets: Mapping[str, SourceOffset]  # of the channel sources, by uid
+    outcomes: Mapping[str, Mapping[str, Json]]  # what planners have recorded with it, by event id
+    held: Mapping[str, frozenset[int]]  # by source, and "" for the query: sequences of aligned events not in force yet
 
     def holds(self, event: Event) -> bool:
         """Whether an event is aligned, and not in force yet for what it is addressed to."""
@@ -73,20 +62,12 @@ class PlannedEpoch:
 class PollResult:
     """What was found."""
 
-    events: tuple[Event, ...]
-    """New ones, in their order."""
-    epochs: tuple[PlannedEpoch, ...]
-    """In the order of each query."""
+    events: tuple[Event, ...]  # new ones, in their order
+    epochs: tuple[PlannedEpoch, ...]  # in the order of each query
 
 
 def poll_pace(took: float) -> float:
-    """The least time between the begins of two polls, so that they take a tenth of the time.
-
-    Each one that finds events reads a table, while these may come all the time.
-
-    Args:
-        took: how long the last one took, s.
-    """
+    """The least time between the begins of two polls, s: as each may read a table, they take a tenth of the time."""
     return min(10 * took, 1.0)
 
 
@@ -94,12 +75,9 @@ class ControlPoll:
     """Reads. Safe for several threads, one at a time."""
 
     def __init__(self, ledger: Ledger, log: ControlLog, after: int) -> None:
-        self._table = ledger.table(ControlEventRow)
-        self._log = log
-        self._last = after
+        self._table, self._log, self._last = ledger.table(ControlEventRow), log, after
         self._read: int | None = None
-        self._stamped: dict[str, dict[str, str]] = {}
-        """By query and source, the stamp that was last seen."""
+        self._stamped: dict[str, dict[str, str]] = {}  # by query and source, the stamp that was last seen
         self._swept_at = time.monotonic()
         self._lock = threading.Lock()
 

@@ -1,7 +1,6 @@
 """The control events of a running job: taken in, carried out by the driver or by epochs, and followed to their end.
 
-For the coordinator's thread, which it never blocks: the ledger and Spark's logs are read by a worker's thread. What has
-become of an event is derived from facts, so a start continues where a driver that was killed has left off.
+The outcome of an event is derived from facts, so a start continues where a driver that was killed has left off.
 """
 
 from __future__ import annotations
@@ -35,11 +34,8 @@ if TYPE_CHECKING:
     from spark_ext.queries.run import QueryRun
 
 log = logger("spark_ext.job")
-
 BEING_STARTED = (Phase.STARTING, Phase.RESTARTING)
-
-POLL_EVERY = 0.05
-"""Least time between the begins of two polls, s."""
+POLL_EVERY = 0.05  # least time between the begins of two polls, s
 
 
 class Controller:
@@ -60,8 +56,7 @@ class Controller:
         self._context, self._execution = context, execution
         self._directives, self._rebuilds, self._drained = directives, rebuilds, drained
         self._open: dict[str, Progress] = {}
-        self._known: dict[str, int] = {}
-        """By query, the last epoch before which no open event can have been obeyed."""
+        self._known: dict[str, int] = {}  # by query, the last epoch before which no open event can have been obeyed
         self._worker = Worker(f"spark-ext-control-{context.job}", context.wake.set)
         self._aligned = AlignedEvents(control, align, self._worker, self._warn)
         self._polled_at, self._poll_pace = 0.0, 0.0
@@ -173,11 +168,7 @@ class Controller:
                 self._known[asked.uid] = asked.committed
 
     def _take(self, event: Event, *, left: bool) -> None:
-        """An event that is open.
-
-        Args:
-            left: whether an earlier start was to obey it.
-        """
+        """An event that is open; `left`: an earlier start was to obey it."""
         self._rebuilds.take(event)
         kind = kinds().get(event.kind)
         if event.kind in ("align", "release", "renamed"):
@@ -279,11 +270,7 @@ class Controller:
 
 
 def unread(control: ControlLog, run: QueryRun | None) -> str:
-    """What has kept a query from reading all that is there; "" for nothing. Reads the ledger; for any thread.
-
-    Args:
-        run: the query; None: it is not built.
-    """
+    """What has kept a query from reading all that is there; "" for nothing, or if it is not built. For any thread."""
     if run is None:
         return ""
     found = control.configuration().pauses_within(run.spec.uid, [source.uid for source in run.spec.sources])

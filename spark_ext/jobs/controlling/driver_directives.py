@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import faulthandler
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.control import levels as python_levels
 from spark_ext.errors import SparkExtError, TerminalError
+from spark_ext.jobs.checkpointing.savepoint_requests import check_folder, check_root
 from spark_ext.masking import logger
 from spark_ext.model.control import JOB, Event
 from spark_ext.model.event_progress import Step
 from spark_ext.model.lifecycle import State
+from spark_ext.observing.dumps import PATIENCE
 from spark_ext.queries.worker import Outcome, Worker
+from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.checkpointing.savepoint_requests import CheckpointRequest
-    from spark_ext.jobs.controlling.actions import JobActions
+    from pyspark.sql import SparkSession
+
+    from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
+    from spark_ext.jobs.checkpointing.savepoint_requests import CheckpointRequest, Savepoints
+    from spark_ext.jobs.controlling.rebuild import Rebuilds
+    from spark_ext.jobs.ending import EndRequest
     from spark_ext.model.configuration import Configuration
     from spark_ext.model.control_kinds import Kind
     from spark_ext.model.offsets import Json
+    from spark_ext.observing.dumps import Dumps
+    from spark_ext.queries.context import JobContext
 
 log = logger("spark_ext.job")
-
 Put = Callable[[Event, Step], None]
-
-LOST = "the driver ended before it was carried out"
-"""Why a request of an earlier start has failed: the client may repeat it."""
+FOLDER = "stacks"  # folder of stack dumps in the state directory
+LOST = "the driver ended before it was carried out"  # why a request of an earlier start has failed
 
 
 @dataclass(frozen=True)
@@ -50,8 +61,7 @@ class DriverDirectives:
         self._dumper = Worker(f"spark-ext-dump-directives-{job}", wake)
         self._levels: dict[str, str] = {}
         self._settings: dict[str, Any] = {}
-        self.stop_requested = ""
-        """Who has asked an earlier start to stop; "" if nobody has."""
+        self.stop_requested = ""  # who has asked an earlier start to stop; "" if nobody has
 
     def configure(self, configuration: Configuration) -> None:
         """Put into force what stands: log levels and settings of checkpoints."""
@@ -59,22 +69,14 @@ class DriverDirectives:
         levels = {name: str(value["level"]) for name, value in slots.items()}
         if levels != self._levels:
             former, self._levels = self._levels, levels
-
-            def act() -> None:
-                self._actions.set_log_levels(levels, former)
-
-            self._worker.do("log levels", act, _logged)
+            self._worker.do("log levels", partial(self._actions.set_log_levels, levels, former), _logged)
         settings = dict(configuration.of("checkpoint_config", JOB) or {})
         if settings != self._settings:
             self._settings = settings
             self._actions.set_checkpoint_settings(settings)
 
     def take(self, event: Event, kind: Kind, *, left: bool, put: Put) -> None:
-        """An event that the driver obeys.
-
-        Args:
-            left: whether an earlier start was to obey it: a stop holds, other requests have failed.
-        """
+        """An event that the driver obeys. If an earlier start was to obey it (`left`), all but a stop have failed."""
         if event.expires_ms is not None and time.time() * 1000 >= event.expires_ms:
             put(event, Step("expired", reason="its time was over before it was obeyed"))
         elif event.kind == "stop":
@@ -122,10 +124,9 @@ class DriverDirectives:
                 put(event, Step("rejected", reason=outcome.error.what))
             elif outcome.error is not None:
                 put(event, Step("failed", reason=str(outcome.error)))
-            elif event.value.get("aligned"):
-                self._wait(event, self._actions.checkpoint(outcome.result()), put)
             else:
-                self._wait(event, self._actions.savepoint(outcome.result()), put)
+                take = self._actions.checkpoint if event.value.get("aligned") else self._actions.savepoint
+                self._wait(event, take(outcome.result()), put)
 
         # A folder on a store is listed, which takes time.
         path = event.value["path"]
@@ -164,9 +165,7 @@ class DriverDirectives:
         self.tick(put)
         for event in self._stops:
             put(event, Step("acknowledged", result={"state": state.value}))
-        for one in self._waiting:
-            put(one.event, Step("failed", reason=f"the job has ended: {state.value}"))
-        for event in self._restarts:
+        for event in (*(one.event for one in self._waiting), *self._restarts):
             put(event, Step("failed", reason=f"the job has ended: {state.value}"))
         self._stops, self._waiting, self._restarts = [], [], []
 
@@ -189,3 +188,56 @@ def _step_of(one: _Waiting) -> Step:
 def _logged(outcome: Outcome[None]) -> None:
     if outcome.error is not None:
         log.warning("a log level could not be set: %s", outcome.error)
+
+
+class JobActions:
+    """The parts of the job that obey."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        context: JobContext,
+        request: EndRequest,
+        aligned: AlignedCheckpoints,
+        savepoints: Savepoints,
+        dumps: Dumps,
+        rebuilds: Rebuilds,
+    ) -> None:
+        self._in_spark, self._context, self._dumps = backend_of(spark).diagnosis(spark), context, dumps
+        self.stop, self.checkpoint, self.savepoint = request.stop, aligned.request, savepoints.request
+        self.restart, self.restarted = rebuilds.restart, rebuilds.restarted
+
+    def check_folder(self, folder: str, *, remote: bool) -> str:
+        """The folder of a savepoint, as the driver sees it; refuses one that cannot be used, or not over HTTP."""
+        if remote:
+            check_root(folder, self._context.settings.savepoint_roots, self._context.job, self._context.state)
+        return check_folder(folder, self._context.job, self._context.state)
+
+    def dump_driver(self, event_id: str) -> str:
+        """Write the stacks of the driver's threads; returns where. May take a second."""
+        name = f"{FOLDER}/{event_id}.txt"
+        with tempfile.TemporaryFile("w+b") as draft:
+            draft.write(b"Threads of the driver's Python process\n\n")
+            draft.flush()
+            faulthandler.dump_traceback(draft, all_threads=True)
+            draft.seek(0, 2)
+            draft.write(b"\nThreads of the driver's JVM\n\n" + self._in_spark.driver_threads().encode())
+            draft.seek(0)
+            content = draft.read()
+        Location(self._context.state).folder.write(name, content)
+        return f"{self._context.state}/{name}"
+
+    def dump(self, event_id: str, *, heap: bool) -> str:
+        """Write the stacks of all processes, and the driver's heap if it is wanted; returns where. May take minutes."""
+        return self._dumps.take(f"asked for by the control event {event_id}", heap=heap, timeout=PATIENCE)
+
+    def set_log_levels(self, levels: dict[str, str], former: dict[str, str]) -> None:
+        """Set the levels of loggers, "" for the root; `former` are those that were set before."""
+        for name in {**former, **levels}:
+            self._in_spark.set_log_level(name, levels.get(name))
+        python_levels.apply(levels)
+
+    def set_checkpoint_settings(self, settings: dict[str, Any]) -> None:
+        """Put settings of checkpoints in the place of those of the job; {}: as the job was started with."""
+        self._context.changed.clear()
+        self._context.changed.update(settings)

@@ -1,9 +1,8 @@
 """Supervised restarts of queries at an epoch boundary, on request or when a key changes that their functions read.
 
-For the coordinator's thread, which it never blocks: what takes time is done by a worker. Events are taken up in their
-order, one after the other. At each one the queries that it concerns hold; all of them are built again before
-any is stopped. If one cannot be built, none is restarted, the event is rejected, and the key gets its former value
-again before the queries continue.
+Events are taken up in their order, one after the other. At each one the queries that it concerns hold; all of them are
+built again before any is stopped. If one cannot be built, none is restarted, the event is rejected, and the key gets
+its former value again before the queries continue.
 """
 
 from __future__ import annotations
@@ -17,15 +16,22 @@ from spark_ext.control import holds, stamps
 from spark_ext.control.job_events import takes_back
 from spark_ext.errors import ConfigurationError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.jobs.controlling.replacement import prepared, rebuilt
 from spark_ext.masking import logger
+from spark_ext.model.changes import compare
 from spark_ext.model.configuration import Configuration
 from spark_ext.model.control import Delivery, Event, Scope
 from spark_ext.model.event_progress import Rebuilt, Step
 from spark_ext.model.holds import changed_key, holds_at
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.boundary import BoundaryRestart, RestartPhase
+from spark_ext.queries.builder import planned_values, refuse_change
+from spark_ext.queries.context import checkpoint_of
+from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.spec import definition_of
 from spark_ext.queries.worker import Outcome, Worker
+from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.spark.logs.epoch_files import unrecorded_settings
+from spark_ext.spark.logs.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
@@ -37,20 +43,12 @@ if TYPE_CHECKING:
     from spark_ext.queries.spec import QuerySpec
 
 log = logger("spark_ext.job")
-
 NOTHING = Configuration()
-
-KINDS = ("restart", "set_config", "release")
-"""Kinds of events at which a query may hold."""
+KINDS = ("restart", "set_config", "release")  # kinds of events at which a query may hold
 
 
 class _Change:
-    """An event at which queries may hold.
-
-    Args:
-        subject: the event that takes effect: itself, or the aligned one that it releases.
-        only: the queries that may hold at it, if not all: one that came late.
-    """
+    """An event at which queries may hold; `subject` takes effect: the event, or the aligned one that it releases."""
 
     def __init__(
         self,
@@ -61,13 +59,10 @@ class _Change:
         after: Configuration = NOTHING,
     ) -> None:
         self.event, self.subject, self.only, self.before, self.after = event, subject, only, before, after
-        self.runs: tuple[QueryRun, ...] = ()
-        """Those that hold at it."""
-        self.able: tuple[QueryRun, ...] = ()
-        """Those of them that can be restarted."""
+        self.runs: tuple[QueryRun, ...] = ()  # those that hold at it
+        self.able: tuple[QueryRun, ...] = ()  # those of them that can be restarted
         self.restarts: dict[str, BoundaryRestart] = {}
-        self.ready = False
-        """Whether it is known which queries are restarted."""
+        self.ready = False  # whether it is known which queries are restarted
 
     def apply(self, before: Configuration) -> Configuration:
         """It is the next one; returns what is in force behind it."""
@@ -106,12 +101,7 @@ class _Change:
 
 
 class Rebuilds:
-    """The restarts of a job.
-
-    Args:
-        request: whether the job has been asked to stop.
-        clock: s; that of the queries.
-    """
+    """The restarts of a job; `clock`, s, is that of the queries."""
 
     def __init__(
         self,
@@ -127,16 +117,13 @@ class Rebuilds:
         self._worker = Worker(f"spark-ext-rebuilds-{context.job}", context.wake.set)
         self._left: deque[_Change] = deque()
         self._current: _Change | None = None
-        self._past: list[_Change] = []
-        """Those that a query which is built later may meet."""
+        self._past: list[_Change] = []  # those that a query which is built later may meet
         self._known: set[str] = set()
         self._aligned: dict[int, Event] = {}
-        self._wanted: dict[str, Step | None] = {}
-        """Restarts that were requested, and their outcome."""
+        self._wanted: dict[str, Step | None] = {}  # restarts that were requested, and their outcome
         self._refused: dict[str, Step] = {}
         self._rebuilt: dict[str, dict[str, Rebuilt]] = {}
-        self._put_back: set[str] = set()
-        """Events by which a key got its former value again."""
+        self._put_back: set[str] = set()  # events by which a key got its former value again
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -211,17 +198,17 @@ class Rebuilds:
             if self._execution.waiting:
                 self._past.append(change)
         change.hold(change.only or self._execution.runs)
-        able = change.able
-        requested = change.event.kind == "restart"
-        if requested and change.event.event_id in self._wanted and not able:
-            self._wanted[change.event.event_id] = Step("rejected", reason="no query of the job runs")
-        if not able or (requested and change.event.event_id not in self._wanted):
+        able, event = change.able, change.event
+        requested = event.kind == "restart"
+        if requested and event.event_id in self._wanted and not able:
+            self._wanted[event.event_id] = Step("rejected", reason="no query of the job runs")
+        if not able or (requested and event.event_id not in self._wanted):
             self._release(change)
-        elif requested:
-            self._current = change
+            return
+        self._current = change
+        if requested:
             self._restart(change, dict.fromkeys((run.spec.uid for run in able), None), now)
         else:
-            self._current = change
             self._build(change, able)
 
     def _build(self, change: _Change, runs: Sequence[QueryRun]) -> None:
@@ -268,13 +255,11 @@ class Rebuilds:
             return
         self._release(change, [run for run in change.runs if run.spec.uid not in done])
         found = {uid: Rebuilt(one.epoch, one.took_ms, one.completed) for uid, one in done.items()}
+        why = next((one.why for one in change.restarts.values()), "")
         if change.event.kind != "restart":
             self._rebuilt.setdefault(change.event_id, {}).update(found)
-        elif not found:
-            why = next((one.why for one in change.restarts.values()), "")
-            self._wanted[change.event.event_id] = Step("failed", reason=why)
         else:
-            self._wanted[change.event.event_id] = _step_of(found)
+            self._wanted[change.event.event_id] = _step_of(found) if found else Step("failed", reason=why)
 
     # -- refusals -----------------------------------------------------------------------------------------------------
 
@@ -315,12 +300,7 @@ class Rebuilds:
         return takes_back(self._control, change.event_id, step, str(target), "set_config", value)
 
     def _release(self, change: _Change, runs: Sequence[QueryRun] | None = None, *, behind: Event | None = None) -> None:
-        """The queries that hold and are not restarted obey the event, and continue.
-
-        Args:
-            runs: of its queries; None: all.
-            behind: a further event at which they need not hold: they obey both with one epoch.
-        """
+        """The queries that hold (None: all) and are not restarted obey the event, with one behind it, and continue."""
         chosen = change.runs if runs is None else runs
         if not chosen:
             return
@@ -375,3 +355,65 @@ def _step_of(found: dict[str, Rebuilt]) -> Step:
     }
     reason = "; ".join(one.note(uid) for uid, one in found.items() if one.completed is not None)
     return Step("acknowledged", reason=reason, result=result)
+
+
+def rebuilt(before: QuerySpec, checkpoint: str, values: Mapping[str, Json], sequence: int) -> QuerySpec:
+    """A query built with another configuration, if it can take the place of the one that runs. May take seconds."""
+    assert before.built is not None
+    after = before.built.build(values, sequence)
+    for change in compare(before.uid, definition_of(before), definition_of(after)):
+        if change.breaking:
+            raise ConfigurationError(
+                str(change),
+                operator=before.built.operator,
+                kept="the query continues as it was",
+                do="let the configuration decide how, not what is read and written",
+            )
+    refuse_change(before, after, _settings_in(checkpoint))
+    OperatorHooks.check(after)
+    return after
+
+
+def _settings_in(checkpoint: str) -> dict[str, str]:
+    """The settings of Spark's that a checkpoint holds: they are in force whatever the session has."""
+    log = SparkLog(checkpoint)
+    newest = log.newest_offsets()
+    logged = None if newest is None else log.offsets(newest)
+    if logged is None:
+        return {}
+    held = {str(key): str(value) for key, value in logged.metadata.get("conf", {}).items()}
+    return {**held, **unrecorded_settings(checkpoint)}
+
+
+def prepared(run: QueryRun, after: QuerySpec | None, context: JobContext) -> Callable[[], None] | None:
+    """What is to be done on a worker before a query is started again: operators that differ are claimed and opened."""
+    before = run.spec
+    if after is None:
+        return None
+    schemas = [backend_of(spec.writer).frame(spec.writer).schema for spec in (before, after)]
+    claims = before.sink != after.sink or schemas[0] != schemas[1]
+    opens = claims or before.sources != after.sources
+    hooks = OperatorHooks(after, context, run.lineage, run.checkpoint)
+    ended = run.position.ended_sources
+
+    def prepare() -> None:
+        if claims:
+            hooks.claim()
+        hooks.open(ended)
+
+    return prepare if opens else None
+
+
+def as_planned(spec: QuerySpec, state: str) -> QuerySpec | None:
+    """The query with which an epoch was planned that an earlier start has not committed, if it differs."""
+    if spec.built is None:
+        return None
+    checkpoint = checkpoint_of(state, spec.uid)
+    log = SparkLog(checkpoint)
+    planned, committed = log.newest_offsets(), log.newest_commit()
+    if planned is None or (committed is not None and planned <= committed):
+        return None
+    values = planned_values(checkpoint, planned)
+    if values is None or not spec.built.differs(values):
+        return None
+    return spec.built.build(values, spec.built.sequence)

@@ -38,14 +38,9 @@ if TYPE_CHECKING:
     from spark_ext.queries.run import QueryRun
 
 log = logger("spark_ext.job")
-
 T = TypeVar("T")
-
-RELEASE_EVERY: Final = 1.0
-"""Pause between two looks at what can be released, s."""
-
-AT_LEAST: Final = 20
-"""Entries that are released together, unless the exchange has been read to its end: each release costs a few files."""
+RELEASE_EVERY: Final = 1.0  # pause between two looks at what can be released, s
+AT_LEAST: Final = 20  # entries released together, unless all of it has been read: each release costs a few files
 
 
 @dataclass(frozen=True)
@@ -55,19 +50,16 @@ class Link:
     name: str
     kind: str
     path: str
-    readers: Mapping[str, str]
-    """Query by the uid of its source; a query that is not built yet is ""."""
+    readers: Mapping[str, str]  # query by the uid of its source; a query that is not built yet is ""
+    # What the exchange is, given the job's id: for one whose producer is not built yet. None: not known.
     about: Callable[[str], Descriptor | None] = lambda job_id: None
-    """What the exchange is, given the job's id: for one whose producer is not built yet. None: not known."""
 
 
 class Exchanges:
     """Registers consumers and releases rows. Its methods are for the coordinator's thread; `tick` does not block.
 
-    Args:
-        finished: whether a query has finished, be it in the job or not.
-        restarted: lineage, by exchange, of producers that are not built yet and have written nothing in it.
-        follow: given the views after each look at the exchanges, on the thread that has looked: must not raise.
+    `restarted` has the lineage, by exchange, of producers that are not built yet and have written nothing in it.
+    `follow` gets the views after each look at the exchanges, on the thread that has looked: it must not raise.
     """
 
     def __init__(
@@ -79,8 +71,7 @@ class Exchanges:
         restarted: Mapping[str, int],
         follow: Callable[[Mapping[str, ExchangeView]], None],
     ) -> None:
-        self.newest: Taken | None = None
-        """The newest consistent cut of the job; None before the first one, and in a job without exchanges."""
+        self.newest: Taken | None = None  # the newest consistent cut; None before the first, and without exchanges
         self._unaligned = Unaligned(execution.logged)
         self._views: dict[str, ExchangeView] = {}
         self._links = {link.name: link for link in links}
@@ -90,13 +81,10 @@ class Exchanges:
         self._worker = Worker(f"spark-ext-exchanges-{context.job}", context.wake.set)
         self._masters: dict[str, ExchangeMaster] = {}
         self._lock = threading.Lock()
-        self._releasing = threading.Lock()
-        """Held during a release: the last one, at the end of the job, is by another thread."""
+        self._releasing = threading.Lock()  # during a release: the last one, at the job's end, is by another thread
         self._at = time.monotonic()
-        self._sealed: set[str] = set()
-        """Exchanges whose seal has been noted."""
-        self.ended_readers: frozenset[str] = frozenset()
-        """Sources that read an exchange which was sealed before they were registered."""
+        self._sealed: set[str] = set()  # exchanges whose seal has been noted
+        self.ended_readers: frozenset[str] = frozenset()  # of exchanges that were sealed before they were registered
         self._outage = Outage("the exchanges of the job", f"job '{context.job}'", context)
 
     @property
@@ -125,19 +113,19 @@ class Exchanges:
     def register(self) -> None:
         """Register all consumers, and say which registered ones are not in the job any more."""
         for link in self._links.values():
-            master = self._master(link)
-            who = f"exchange '{link.name}'"
+            master, operator = self._master(link), f"exchange '{link.name}'"
             at, mark, job_id = time.time_ns() // 1_000_000, self._mark, self._context.job_id
             if master.describe() is not None:
                 if link.name in self._restarted:
                     begun = partial(decisions.begin_anew_entry, lineage=self._restarted[link.name])
-                    master.log.append(partial(begun, mark=mark, job_id=job_id, who=who, at=at), self._writer)
+                    master.log.append(partial(begun, mark=mark, job_id=job_id, who=operator, at=at), self._writer)
                 if master.log.look().sealed is not None:
                     with self._lock:
                         self.ended_readers |= set(link.readers)
             if self._is_over(link, master):
                 continue
-            master.log.append(partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=who, at=at), self._writer)
+            adopted = partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=operator, at=at)
+            master.log.append(adopted, self._writer)
             state = master.log.look()
             for uid, query in link.readers.items():
                 self._refuse_late(link, state, uid, query)
@@ -193,9 +181,7 @@ class Exchanges:
                 event=event.value,
                 query=query,
                 lineage=incarnation.lineage,
-                epoch=None,
                 position=position,
-                checkpoint_id=None,
                 incarnation=incarnation.number,
                 at=datetime.now(timezone.utc),
             )
@@ -209,11 +195,7 @@ class Exchanges:
     # -- release ------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, held: Callable[[], Held]) -> None:
-        """Begin to release what is due.
-
-        Args:
-            held: by query, the offsets that are known now of a checkpoint which is not complete.
-        """
+        """Begin to release what is due; `held` are the offsets known now of a checkpoint which is not complete."""
         self._worker.deliver()
         if self._links and now - self._at >= RELEASE_EVERY and not self._worker.busy and self._outage.due(now):
             self._at = now
@@ -240,11 +222,7 @@ class Exchanges:
         action: Callable[[Taken, Mapping[str, ExchangeView]], T],
         then: Callable[[Outcome[T]], None],
     ) -> None:
-        """Command: do something with the newest cut that looks allow, while nothing is released.
-
-        Args:
-            then: gets its outcome, on the coordinator's thread.
-        """
+        """Command: do something with the newest cut that looks allow, while nothing is released."""
         graph = self._execution.graph
 
         def work() -> T:
@@ -277,10 +255,8 @@ class Exchanges:
     def release(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held) -> Taken | None:
         """Release what no consumer needs: what lies before the newest consistent cut, and before what is held.
 
-        A cut may be behind what consumers have committed, and a checkpoint may begin from there.
-
-        Returns:
-            The cut; None if none is consistent now.
+        A cut may be behind what consumers have committed, and a checkpoint may begin from there. Returns the cut; None
+        if none is consistent now.
         """
         with self._releasing:
             return self._release_all(looks, graph, held)
@@ -367,8 +343,8 @@ class Exchanges:
     def _master(self, link: Link) -> ExchangeMaster:
         with self._lock:
             if link.name not in self._masters:
-                who = f"job '{self._context.job}', exchange '{link.name}'"
-                self._masters[link.name] = parts(link.kind, link.path, who).master
+                operator = f"job '{self._context.job}', exchange '{link.name}'"
+                self._masters[link.name] = parts(link.kind, link.path, operator).master
             return self._masters[link.name]
 
     @property

@@ -28,8 +28,7 @@ class Gates:
         build: Callable[[Gate], QueryRun],
         begin: Callable[[QueryRun], None],
     ) -> None:
-        self.failure: SparkExtError | None = None
-        """Why a query could not be built; None as long as all could."""
+        self.failure: SparkExtError | None = None  # why a query could not be built; None as long as all could
         self._context, self._execution, self._gates, self._build, self._begin = context, execution, gates, build, begin
         self._worker = Worker(f"spark-ext-gates-{context.job}", context.wake.set)
         self._building = ""

@@ -88,12 +88,12 @@ def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int, specs: Seq
     """The outputs at a checkpoint."""
     rows = ledger.table(CheckpointRow).rows([("checkpoint_id", "=", number), ("query", "=", "")])
     done = next((row for row in rows if row.status == "COMPLETED"), None)
-    who = f"job '{job}', checkpoint {number}"
+    operator = f"job '{job}', checkpoint {number}"
     if done is None:
         statuses = ", ".join(sorted({row.status for row in rows}))
         raise CheckpointError(
             f"the whole job has no completed checkpoint {number}" + (f": it is {statuses}" if rows else ""),
-            operator=who,
+            operator=operator,
             kept="nothing was changed",
             do="use a number that job.checkpoint() returned; job.ledger.checkpoints() lists all",
         )
@@ -101,18 +101,19 @@ def as_of(spark: SparkSession, job: str, ledger: Ledger, number: int, specs: Seq
         raise CheckpointError(
             f"checkpoint {number} is {done.mode}: its queries had read different parts of the "
             "input, and rows were in flight between them",
-            operator=who,
+            operator=operator,
             kept="nothing was changed",
             do="use an aligned checkpoint: job.checkpoint() takes one",
         )
     metadata = CheckpointMetadata.from_json(done.metadata)
     sinks = {uid: sink for query in metadata.queries.values() for uid, sink in query.sinks.items()}
     positions = {uid: sink.position for uid, sink in sinks.items() if sink.position is not None}
-    paths = {}
-    for uid, sink in sinks.items():
-        options = {name.lower(): value for name, value in sink.options.items()}
-        if sink.format.lower() == "delta_2pc" and "path" in options:
-            paths[uid] = Location.of(options["path"], {}).uri
+    options = {uid: {name.lower(): value for name, value in sink.options.items()} for uid, sink in sinks.items()}
+    paths = {
+        uid: Location.of(options[uid]["path"], {}).uri
+        for uid, sink in sinks.items()
+        if sink.format.lower() == "delta_2pc" and "path" in options[uid]
+    }
     made = (operators.sink(spec.sink.format, spec.sink.options) for spec in specs if spec.sink is not None)
     stores = {sink.options.uid: getattr(sink.options, "storage_options", {}) for sink in made}
     return AsOf(number, positions, paths, stores, job, spark)

@@ -13,7 +13,7 @@ from spark_ext.jobs.checkpointing.retained import unused_number
 from spark_ext.jobs.checkpointing.savepoint_requests import completed
 from spark_ext.jobs.checkpointing.savepoints import Cutting, Member, describe
 from spark_ext.jobs.starting.flow import checked_graph, links_of, opened
-from spark_ext.jobs.starting.recorded_past import check_past
+from spark_ext.jobs.starting.recorded_past import check_past, compared
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory
@@ -28,16 +28,11 @@ if TYPE_CHECKING:
 
 
 def savepoint_of_stopped(spark: SparkSession, composition: Composition, ledger: Ledger, folder: str) -> int:
-    """Take a savepoint of a job that has ended, in whatever way, where it stands.
-
-    Args:
-        folder: of the savepoint; empty or missing.
-    """
-    who = f"job '{composition.job}'"
+    """Take a savepoint of a job that has ended, in whatever way, where it stands."""
     if not JobMemory.read(ledger).ever:
         raise StateError(
             "the job has not been started, so there is nothing to save",
-            operator=who,
+            operator=f"job '{composition.job}'",
             kept="nothing was changed",
             do="start it first",
         )
@@ -61,8 +56,7 @@ def savepoint_of_stopped(spark: SparkSession, composition: Composition, ledger: 
 def _cut(composition: Composition, ledger: Ledger, incarnation: Incarnation) -> Cutting:
     memory = JobMemory.read(ledger)
     specs, gated = opened(composition, memory, incarnation.number, composition.stored_configuration())
-    waiting = [gate.uid for gate in gated]
-    check_past(composition.job, memory, ledger, specs, composition.declared, incarnation, waiting)
+    check_past(compared(composition.job, memory, ledger, specs, composition.declared, incarnation, gated))
     graph = checked_graph(composition, specs, gated, memory)
     links = links_of(composition, specs, waiting=bool(gated))
     members = [Member.of_memory(spec, memory, composition.state) for spec in specs]
@@ -81,17 +75,5 @@ def _cut(composition: Composition, ledger: Ledger, incarnation: Incarnation) -> 
             kept="everything is unchanged",
             do="start the job once and stop it, and try again",
         )
-    return Cutting(
-        composition.job,
-        incarnation.job_id,
-        composition.state,
-        incarnation,
-        unused_number(composition.state, memory.next_checkpoint_id),
-        "savepoint",
-        CheckpointMode.UNALIGNED,
-        taken,
-        graph,
-        members,
-        links,
-        views,
-    )
+    number, mode = unused_number(composition.state, memory.next_checkpoint_id), CheckpointMode.UNALIGNED
+    return Cutting(composition.job, incarnation, number, "savepoint", mode, taken, graph, members, links, views)

@@ -19,7 +19,7 @@ from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.starting.flow import opened
 from spark_ext.jobs.starting.identity import unknown
-from spark_ext.jobs.starting.recorded_past import check_past
+from spark_ext.jobs.starting.recorded_past import check_past, compared
 from spark_ext.jobs.starting.start import StartOptions, start_job
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
@@ -43,11 +43,9 @@ if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
     from spark_ext.settings import JobSettings
 
+# Spark may follow with epochs without rows, which empty state that has expired; its own sources may always read on.
 ATTEMPTS: Final = 5
-"""Spark may follow with epochs without rows, which empty state that has expired; its own sources may always read on."""
-
 LOOK_EVERY_S: Final = 0.02
-
 KEPT: Final = "the state and all output are unchanged"
 
 
@@ -62,27 +60,26 @@ def rescale(
 ) -> None:
     """Give the state of a query another number of partitions.
 
-    Args:
-        timeout: seconds in which epochs that were interrupted are completed; None: as long as it takes.
+    Epochs that were interrupted are completed within `timeout` seconds; None: as long as it takes.
     """
-    who = f"job '{composition.job}', query '{query}'"
+    operator = f"job '{composition.job}', query '{query}'"
     memory = JobMemory.read(ledger)
     if query not in memory.names:
         raise unknown(query, memory, f"job '{composition.job}'", "rescale")
     if partitions < 1:
         raise ConfigurationError(
-            f"state cannot have {partitions} partitions", operator=who, kept=KEPT, do="use a number from 1"
+            f"state cannot have {partitions} partitions", operator=operator, kept=KEPT, do="use a number from 1"
         )
-    _refuse_finished(memory, query, who)
+    _refuse_finished(memory, query, operator)
     if query not in composition.uids:
         # Before anything is started for it: nothing would ever complete its epoch.
-        raise _missing(who)
+        raise _missing(operator)
     place = checkpoint_of(composition.state, query)
     local = local_path(place)
     if local is None:
         raise StateError(
             "the checkpoint directory is on an object store, where it cannot be replaced in one step",
-            operator=who,
+            operator=operator,
             kept=KEPT,
             do="take a savepoint, and restore it into another state directory with state_partitions",
         )
@@ -91,7 +88,7 @@ def rescale(
         if not _in_doubt(SparkLog(place)) or _expired(limit):
             break
         complete_epochs(spark, composition, ledger, settings, query, limit)
-        _refuse_finished(JobMemory.read(ledger), query, who)
+        _refuse_finished(JobMemory.read(ledger), query, operator)
     incarnation = start_incarnation(
         ledger,
         composition.job,
@@ -105,21 +102,21 @@ def rescale(
         complete(place)
         memory = JobMemory.read(ledger)
         specs, gated = opened(composition, memory, incarnation.number, composition.stored_configuration())
-        waiting = [gate.uid for gate in gated]
-        elsewhere = check_past(composition.job, memory, ledger, specs, composition.declared, incarnation, waiting)
-        require_state(place, _settled(SparkLog(place), who), who)
+        start = compared(composition.job, memory, ledger, specs, composition.declared, incarnation, gated)
+        check_past(start)
+        require_state(place, _settled(SparkLog(place), operator), operator)
         spec = next((one for one in specs if one.uid == query), None)
         if spec is None:
-            raise _missing(who)
+            raise _missing(operator)
         context = _context(spark, composition, settings, writer)
         # A driver of an earlier start, on another host, may still run: an epoch that it commits to the target from here
         # on would be missing in the copy. What it has committed until now is in Spark's log, or in doubt there.
-        OperatorHooks(spec, context, memory.lineage(query), place, elsewhere=query in elsewhere).claim()
-        epoch = _settled(SparkLog(place), who)
-        for name in files_of_epoch(spark, place, epoch, who):
+        OperatorHooks(spec, context, memory.lineage(query), place, elsewhere=query in start.exchanged()).claim()
+        epoch = _settled(SparkLog(place), operator)
+        for name in files_of_epoch(spark, place, epoch, operator):
             link(f"{place}/{name}", f"{building}/{name}")
         reach(FailPoint.RESCALE_COPIED)
-        added = repartition(spark, str(building), partitions, who)
+        added = repartition(spark, str(building), partitions, operator)
         relocate(str(building), place)
         reach(FailPoint.RESCALE_REPARTITIONED)
         at = datetime.now(timezone.utc)
@@ -141,11 +138,7 @@ def complete_epochs(
     query: str,
     limit: float | None = None,
 ) -> None:
-    """Start the job until the epoch of a query that was interrupted is committed; no source reads on.
-
-    Args:
-        limit: until when, on the monotonic clock, s; None: as long as it takes.
-    """
+    """Start the job until the interrupted epoch of a query is committed; no source reads on. `limit`: s, monotonic."""
     log = SparkLog(checkpoint_of(composition.state, query))
     coordinator = start_job(spark, composition.job, ledger, composition, settings, StartOptions(hold=True))
     try:

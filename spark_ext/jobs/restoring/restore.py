@@ -16,28 +16,38 @@ A model in TLA+, `docs/spec/checkpoint.tla`, shows that the order of the first a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.savepoint import Savepoint, exchange_folder, read_savepoint
-from spark_ext.errors import ConfigurationError, SparkExtError, StateError
+from spark_ext.errors import RESET, ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.jobs.checkpointing.retained import retained
+from spark_ext.failures.labels import Response
+from spark_ext.jobs.checkpointing.retained import complete, retained, retained_folder
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.restoring.restore_checks import Comparison, saved_name
 from spark_ext.jobs.restoring.restore_targets import Target, Targets, interrupted_restores
-from spark_ext.jobs.restoring.restored_bad_rows import put_back_bad_rows
-from spark_ext.jobs.restoring.restored_exchanges import check_readers, claim_exchanges, exchanges_in
+from spark_ext.jobs.restoring.restored_parts import (
+    RestoredStates,
+    check_readers,
+    claim_exchanges,
+    clear_away,
+    exchanges_in,
+    put_back_bad_rows,
+)
 from spark_ext.jobs.restoring.restored_rows import restored_rows
-from spark_ext.jobs.restoring.restored_states import RestoredStates, clear_away
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.schema import CheckpointRow
+from spark_ext.masking import logger
 from spark_ext.model.commits import FenceMark
+from spark_ext.model.damage import Restored, checkpoint_to_restore
+from spark_ext.model.lifecycle import State
 from spark_ext.queries.context import checkpoint_of
 from spark_ext.queries.spec import definition_of
 from spark_ext.sinks.runtime.retry import attempts
@@ -49,10 +59,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.ledger import Ledger
+    from spark_ext.queries.run import QueryRun
     from spark_ext.queries.spec import QuerySpec
+    from spark_ext.settings import JobSettings
 
-MARGIN: Final = 1_000
-"""Entries that registrations, which are not fenced, may still append to the log of an exchange that is replaced."""
+log = logger("spark_ext.job")
+
+MARGIN: Final = 1_000  # entries that registrations, which are not fenced, may still append to a log that is replaced
 
 
 class Step(str, Enum):
@@ -97,14 +110,20 @@ class _Restore:
     ) -> None:
         self._spark, self._composition, self._ledger, self._path = spark, composition, ledger, path
         self._accepted, self._partitions = accepted, partitions
-        self._job, self._state = composition.job, composition.state
+        self._job, self._state, self._operator = composition.job, composition.state, f"job '{composition.job}'"
 
     def run(self) -> None:
         saved = read_savepoint(self._path)
         memory = JobMemory.read(self._ledger)
         in_place = any(row.job_id == saved.about.job_id for row in self._ledger.jobs())
         if not in_place and self._has_past(memory):
-            raise self._foreign(saved)
+            raise StateError(
+                f"the savepoint is of job '{saved.about.job}' with another state directory, and this one has a history "
+                "of its own",
+                operator=f"{self._operator}, {saved.who}",
+                kept="the savepoint, the state and all output are unchanged",
+                do="restore into an empty state directory",
+            )
         comparison = self._compared(saved, memory, in_place=in_place)
         comparison.check_start([row.start_id for row in self._ledger.jobs()])
         comparison.check()
@@ -118,12 +137,12 @@ class _Restore:
         if in_place:
             targets.check_left_out(wrote, memory)
             targets.check_removed(wrote, memory, self._accepted)
-        tuple(exchanges_in(self._state, self._who))
+        tuple(exchanges_in(self._state, self._operator))
         check_readers(comparison, self._composition, self._specs, late=bool(self._waiting))
         if in_place and local_path(self._state) is None:
             raise StateError(
                 "the state directory is on an object store, where nothing can be moved aside",
-                operator=self._who,
+                operator=self._operator,
                 kept="the savepoint, the state and all output are unchanged",
                 do="restore into another state directory, with outputs of its own",
             )
@@ -136,8 +155,7 @@ class _Restore:
         )
         writer = LedgerWriter(self._ledger, incarnation)
         try:
-            lineage = max(row.lineage for row in self._ledger.jobs())
-            lineage = max(lineage, saved.about.lineage) + 1
+            lineage = max(saved.about.lineage, *(row.lineage for row in self._ledger.jobs())) + 1
             states = RestoredStates(comparison, self._state, incarnation.number, memory.lineages)
             try:
                 states.prepare(self._spark, self._partitions)
@@ -152,19 +170,6 @@ class _Restore:
                 states.discard()
         finally:
             writer.end("restore")
-
-    @property
-    def _who(self) -> str:
-        return f"job '{self._job}'"
-
-    def _foreign(self, saved: Savepoint) -> StateError:
-        return StateError(
-            f"the savepoint is of job '{saved.about.job}' with another state directory, and this one has a history of "
-            "its own",
-            operator=f"{self._who}, {saved.who}",
-            kept="the savepoint, the state and all output are unchanged",
-            do="restore into an empty state directory",
-        )
 
     def _has_past(self, memory: JobMemory) -> bool:
         """Whether the state directory has a history, other than that of restores that were interrupted."""
@@ -209,7 +214,7 @@ class _Restore:
                 raise StateError(
                     f"query '{gate.uid}' has begun since the savepoint, and cannot be built now, so that what "
                     f"it has written cannot be put back: {problem}",
-                    operator=f"{self._who}, query '{gate.uid}'",
+                    operator=f"{self._operator}, query '{gate.uid}'",
                     kept="the savepoint, the state and all output are unchanged",
                     do="restore the tables that its function reads, or correct the function",
                 ) from problem
@@ -226,7 +231,7 @@ class _Restore:
                     what = f"state_partitions names query '{query}', which {why} in the savepoint"
                 raise ConfigurationError(
                     what,
-                    operator=f"{self._who}, {comparison.saved.who}",
+                    operator=f"{self._operator}, {comparison.saved.who}",
                     kept="the savepoint, the state and all output are unchanged",
                     do="name a query that was running, and a number from 1",
                 )
@@ -235,7 +240,7 @@ class _Restore:
             raise ConfigurationError(
                 f"accept_duplicates names '{uid}', which is no sink of this job; its sinks are: "
                 f"{', '.join(sorted(known))}",
-                operator=f"{self._who}, {comparison.saved.who}",
+                operator=f"{self._operator}, {comparison.saved.who}",
                 kept="the savepoint, the state and all output are unchanged",
                 do="correct the uid",
             )
@@ -264,7 +269,7 @@ class _Restore:
                 attempts(sink.options, f"the claim of sink '{claim.sink}'", reraise=True)(sink.claim, claim)
                 claims.append((target, sink, claim))
         interrupted = interrupted_restores(self._ledger)
-        last = claim_exchanges(self._state, interrupted, mark, incarnation.job_id, self._who)
+        last = claim_exchanges(self._state, interrupted, mark, incarnation.job_id, self._operator)
         self._taken(Step.CLAIMED, writer, lineage, saved)
         reach(FailPoint.RESTORE_CLAIMED)
         for target, sink, claim in claims:
@@ -292,7 +297,8 @@ class _Restore:
         writer.append([job_row(incarnation, "left_out", at, lineage=lineage, query=query) for query in left_out])
         self._taken(Step.FLAGS, writer, lineage, saved)
         reach(FailPoint.RESTORE_FLAGS)
-        writer.restored(lineage, saved.about.lineage, saved.folder, self._renamed(comparison))
+        renamed = {query: name for query, name in comparison.names.items() if query != name}
+        writer.restored(lineage, saved.about.lineage, saved.folder, renamed)
         reach(FailPoint.RESTORE_COMPLETE)
 
     def _taken(self, step: Step, writer: LedgerWriter, lineage: int, saved: Savepoint) -> None:
@@ -309,9 +315,6 @@ class _Restore:
             )
         )
 
-    def _renamed(self, comparison: Comparison) -> dict[str, str]:
-        return {query: name for query, name in comparison.names.items() if query != name}
-
     def _put_exchanges(self, comparison: Comparison, last: Mapping[str, int], lineage: int, job_id: str) -> None:
         graph = comparison.graph
         read = (reader.exchange for spec in self._specs for reader in self._composition.reads(spec))
@@ -327,5 +330,62 @@ class _Restore:
                 number=max(last.get(name, -1) + MARGIN, part.end),
                 lineage=lineage,
                 job_id=job_id,
-                who=f"{self._who}, exchange '{name}'",
+                who=f"{self._operator}, exchange '{name}'",
             )
+
+
+# -- a job whose state is damaged -------------------------------------------------------------------------------------
+
+
+def restore_after(
+    job: str,
+    settings: JobSettings,
+    ledger: Ledger,
+    runs: Callable[[], Sequence[QueryRun]],
+    restore: Callable[[int], object],
+    failure: JobFailedError,
+) -> None:
+    """Restore a job that has failed, if its settings say so and its state is damaged."""
+    responses = [run.response for run in runs() if run.state is State.FAILED]
+    damaged = bool(responses) and all(response is Response.RESTORE for response in responses)
+    if settings.on_damage != "restore" or not damaged:
+        raise failure
+    number, why_not = remedy(ledger.uri, ledger)
+    if number is None:
+        raise JobFailedError(
+            f"{failure.what}; the job does not restore itself: {why_not}",
+            operator=failure.operator,
+            kept=failure.kept,
+            do="restore it from an older checkpoint or a savepoint with Job.restore(); without one, discard the "
+            f"query's history with {RESET}",
+            cause_text=str(failure),
+        ) from failure
+    log.warning("job '%s': %s; it is restored from checkpoint %d", job, failure.what, number)
+    try:
+        restore(number)
+    except SparkExtError as problem:
+        raise JobFailedError(
+            f"{failure.what}; the restore from checkpoint {number} failed: {problem.what}",
+            operator=failure.operator,
+            kept=problem.kept,
+            do=problem.do,
+            cause_text=f"{failure}\n\n{problem}",
+        ) from problem
+
+
+def remedy(state: str, ledger: Ledger) -> tuple[int | None, str]:
+    """The number of the checkpoint from which a job whose state is damaged can be restored; or None, and why not."""
+    kept = complete(state)
+    # Without the metadata, which is large.
+    rows = ledger.table(CheckpointRow).read(
+        ["checkpoint_id", "lineage"], [("query", "=", ""), ("status", "=", "COMPLETED")]
+    )
+    lineages = {row["checkpoint_id"]: row["lineage"] for row in rows.to_pylist() if row["checkpoint_id"] in kept}
+    jobs, root = ledger.jobs(), PurePosixPath(retained_folder(state))
+    restores = []
+    for row in jobs:
+        if row.event == "restored":
+            folder = PurePosixPath(row.savepoint or "")
+            number = int(folder.name) if folder.parent == root and folder.name.isdigit() else None
+            restores.append(Restored(row.lineage, row.parent, number))
+    return checkpoint_to_restore(lineages, max(row.lineage for row in jobs), restores)

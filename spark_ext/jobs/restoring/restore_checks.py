@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from spark_ext.checkpoints.savepoint import UNCHANGED, Savepoint
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError
 from spark_ext.jobs.composition import SINK, ChangeDeclarations
-from spark_ext.model.changes import Change, compare
+from spark_ext.jobs.starting.identity import Baseline
+from spark_ext.model.changes import compare
 from spark_ext.model.checkpoint_metadata import QueryMetadata
 from spark_ext.model.dag import JobGraph
 from spark_ext.model.definitions import QueryDefinition, Role
@@ -25,16 +26,14 @@ class Comparison:
 
     job: str
     saved: Savepoint
-    given: Mapping[str, QueryDefinition]
-    """The queries of the job that can be built now."""
-    waiting: frozenset[str]
-    """Those that wait for the end of others."""
+    given: Mapping[str, QueryDefinition]  # the queries of the job that can be built now
+    waiting: frozenset[str]  # those that wait for the end of others
     graph: JobGraph
     declared: ChangeDeclarations
-    in_place: bool
-    """Whether the job is the one that the savepoint was taken of; another one writes elsewhere."""
-    duplicates: frozenset[str] = frozenset()
-    """Uids of sinks whose targets may hold rows of the savepoint's job, and get them again."""
+    in_place: bool  # whether the job is the one that the savepoint was taken of; another one writes elsewhere
+    duplicates: frozenset[str] = (
+        frozenset()
+    )  # sinks whose targets may hold rows of the savepoint's job, and get them again
 
     @property
     def names(self) -> dict[str, str]:
@@ -93,12 +92,11 @@ class Comparison:
         sink = None if part is None else part.sinks.get(uid)
         if part is None or part.epoch is None or sink is None or sink.asked:
             return
-        raise StateError(
+        raise self._past.refusal(
+            query,
             f"the savepoint does not say where the target of sink '{uid}' was after epoch {part.epoch}, which was "
             "committed: a release that did not record this has written it",
-            operator=self._who(query),
-            kept=UNCHANGED,
-            do="restore into another state directory, with outputs of its own; or, if what was written since may be "
+            "restore into another state directory, with outputs of its own; or, if what was written since may be "
             f"written again, restore with accept_duplicates=('{uid}',)",
         )
 
@@ -110,8 +108,9 @@ class Comparison:
             yield from self._same_target(query)
         yield from self._unfinished_upstream()
 
-    def _who(self, query: str) -> str:
-        return f"job '{self.job}', query '{query}', {self.saved.who}"
+    @property
+    def _past(self) -> Baseline:
+        return Baseline(self.job, UNCHANGED, self.saved.who)
 
     def _gone(self) -> Iterator[SparkExtError]:
         there = set(self.names.values())
@@ -119,41 +118,29 @@ class Comparison:
             begun = part.finished or part.epoch is not None
             if begun and name not in there and name not in self.declared.removed:
                 state = "had finished" if part.finished else f"had committed epoch {part.epoch}"
-                yield StateError(
+                yield self._past.gone(
+                    name,
                     f"query '{name}' is in the savepoint, where it {state}, and is not in the job",
-                    operator=self._who(name),
-                    kept=UNCHANGED,
-                    do=f"add it again, as it was; if it has another uid now, say job.add(<new uid>, ..., "
-                    f"renamed_from='{name}'); to restore without it, call job.remove('{name}') before job.restore",
+                    f"to restore without it, call job.remove('{name}') before job.restore",
                 )
 
     def _moved(self, query: str) -> Iterator[SparkExtError]:
         own = self.names.get(query)
         for other, one in self.saved.definitions.items():
             part = self.saved.metadata.queries.get(other)
-            if other == own or part is None or (part.epoch is None and not part.finished):
-                continue
-            for uid in sorted(one.uids & self.given[query].uids):
-                yield StateError(
-                    f"operator '{uid}' belonged to query '{other}' when the savepoint was taken, and is in query "
-                    f"'{query}' now, which must not take over what it has read or written there",
-                    operator=self._who(query),
-                    kept=UNCHANGED,
-                    do=f"move it back to '{other}', or give it another uid in '{query}'",
-                )
+            if other != own and part is not None and (part.epoch is not None or part.finished):
+                yield from self._past.moved(query, self.given[query], other, one.uids)
 
     def _changed(self, query: str) -> Iterator[SparkExtError]:
         part, before = self.saved_query(query), self.definition(query)
         if part is None or before is None or part.finished or part.epoch is None:
             return
         for change in compare(query, before, self.given[query]):
-            elsewhere = change.role is Role.SINK and change.acceptable and not self.in_place
-            if not change.breaking or elsewhere:
-                continue
-            if not change.acceptable:
-                yield self._refused(query, change)
-            elif change.role is Role.SINK or change.key not in self.declared.accepted.get(query, ()):
-                yield self._unaccepted(query, change)
+            sink = change.role is Role.SINK
+            refusal = self._past.changed(query, change, () if sink else self.declared.accepted.get(query, ()))
+            # Another job writes elsewhere.
+            if refusal is not None and (self.in_place or not (sink and change.acceptable)):
+                yield refusal
 
     def _same_target(self, query: str) -> Iterator[SparkExtError]:
         part, before = self.saved_query(query), self.definition(query)
@@ -168,35 +155,16 @@ class Comparison:
             yield ConfigurationError(
                 f"sink '{new.uid}' writes to the target of the savepoint's job ({where}), which may "
                 "hold rows from after the savepoint; they would be there twice",
-                operator=self._who(query),
+                operator=self._past.operator(query),
                 kept=UNCHANGED,
                 do="let it write elsewhere; or restore in place, in the state directory of that job",
             )
 
-    def _refused(self, query: str, change: Change) -> SparkExtError:
-        return ConfigurationError(
-            f"{change}, and the query had not finished when the savepoint was taken: Spark knows its sources by their "
-            "places in the plan, and an offset belongs to one source",
-            operator=self._who(query),
-            kept=UNCHANGED,
-            do="put the sources back as they were; read further input in a query of its own",
-        )
-
-    def _unaccepted(self, query: str, change: Change) -> SparkExtError:
-        if change.role is Role.STATE:
-            do = f"put the operator back as it was; if both compute the same, say accept=('{change.key}',)"
-        elif change.role is Role.SINK:
-            do = "put it back as it was, and change it after the restore; or restore into another state directory"
-        else:
-            do = f"put it back as it was; if it is the same data in another place, say accept=('{change.key}',)"
-        return ConfigurationError(f"{change}", operator=self._who(query), kept=UNCHANGED, do=do)
-
     def _unfinished_upstream(self) -> Iterator[SparkExtError]:
         for upstream, query in self.graph.unfinished_upstreams(self.finished):
-            yield StateError(
+            yield self._past.refusal(
+                query,
                 f"query '{query}' had finished when the savepoint was taken, but query '{upstream}' upstream of it had "
                 f"not: the rows of '{upstream}' would never be read",
-                operator=self._who(query),
-                kept=UNCHANGED,
-                do=f"leave '{upstream}' out, let it write another exchange, or give '{query}' another uid",
+                f"leave '{upstream}' out, let it write another exchange, or give '{query}' another uid",
             )

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.sinks.contract import TwoPhaseCommitSink
 
-REPLACED: Final = "replaced"
-"""The folder of a state directory into which a restore moves what it replaces."""
+REPLACED: Final = "replaced"  # the folder of a state directory into which a restore moves what it replaces
 
 
 def interrupted_restores(ledger: Ledger) -> frozenset[int]:
@@ -48,18 +47,12 @@ class Target:
     """The target of a query of the job, which a restore in place puts back."""
 
     spec: QuerySpec
-    position: Any
-    """Where it was at the cut."""
-    untouched: bool
-    """Whether nothing can have been committed to it since, by what the state knows."""
-    lineage: int = 0
-    """The query's, before the restore."""
-    query_id: str | None = None
-    """Spark's id of the query in the state; None: it has no checkpoint."""
-    planned: int = -1
-    """The newest epoch that was planned; -1: none."""
-    siblings: Mapping[str, Any] = field(default_factory=dict)
-    """Positions of the job's other sinks with the same target, by uid."""
+    position: Any  # where it was at the cut
+    untouched: bool  # whether nothing can have been committed to it since, by what the state knows
+    lineage: int = 0  # the query's, before the restore
+    query_id: str | None = None  # Spark's id of the query in the state; None: it has no checkpoint
+    planned: int = -1  # the newest epoch that was planned; -1: none
+    siblings: Mapping[str, Any] = field(default_factory=dict)  # positions of other sinks with the same target, by uid
 
     @property
     def place(self) -> tuple[str, Mapping[str, str]] | None:
@@ -94,11 +87,7 @@ class Targets:
         self._job, self._state, self._ledger, self._comparison = job, state, ledger, comparison
 
     def find(self, specs: Sequence[QuerySpec], memory: JobMemory) -> tuple[Target, ...]:
-        """The target of each query; exchanges are not among them.
-
-        Args:
-            specs: the queries of the job, also those that wait for others now and did not when they wrote.
-        """
+        """The target of each query, also of one that waits for others now and did not when it wrote; no exchanges."""
         there = (spec for spec in specs if spec.sink is None or spec.sink.format.lower() != SINK)
         found = [self._target(spec, memory) for spec in there]
         duplicates = self._comparison.duplicates

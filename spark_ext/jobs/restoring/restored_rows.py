@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation, Ledger
     from spark_ext.model.checkpoint_metadata import QueryMetadata
 
-RESTORED = "restored"
-"""The kind of a control event that stands for those of the job that a savepoint was taken of."""
+RESTORED = "restored"  # the kind of a control event that stands for those of the job that a savepoint was taken of
 
 
 def restored_rows(comparison: Comparison, ledger: Ledger, incarnation: Incarnation, lineage: int) -> list[Row]:
@@ -43,12 +42,10 @@ def restored_rows(comparison: Comparison, ledger: Ledger, incarnation: Incarnati
     * `control_events`: in another state directory, the number of the last event that an offset contains, and what
       stands behind it.
     """
-    rows: list[Row] = []
-    at = datetime.now(timezone.utc)
-    number = incarnation.number
+    stamp: dict[str, Any] = {"lineage": lineage, "incarnation": incarnation.number, "at": datetime.now(timezone.utc)}
     names = {name: query for query, name in comparison.names.items()}
-    rows += [
-        replace(flag, query=names[flag.query], lineage=lineage, incarnation=number)
+    rows: list[Row] = [
+        replace(flag, query=names[flag.query], lineage=lineage, incarnation=incarnation.number)
         for flag in _flags(comparison)
         if flag.query in names
     ]
@@ -58,9 +55,7 @@ def restored_rows(comparison: Comparison, ledger: Ledger, incarnation: Incarnati
         assert part is not None
         if definition is None or (part.epoch is None and not part.finished):
             continue
-        rows.append(
-            DefinitionRow(query=query, lineage=lineage, incarnation=number, at=at, definition=definition.to_json())
-        )
+        rows.append(DefinitionRow(query=query, definition=definition.to_json(), **stamp))
         if part.epoch is not None and part.query_id is not None:
             rows.append(
                 EpochRow(
@@ -68,7 +63,7 @@ def restored_rows(comparison: Comparison, ledger: Ledger, incarnation: Incarnati
                     query_id=part.query_id,
                     epoch=part.epoch,
                     lineage=lineage,
-                    incarnation=number,
+                    incarnation=incarnation.number,
                     input_rows=None,
                     committed_at=comparison.saved.about.taken_at,
                     duration_ms=None,
@@ -77,44 +72,29 @@ def restored_rows(comparison: Comparison, ledger: Ledger, incarnation: Incarnati
             )
     for name in sorted(comparison.declared.removed & comparison.saved.definitions.keys()):
         # So that the next start knows whom `remove` means.
-        one = comparison.saved.definitions[name].to_json()
-        rows.append(DefinitionRow(query=name, lineage=lineage, incarnation=number, at=at, definition=one))
-    rows += _cuts(comparison, lineage, number, at)
-    rows += _control(comparison, ledger, lineage, number, at)
-    rows += _checkpoints(comparison, ledger, lineage, number, at)
-    return rows
-
-
-def _cuts(comparison: Comparison, lineage: int, number: int, at: datetime) -> list[ExchangeRow]:
-    saved = comparison.saved
+        rows.append(DefinitionRow(query=name, definition=comparison.saved.definitions[name].to_json(), **stamp))
     return [
-        ExchangeRow(
-            exchange=name,
-            event="cut",
-            query="",
-            lineage=lineage,
-            epoch=_epoch_of_producer(comparison, name),
-            position=part.end,
-            checkpoint_id=saved.about.checkpoint_id,
-            incarnation=number,
-            at=at,
-        )
-        for name, part in saved.metadata.exchanges.items()
+        *rows,
+        *_cuts(comparison, stamp),
+        *_control(comparison, ledger, stamp),
+        *_checkpoints(comparison, ledger, stamp),
     ]
 
 
-def _epoch_of_producer(comparison: Comparison, exchange: str) -> int | None:
-    if exchange not in comparison.graph.exchanges:
-        return None
-    part = comparison.saved_query(comparison.graph.producer(exchange))
-    return None if part is None else part.epoch
+def _cuts(comparison: Comparison, stamp: dict[str, Any]) -> list[ExchangeRow]:
+    about, graph, found = comparison.saved.about, comparison.graph, []
+    for name, part in comparison.saved.metadata.exchanges.items():
+        writer = comparison.saved_query(graph.producer(name)) if name in graph.exchanges else None
+        epoch = None if writer is None else writer.epoch
+        row = ExchangeRow(
+            exchange=name, event="cut", epoch=epoch, position=part.end, checkpoint_id=about.checkpoint_id, **stamp
+        )
+        found.append(row)
+    return found
 
 
 def _flags(comparison: Comparison) -> list[FinishedRow]:
-    """The savepoint's flags, each under the name that its query had when the savepoint was taken.
-
-    A flag that was written before a rename has an older name of the query.
-    """
+    """The savepoint's flags under the names that its queries had then; those before a rename have an older one."""
     owners = {uid: name for name, definition in comparison.saved.definitions.items() for uid in definition.uids}
     found = []
     for flag in comparison.saved.flags:
@@ -125,7 +105,7 @@ def _flags(comparison: Comparison) -> list[FinishedRow]:
     return found
 
 
-def _control(comparison: Comparison, ledger: Ledger, lineage: int, number: int, at: datetime) -> list[Row]:
+def _control(comparison: Comparison, ledger: Ledger, stamp: dict[str, Any]) -> list[Row]:
     """A source passes over events up to the one that its offset names: those of this job have to come after it.
 
     What stood in the newest of the epochs stands in this job, too: also for what is no source of the savepoint.
@@ -139,88 +119,63 @@ def _control(comparison: Comparison, ledger: Ledger, lineage: int, number: int, 
         ),
         default=(0, "", ""),
     )
-    control, stamp, query = newest
+    control, name, query = newest
     if control <= ledger.newest_control_sequence():
         return []
+    first = f"{RESTORED}-{stamp['lineage']}"
     restored = ControlEventRow(
-        event_id=f"{RESTORED}-{lineage}",
+        event_id=first,
         sequence=control,
         kind=RESTORED,
         target="job",
         value=None,
         status="acknowledged",
-        lineage=lineage,
-        incarnation=number,
-        at=at,
         delivery="immediate",
         reason=comparison.saved.folder,
+        **stamp,
     )
     rows: list[Row] = [restored]
-    if stamp:
-        place = f"{comparison.saved.folder.rstrip('/')}/queries/{query}/checkpoint"
-        standing = stamps.read(place, stamp).configuration.standing
-        names = {f"query:{name}": f"query:{now}" for now, name in comparison.names.items()}
-        slots = [
-            (kind, names.get(target, target), value)
-            for kind, targets in sorted(standing.items())
-            for target, values in sorted(targets.items())
-            for _, value in sorted(values.items())
-        ]
-        for offset, (kind, target, value) in enumerate(slots, 1):
-            event_id, sequence = f"{RESTORED}-{lineage}-{offset}", control + offset
-            rows.append(
-                replace(
-                    restored,
-                    event_id=event_id,
-                    sequence=sequence,
-                    kind=kind,
-                    target=target,
-                    value=value,
-                    status="accepted",
-                    delivery="immediate",
-                    origin="restore",
-                )
-            )
-            rows.append(
-                ControlTransitionRow(
-                    event_id=event_id,
-                    sequence=sequence,
-                    status="acknowledged",
-                    query="",
-                    epoch=None,
-                    lineage=lineage,
-                    incarnation=number,
-                    at=at,
-                    reason="it stood in the savepoint",
-                )
-            )
+    if not name:
+        return rows
+    place = f"{comparison.saved.folder.rstrip('/')}/queries/{query}/checkpoint"
+    standing = stamps.read(place, name).configuration.standing
+    names = {f"query:{name}": f"query:{now}" for now, name in comparison.names.items()}
+    slots = [
+        {"kind": kind, "target": names.get(target, target), "value": value}
+        for kind, targets in sorted(standing.items())
+        for target, values in sorted(targets.items())
+        for _, value in sorted(values.items())
+    ]
+    for offset, slot in enumerate(slots, 1):
+        one: dict[str, Any] = {"event_id": f"{first}-{offset}", "sequence": control + offset}
+        why = "it stood in the savepoint"
+        rows.append(replace(restored, **one, **slot, status="accepted", origin="restore"))
+        rows.append(ControlTransitionRow(**one, status="acknowledged", query="", epoch=None, reason=why, **stamp))
     return rows
 
 
-def _checkpoints(
-    comparison: Comparison, ledger: Ledger, lineage: int, number: int, at: datetime
-) -> list[CheckpointRow]:
+def _checkpoints(comparison: Comparison, ledger: Ledger, stamp: dict[str, Any]) -> list[CheckpointRow]:
     saved = comparison.saved
     ids = ledger.table(CheckpointRow).read(["checkpoint_id"])["checkpoint_id"]
     known = pc.max(ids).as_py() if len(ids) else 0
     taken = unused_number(ledger.uri, max(known, saved.about.checkpoint_id) + 1)
     queries = {query: saved.metadata.queries[name] for query, name in comparison.names.items()}
+
+    def metadata(of: dict[str, QueryMetadata]) -> object:
+        exchanges = saved.metadata.exchanges
+        return CheckpointMetadata(comparison.job, stamp["lineage"], stamp["incarnation"], of, exchanges).to_json()
+
     rows = [
         CheckpointRow(
             checkpoint_id=taken,
             kind="savepoint",
-            query="",
-            epoch=None,
             status="COMPLETED",
-            lineage=lineage,
-            incarnation=number,
-            metadata=_metadata(comparison, lineage, number, queries),
-            at=at,
-            reason="",
+            metadata=metadata(queries),
             mode=saved.about.mode,
             triggered_at=saved.about.taken_at,
             rows_in_flight=saved.about.rows_in_flight,
             path=saved.folder,
+            **stamp,
         )
     ]
     for query, part in queries.items():
@@ -228,24 +183,14 @@ def _checkpoints(
             continue
         taken += 1
         for step in FinalStep:
-            completed = step is FinalStep.COMPLETED
-            rows.append(
-                CheckpointRow(
-                    checkpoint_id=taken,
-                    kind="final",
-                    query=query,
-                    epoch=part.epoch,
-                    status=step.value,
-                    lineage=lineage,
-                    incarnation=number,
-                    metadata=_metadata(comparison, lineage, number, {query: part}) if completed else None,
-                    at=at,
-                    reason="",
-                )
+            row = CheckpointRow(
+                checkpoint_id=taken,
+                kind="final",
+                query=query,
+                epoch=part.epoch,
+                status=step.value,
+                metadata=metadata({query: part}) if step is FinalStep.COMPLETED else None,
+                **stamp,
             )
+            rows.append(row)
     return rows
-
-
-def _metadata(comparison: Comparison, lineage: int, number: int, queries: dict[str, QueryMetadata]) -> object:
-    exchanges = comparison.saved.metadata.exchanges
-    return CheckpointMetadata(comparison.job, lineage, number, queries, exchanges).to_json()

@@ -72,13 +72,13 @@ def _behind(composition: Composition, known: JobMemory, uid: str) -> tuple[str, 
 
 def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) -> None:
     """A source is not part of the job any more: what it has not read is released."""
-    who = f"job '{composition.job}', exchange '{exchange}'"
+    operator = f"job '{composition.job}', exchange '{exchange}'"
     for spec in composition.specs:
         for reader in composition.reads(spec):
             if (reader.exchange, reader.uid) == (exchange, uid):
                 raise ConfigurationError(
                     f"source '{uid}' is part of query '{spec.uid}' of the job",
-                    operator=who,
+                    operator=operator,
                     kept="the exchange is unchanged",
                     do="leave the query out of the job first",
                 )
@@ -86,16 +86,16 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
     if made is not None and uid in made.readers:
         raise ConfigurationError(
             f"this job calls exchange.read('{uid}'), so that it keeps the rows for this source",
-            operator=who,
+            operator=operator,
             kept="the exchange is unchanged",
             do="remove that call, then forget the source",
         )
     path = f"{composition.state}/exchanges/{exchange}"
-    master = parts(kind_at(path) if made is None else made.kind, path, who).master
+    master = parts(kind_at(path) if made is None else made.kind, path, operator).master
     if master.describe() is None:
         raise ConfigurationError(
             "the job has no such exchange",
-            operator=who,
+            operator=operator,
             kept="nothing was changed",
             do="correct the name; the exchanges of a job are the folders in 'exchanges' of its state directory",
         )
@@ -103,16 +103,14 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
     try:
         at = time.time_ns() // 1_000_000
         query = master.log.look().consumers.get(uid, "")
-        master.log.append(lambda state: decisions.forget_entry(state, uid, who, at), str(writer.incarnation.number))
+        number = str(writer.incarnation.number)
+        master.log.append(lambda state: decisions.forget_entry(state, uid, operator, at), number)
         writer.append(
             ExchangeRow(
                 exchange=exchange,
                 event="forgotten",
                 query=query,
                 lineage=writer.incarnation.lineage,
-                epoch=None,
-                position=None,
-                checkpoint_id=None,
                 incarnation=writer.incarnation.number,
                 at=datetime.now(timezone.utc),
             )

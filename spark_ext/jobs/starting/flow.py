@@ -26,17 +26,13 @@ if TYPE_CHECKING:
     from spark_ext.model.configuration import Configuration
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
-    from spark_ext.queries.spec import OperatorSpec, QuerySpec
+    from spark_ext.queries.spec import QuerySpec
 
 
 def opened(
     composition: Composition, memory: JobMemory, number: int, configuration: Configuration, *, holds: bool = False
 ) -> tuple[list[QuerySpec], list[Gate]]:
-    """The queries that can be built now, and those that wait for others which have not finished.
-
-    Args:
-        holds: whether none is built for the first time; see `JobContext.holds_gates`.
-    """
+    """The queries that can be built now, and those that wait; for `holds` see `JobContext.holds_gates`."""
     memory, _ = with_renames(composition.job, memory, composition.uids, composition.declared, number)
     specs = [composition.renewed(spec, configuration) for spec in composition.specs]
     waiting = []
@@ -85,8 +81,7 @@ def _is_sealed(link: Link) -> bool:
 def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: bool) -> list[Link]:
     """The exchanges of some queries, and those that the user has made.
 
-    Args:
-        waiting: whether some queries are not built yet: what is read under a uid that no query has belongs to them.
+    If others are `waiting`, what is read under a uid that no query has belongs to them.
     """
     places: dict[str, tuple[str, str]] = {
         one.name: (one.kind, one.path) for one in composition.exchanges.values() if waiting and one.readers
@@ -98,26 +93,18 @@ def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: b
         for operator in spec.operators:
             if operator.format.lower() not in (SOURCE, SINK):
                 continue
-            kind, path = _place(operator)
+            options = {name.lower(): value for name, value in operator.options.items()}
+            path = options.get("path", "")
             name = exchange_of(path, composition.state)
             if name is not None:
-                places[name] = (kind, path)
+                places[name] = (options.get("kind", "arrow"), path)
                 if operator.format.lower() == SOURCE:
                     readers.setdefault(name, {})[operator.uid] = spec.uid
     made = composition.exchanges
     return [
-        Link(name, kind, path, readers.get(name, {}), made[name].descriptor if name in made else _unknown)
+        Link(name, kind, path, readers.get(name, {}), made[name].descriptor if name in made else lambda _: None)
         for name, (kind, path) in places.items()
     ]
-
-
-def _unknown(job_id: str) -> None:
-    """Nothing is known of an exchange that was not made with `Job.exchange`."""
-
-
-def _place(operator: OperatorSpec) -> tuple[str, str]:
-    options = {name.lower(): value for name, value in operator.options.items()}
-    return options.get("kind", "arrow"), options.get("path", "")
 
 
 def consumers_of(links: Sequence[Link], state: str) -> dict[str, tuple[Consumer, ...]]:
@@ -129,11 +116,7 @@ def consumers_of(links: Sequence[Link], state: str) -> dict[str, tuple[Consumer,
 
 
 def restarted_exchanges(waiting: Sequence[Gate], memory: JobMemory) -> dict[str, int]:
-    """Which exchanges have rows of a discarded history that their producers, which wait, have not abandoned yet.
-
-    Returns:
-        By exchange that such a query wrote when it was last built, its present lineage, if it has done nothing in it.
-    """
+    """By exchange with rows of a discarded history, the present lineage of its producer, which waits."""
     found: dict[str, int] = {}
     for gate in waiting:
         former = [row for row in memory.definitions if row.query == gate.uid]

@@ -1,16 +1,16 @@
-"""Who is who: a job as it is given, compared with what its ledger remembers, before anything is claimed.
+"""Compare the submitted job with its recorded definition, before anything is claimed. Pure.
 
-Pure. Whatever has changed since the last start either leaves each query exactly where it was, or is refused by name.
+Whatever has changed since the last start either leaves each query exactly where it was, or is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from spark_ext.errors import RESET, ConfigurationError, SparkExtError, StateError
 from spark_ext.jobs.composition import ChangeDeclarations
-from spark_ext.ledger.memory import JobMemory, QueryMemory
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.changes import Change, ChangeKind, compare
 from spark_ext.model.definitions import QueryDefinition, Role
 from spark_ext.queries.writer_checks import NOTHING_STARTED
@@ -20,21 +20,90 @@ UNCHANGED = "the state and all output are unchanged; nothing was started"
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """What a job is compared with: its last start, or a savepoint. Both refuse the same, with other ways out."""
+
+    job: str
+    kept: str = UNCHANGED
+    savepoint: str = ""  # as messages name it; "": the last start
+
+    def operator(self, query: str) -> str:
+        """Where a query was refused."""
+        return f"job '{self.job}', query '{query}'" + (f", {self.savepoint}" if self.savepoint else "")
+
+    def refusal(self, query: str, what: str, do: str) -> StateError:
+        """The error for a query that cannot continue."""
+        return StateError(what, operator=self.operator(query), kept=self.kept, do=do)
+
+    def gone(self, query: str, what: str, do: str) -> SparkExtError:
+        """The refusal of a job that lacks a query."""
+        return self.refusal(
+            query,
+            what,
+            "add it again, as it was; if it has another uid now, say job.add(<new uid>, ..., "
+            f"renamed_from='{query}'); {do}",
+        )
+
+    def moved(
+        self, query: str, definition: QueryDefinition, other: str, uids: Collection[str]
+    ) -> Iterator[SparkExtError]:
+        """The refusals of operators that belonged to another query, which had those with the given uids."""
+        when = " in the savepoint" if self.savepoint else ""
+        for one in definition.operators:
+            if one.uid in uids:
+                yield self.refusal(
+                    query,
+                    f"{one.role} '{one.uid}' belongs to query '{other}'{when}, and is now in query '{query}', which "
+                    "must not take over what it has read or written there",
+                    f"move it back to '{other}', or give it another uid in '{query}'"
+                    + self._once(f"; or let '{other}' begin again, which frees its uids: {_reset(other)}"),
+                )
+
+    def changed(self, query: str, change: Change, accepted: Collection[str]) -> SparkExtError | None:
+        """The refusal of a change; None if the query can continue with it."""
+        if not change.breaking or (change.acceptable and change.key in accepted):
+            return None
+        accept = f"say job.add('{query}', ..., accept=('{change.key}',))"
+        if not change.acceptable:
+            unfinished = "had not finished when the savepoint was taken" if self.savepoint else "has not finished"
+            meaning = (
+                f", and the query {unfinished}: Spark knows its sources by their places in the plan, and an offset "
+                "belongs to one source"
+            )
+            do = "put the sources back as they were; read further input in a query of its own" + self._once(
+                f"; or discard the query's history with {_reset(query)}"
+            )
+        elif change.kind is ChangeKind.STATE:
+            meaning = ": results would mix what was computed before the change with what comes after it"
+            do = "put the operator back as it was; " + self._once(
+                f"restore a savepoint that was taken with the present one; begin again with {_reset(query)}; "
+            )
+            do += f"or, if both compute the same, {accept}"
+        else:
+            meaning = ": what was read so far would count as read in the new place"
+            if change.role is Role.SINK:
+                meaning = ": the epochs written so far are in the old place, and would be missing in the new one"
+            do = "put it back as it was" + self._once(f"; to read or write elsewhere and begin again, {_reset(query)}")
+            if self.savepoint and change.role is Role.SINK:
+                do += ", and change it after the restore; or restore into another state directory"
+            else:
+                do += f"; if it is the same data in another place, {accept}"
+        return ConfigurationError(f"{change}{meaning}", operator=self.operator(query), kept=self.kept, do=do)
+
+    def _once(self, way_out: str) -> str:
+        return "" if self.savepoint else way_out  # nobody resets a query of a savepoint
+
+
+@dataclass(frozen=True)
 class Logged:
     """What Spark's own log in a query's checkpoint directory says."""
 
-    checkpoint: str
-    """The directory."""
-    query_id: str | None = None
-    """None: it has no checkpoint."""
-    planned: int = -1
-    """The newest planned epoch; -1: none."""
-    committed: int = -1
-    """The newest committed epoch; -1: none."""
-    control: int = 0
-    """The newest control event on which the newest planned epoch relies; 0: none."""
-    state: bool = True
-    """Whether there is a folder of a stateful operator."""
+    checkpoint: str  # the directory
+    query_id: str | None = None  # None: it has no checkpoint
+    planned: int = -1  # the newest planned epoch; -1: none
+    committed: int = -1  # the newest committed epoch; -1: none
+    control: int = 0  # the newest control event on which the newest planned epoch relies; 0: none
+    state: bool = True  # whether there is a folder of a stateful operator
 
 
 @dataclass(frozen=True)
@@ -51,23 +120,18 @@ class Start:
     """A job as it is given, and what is known of its queries."""
 
     job: str
-    memory: JobMemory
-    """With the renames that the user asks for."""
-    given: Mapping[str, QueryDefinition]
-    """The queries of the job, by uid."""
-    logs: Mapping[str, Logged]
-    """Of each query in the job or the ledger that has not finished."""
+    memory: JobMemory  # with the renames that the user asks for
+    given: Mapping[str, QueryDefinition]  # the queries of the job, by uid
+    logs: Mapping[str, Logged]  # of each query in the job or the ledger that has not finished
     declared: ChangeDeclarations
-    moving: frozenset[str] = frozenset()
-    """Options, as `uid.option`, that may change while an epoch is planned and not committed."""
-    older: str = ""
-    """A driver of the job that may still run, and commit to where a sink wrote until now; "" if none may."""
-    waiting: frozenset[str] = frozenset()
-    """Queries of the job that are not built yet, because they wait for the end of others."""
+    moving: frozenset[str] = frozenset()  # as `uid.option`, what may change while an epoch is planned and not committed
+    older: str = ""  # a driver that may still run, and commit to where a sink wrote until now; "" if none may
+    waiting: frozenset[str] = frozenset()  # queries that are not built yet, as they wait for the end of others
+    renames: Mapping[str, str] = field(default_factory=dict)  # those still to be recorded: former name by new name
 
-    def who(self, query: str) -> str:
-        """A query, for messages."""
-        return f"job '{self.job}', query '{query}'"
+    @property
+    def _past(self) -> Baseline:
+        return Baseline(self.job)
 
     def begun(self, query: str) -> bool:
         """Whether a query has history that must not be repeated."""
@@ -77,9 +141,9 @@ class Start:
     def _logged(self, query: str) -> Logged:
         return self.logs.get(query, Logged(""))
 
-    def exchanged(self) -> tuple[str, ...]:
+    def exchanged(self) -> frozenset[str]:
         """Queries whose sink is another one, on request."""
-        return tuple(
+        return frozenset(
             query
             for query, known in ((query, self.memory.of(query)) for query in self.given)
             if known.definition is not None and not known.finished and self.begun(query)
@@ -90,11 +154,7 @@ class Start:
     # -- refusals -----------------------------------------------------------------------------------------------------
 
     def check(self) -> tuple[Notice, ...]:
-        """Refuse what cannot continue.
-
-        Returns:
-            What is worth a line nevertheless.
-        """
+        """Refuse what cannot continue; returns what is worth a line nevertheless."""
         for problem in self._problems():
             raise problem
         return tuple(self._notices())
@@ -117,12 +177,11 @@ class Start:
             yield from self._left_out(query)
 
     def _too_early(self, query: str) -> Iterator[SparkExtError]:
-        yield StateError(
+        yield self._past.refusal(
+            query,
             f"query '{query}' has begun in an earlier start, and is to be built only after queries that have not "
             "finished now: one of them was reset without it, or is another one",
-            operator=self.who(query),
-            kept=UNCHANGED,
-            do=f"name in `after` the queries that it had waited for; or discard its history too: {_reset(query)}",
+            f"name in `after` the queries that it had waited for; or discard its history too: {_reset(query)}",
         )
 
     def _gone(self, query: str) -> Iterator[SparkExtError]:
@@ -131,99 +190,55 @@ class Start:
         if lives:
             uid, other = sorted(lives.items())[0]
             rest = f" and {len(lives) - 1} more" if len(lives) > 1 else ""
-            yield StateError(
+            yield self._past.refusal(
+                other,
                 f"query '{query}' is no longer in the job, but its operator '{uid}'{rest} is in query '{other}': "
                 "what it has read would be read again, and written again",
-                operator=self.who(other),
-                kept=UNCHANGED,
-                do=f"if '{other}' is '{query}' under another uid, say job.add('{other}', ..., "
+                f"if '{other}' is '{query}' under another uid, say job.add('{other}', ..., "
                 f"renamed_from='{query}'); to begin again, {_reset(query)}; "
                 f"otherwise give the operators of the new query uids of their own, and say job.remove('{query}')",
             )
         elif not (known.finished or known.removed or query in self.declared.removed):
-            yield StateError(
+            yield self._past.gone(
+                query,
                 f"query '{query}' has not finished, and is no longer in the job",
-                operator=self.who(query),
-                kept=UNCHANGED,
-                do=f"add it again, as it was; if it has another uid now, say job.add(<new uid>, ..., "
-                f"renamed_from='{query}'); to abandon it, say job.remove('{query}') before the start",
+                f"to abandon it, say job.remove('{query}') before the start",
             )
 
     def _moved(self, query: str, definition: QueryDefinition) -> Iterator[SparkExtError]:
         for other in sorted(self.memory.names - {query}):
-            if other not in self.given or not self.begun(other):
-                continue
-            for one in definition.operators:
+            if other in self.given and self.begun(other):
                 # A finished query keeps the uids with which it ran, whatever it is given now.
-                if one.uid in self.memory.of(other).uids:
-                    yield StateError(
-                        f"{one.role} '{one.uid}' belongs to query '{other}', and is now in query '{query}', which "
-                        "must not take over what it has read or written there",
-                        operator=self.who(query),
-                        kept=UNCHANGED,
-                        do=f"move it back to '{other}', or give it another uid in '{query}'; or let '{other}' begin "
-                        f"again, which frees its uids: {_reset(other)}",
-                    )
+                yield from self._past.moved(query, definition, other, self.memory.of(other).uids)
 
     def _changed(self, query: str, definition: QueryDefinition) -> Iterator[SparkExtError]:
         known = self.memory.of(query)
         if known.definition is None or known.finished or not self.begun(query):
             return
         for change in compare(query, known.definition, definition):
-            if not change.breaking:
-                continue
-            if not change.acceptable:
-                yield self._refused(query, change)
-            elif change.key not in self.declared.accepted.get(query, ()):
-                yield self._unaccepted(query, change)
-            else:
+            refusal = self._past.changed(query, change, self.declared.accepted.get(query, ()))
+            if refusal is not None:
+                yield refusal
+            elif change.breaking:
                 yield from self._in_doubt(query, change)
-
-    def _refused(self, query: str, change: Change) -> SparkExtError:
-        return ConfigurationError(
-            f"{change}, and the query has not finished: Spark knows its sources by their places in the plan, and an "
-            "offset belongs to one source",
-            operator=self.who(query),
-            kept=UNCHANGED,
-            do="put the sources back as they were; read further input in a query of its own; or discard the query's "
-            f"history with {_reset(query)}",
-        )
-
-    def _unaccepted(self, query: str, change: Change) -> SparkExtError:
-        accept = f"job.add('{query}', ..., accept=('{change.key}',))"
-        if change.kind is ChangeKind.STATE:
-            meaning = "results would mix what was computed before the change with what comes after it"
-            do = (
-                "put the operator back as it was; restore a savepoint that was taken with the present one; begin again "
-                f"with {_reset(query)}; or, if both compute the same, say {accept}"
-            )
-        else:
-            meaning = _meaning(change)
-            do = (
-                f"put it back as it was; to read or write elsewhere and begin again, {_reset(query)}; if it is the "
-                f"same data in another place, say {accept}"
-            )
-        return ConfigurationError(f"{change}: {meaning}", operator=self.who(query), kept=UNCHANGED, do=do)
 
     def _in_doubt(self, query: str, change: Change) -> Iterator[SparkExtError]:
         logged = self._logged(query)
         if change.role is not Role.SINK or change.key in self.moving:
             return
         if self.older:
-            yield StateError(
+            yield self._past.refusal(
+                query,
                 f"{change}, while an earlier driver may still run ({self.older}): it could commit an epoch in the old "
                 "place, where this start does not fence it off, and it would be written to the new one as well",
-                operator=self.who(query),
-                kept=UNCHANGED,
-                do="start the job once as it was, stop it, and change it then",
+                "start the job once as it was, stop it, and change it then",
             )
         if logged.planned > logged.committed:
-            yield StateError(
+            yield self._past.refusal(
+                query,
                 f"{change}, while epoch {logged.planned} is planned and not committed: it may be in the old place "
                 "already, and would be written to the new one as well",
-                operator=self.who(query),
-                kept=UNCHANGED,
-                do="start the job once as it was, until that epoch is committed, stop it, and change it then",
+                "start the job once as it was, until that epoch is committed, stop it, and change it then",
             )
 
     def _lost(self, query: str) -> Iterator[SparkExtError]:
@@ -231,28 +246,26 @@ class Start:
         if known.finished or known.committed < 0:
             return
         if known.definition is not None and known.definition.state and logged.query_id and not logged.state:
-            yield StateError(
+            yield self._past.refusal(
+                query,
                 f"the state of this query is missing: {logged.checkpoint}/state has no folder of an operator, and "
                 f"epochs up to {known.committed} are committed",
-                operator=self.who(query),
-                kept=UNCHANGED,
-                do="put the folder back; restore the job from a savepoint or a retained checkpoint; or discard the "
+                "put the folder back; restore the job from a savepoint or a retained checkpoint; or discard the "
                 f"history with {_reset(query)}",
             )
         other = known.query_id is not None and logged.query_id != known.query_id
         if other or logged.committed < known.committed:
             state = state_of_checkpoint(logged.query_id, logged.committed, other=other)
-            yield StateError(
+            yield self._past.refusal(
+                query,
                 f"the checkpoint directory of this query {state}: the ledger has committed epochs up to "
                 f"{known.committed}, and a new checkpoint would write them a second time",
-                operator=self.who(query),
-                kept=UNCHANGED,
-                do=f"restore the directory ({logged.checkpoint}), or discard the history with {_reset(query)}",
+                f"restore the directory ({logged.checkpoint}), or discard the history with {_reset(query)}",
             )
 
     def _left_out(self, query: str) -> Iterator[SparkExtError]:
         if self.memory.of(query).left_out and not self.begun(query):
-            yield left_out(query, self.who(query))
+            yield _left_out(query, self._past.operator(query))
 
     # -- notices ------------------------------------------------------------------------------------------------------
 
@@ -274,12 +287,6 @@ class Start:
                         yield Notice(query, str(change), "accepted on request")
 
 
-def _meaning(change: Change) -> str:
-    if change.role is Role.SINK:
-        return "the epochs written so far are in the old place, and would be missing in the new one"
-    return "what was read so far would count as read in the new place"
-
-
 def renames(job: str, memory: JobMemory, given: Iterable[str], declared: ChangeDeclarations) -> dict[str, str]:
     """The renames that are still to be done: former name by new name."""
     if not memory.ever:
@@ -290,17 +297,17 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], declared: ChangeD
     for query, old in declared.renamed.items():
         if memory.lineages.renamed(query, old):
             continue
-        who = f"job '{job}', query '{query}'"
+        operator = Baseline(job).operator(query)
         if memory.of(old).left_out:
-            raise left_out(old, who)
+            raise _left_out(old, operator)
         if old not in memory.names and old in memory.ever:
             continue  # its history was discarded, by a reset or a restore: there is nothing to take over
         if old not in memory.names:
-            raise unknown(old, memory, who, "renamed_from")
+            raise unknown(old, memory, operator, "renamed_from")
         if old in present:
             raise ConfigurationError(
                 f"query '{old}', the former uid of this one, is in the job as well",
-                operator=who,
+                operator=operator,
                 kept=NOTHING_STARTED,
                 do=f"leave out renamed_from='{old}', or give the other query a uid that was not used before",
             )
@@ -308,7 +315,7 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], declared: ChangeD
         if query in memory.names or (query in memory.used and query not in former):
             raise ConfigurationError(
                 f"query '{query}' has a history of its own, which that of '{old}' cannot replace",
-                operator=who,
+                operator=operator,
                 kept=NOTHING_STARTED,
                 do=f"give query '{old}' a uid that was not used before",
             )
@@ -316,8 +323,7 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], declared: ChangeD
     return to_do
 
 
-def left_out(query: str, operator: str) -> StateError:
-    """The refusal of a query that the last restore in place left out."""
+def _left_out(query: str, operator: str) -> StateError:
     return StateError(
         f"query '{query}' was left out when the job was restored in place: what it had written was not put back, and "
         "would be written again",
@@ -347,11 +353,8 @@ def unknown(query: str, memory: JobMemory, operator: str, word: str) -> Configur
 
 def to_record(start: Start, query: str) -> bool:
     """Whether the definition of a query is to be written down: when it is another one, or the query was removed."""
-    known: QueryMemory = start.memory.of(query)
+    known = start.memory.of(query)
     return not known.finished and (known.definition is None or known.removed or known.definition != start.given[query])
-
-
-__all__ = ["ChangeKind", "Logged", "Notice", "Start", "refuse_unknown", "renames", "to_record", "unknown"]
 
 
 def _reset(query: str) -> str:

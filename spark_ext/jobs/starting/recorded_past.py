@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.jobs.composition import ChangeDeclarations
+from spark_ext.jobs.composition import ChangeDeclarations, Gate
 from spark_ext.jobs.starting.identity import Logged, Notice, Start, refuse_unknown, renames, to_record
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import ControlEventRow, DefinitionRow
@@ -35,84 +35,61 @@ class RecordedState(NamedTuple):
 
     memory: JobMemory
     notices: tuple[Notice, ...] = ()
-    elsewhere: frozenset[str] = frozenset()
-    """Queries whose sinks write to another target from now on, on request."""
-    definitions: tuple[DefinitionRow, ...] = ()
-    """To be recorded when all targets are claimed: a start that is refused has changed nothing."""
+    elsewhere: frozenset[str] = frozenset()  # queries whose sinks write to another target from now on, on request
+    definitions: tuple[
+        DefinitionRow, ...
+    ] = ()  # recorded when all targets are claimed: a refused start changes nothing
 
 
-def recall(
-    job: str,
-    memory: JobMemory,
-    ledger: Ledger,
-    specs: Sequence[QuerySpec],
-    declared: ChangeDeclarations,
-    writer: LedgerWriter,
-    waiting: Sequence[str] = (),
-) -> RecordedState:
-    """Compare the job with its past, before anything is claimed.
+def recall(start: Start, writer: LedgerWriter) -> RecordedState:
+    """Refuse what cannot continue, before anything is claimed, and write down what has changed.
 
     Facts are written to the ledger first, and what follows from them (a moved folder) is done, or done again, by the
     next start.
     """
-    start, to_do = _compared(job, memory, ledger, specs, declared, writer.incarnation, waiting)
-    after, given = start.memory, start.given
+    after, given, state = start.memory, start.given, writer.ledger.uri
     notices = start.check()
-
-    for query, old in to_do.items():
-        writer.renamed(query, old, memory.lineage(old))
+    for query, old in start.renames.items():
+        writer.renamed(query, old, after.lineage(query))
         reach(FailPoint.QUERY_RENAMED)
     for query in given:
-        _move(ledger.uri, after, query)
+        _move(state, after, query)
         # After a rename, and when the state directory was moved or copied; also what a start that died has left.
-        relocate(checkpoint_of(ledger.uri, query))
-    for query in sorted(declared.removed & after.names):
+        relocate(checkpoint_of(state, query))
+    for query in sorted(start.declared.removed & after.names):
         if not after.of(query).removed:
             writer.removed(query, after.lineage(query))
     number = writer.incarnation.number
     rows = tuple(
         _definition(query, after.lineage(query), number, one) for query, one in given.items() if to_record(start, query)
     )
-    return RecordedState(after, notices, frozenset(start.exchanged()), rows)
+    return RecordedState(after, notices, start.exchanged(), rows)
 
 
-def check_past(
-    job: str,
-    memory: JobMemory,
-    ledger: Ledger,
-    specs: Sequence[QuerySpec],
-    declared: ChangeDeclarations,
-    incarnation: Incarnation,
-    waiting: Sequence[str] = (),
-) -> frozenset[str]:
-    """Refuse what `recall` refuses, and what it would have to write down; for what is done between two runs.
-
-    Returns:
-        Queries whose sinks write to another target from the next start on, on request.
-    """
-    start, to_do = _compared(job, memory, ledger, specs, declared, incarnation, waiting)
+def check_past(start: Start) -> None:
+    """Refuse what `recall` refuses, and what it would have to write down; for what is done between two runs."""
     start.check()
-    for query, old in to_do.items():
+    for query, old in start.renames.items():
         raise StateError(
             f"query '{query}' was '{old}' in the last start",
-            operator=f"job '{job}', query '{query}'",
+            operator=f"job '{start.job}', query '{query}'",
             kept="nothing was changed",
             do="start the job once under the new name, and stop it",
         )
-    return frozenset(start.exchanged())
 
 
-def _compared(
+def compared(
     job: str,
     memory: JobMemory,
     ledger: Ledger,
     specs: Sequence[QuerySpec],
     declared: ChangeDeclarations,
     incarnation: Incarnation,
-    waiting: Sequence[str],
-) -> tuple[Start, dict[str, str]]:
-    """The job beside its past, and the renames that are still to be recorded."""
+    gates: Sequence[Gate],
+) -> Start:
+    """The job beside its past."""
     given = {spec.uid: definition_of(spec) for spec in specs}
+    waiting = frozenset(gate.uid for gate in gates)
     refuse_unknown(job, memory, declared)
     after, to_do = with_renames(job, memory, (*given, *waiting), declared, incarnation.number)
     for query in {*given, *after.names}:
@@ -129,17 +106,13 @@ def _compared(
         if spec.sink is not None
         for name in operators.moving_fields(spec.sink.format)
     )
-    return Start(job, after, given, logs, declared, moving, incarnation.older, frozenset(waiting)), to_do
+    return Start(job, after, given, logs, declared, moving, incarnation.older, waiting, to_do)
 
 
 def with_renames(
     job: str, memory: JobMemory, queries: Iterable[str], declared: ChangeDeclarations, number: int
 ) -> tuple[JobMemory, dict[str, str]]:
-    """The memory as it is once all queries have the names that the user gives them.
-
-    Returns:
-        It, and the renames that are still to be recorded: former name by new name.
-    """
+    """The memory once all queries have the names that the user gives them; and the renames still to be recorded."""
     to_do = renames(job, memory, queries, declared)
     for query, old in to_do.items():
         memory = memory.with_renamed(query, old, number)
@@ -149,11 +122,7 @@ def with_renames(
 def recall_late(
     job: str, memory: JobMemory, spec: QuerySpec, others: Sequence[QuerySpec], number: int
 ) -> DefinitionRow:
-    """Compare a query that comes to a running job with the job's past.
-
-    Returns:
-        Its definition, to be recorded when its target is claimed.
-    """
+    """Compare a query that comes to a running job with its past; returns what to record when its target is claimed."""
     given = {one.uid: definition_of(one) for one in (*others, spec)}
     Start(job, memory, given, {}, ChangeDeclarations()).check_late(spec.uid)
     return _definition(spec.uid, memory.lineage(spec.uid), number, given[spec.uid])

@@ -5,32 +5,56 @@ Everything that can be refused is refused before an epoch runs; a start that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.final import FinalCheckpoint
+from spark_ext.control.job_events import in_force, request
 from spark_ext.control.log import ControlLog
-from spark_ext.errors import ConfigurationError, SparkExtError, StateError, TransientError
+from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError, TransientError
 from spark_ext.failures.labels import FailureType
+from spark_ext.jobs.checkpointing.barriers import AlignedCheckpoints
+from spark_ext.jobs.checkpointing.periodic import PeriodicCheckpoints
 from spark_ext.jobs.checkpointing.retained import unused_number
-from spark_ext.jobs.controlling.controller import unread
-from spark_ext.jobs.controlling.replacement import as_planned
+from spark_ext.jobs.checkpointing.savepoint_requests import Savepoints
+from spark_ext.jobs.controlling.controller import Controller, unread
+from spark_ext.jobs.controlling.driver_directives import DriverDirectives, JobActions
+from spark_ext.jobs.controlling.rebuild import Rebuilds, as_planned
+from spark_ext.jobs.coordinator import Coordinator, JobParts
+from spark_ext.jobs.ending import EndRequest
 from spark_ext.jobs.execution_graph import ExecutionGraph
-from spark_ext.jobs.starting.assembly import assembled
-from spark_ext.jobs.starting.begin import begin, in_all, stop_older
-from spark_ext.jobs.starting.flow import consumers_of
-from spark_ext.jobs.starting.plan import StartOptions, StartPlan, planned
+from spark_ext.jobs.latency import measured_latency
+from spark_ext.jobs.linking.exchanges import Exchanges
+from spark_ext.jobs.linking.gates import Gates
+from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
+from spark_ext.jobs.starting.flow import (
+    LateQueries,
+    check_followers,
+    check_now,
+    checked_graph,
+    consumers_of,
+    links_of,
+    opened,
+    restarted_exchanges,
+)
+from spark_ext.jobs.starting.recorded_past import RecordedState, compared, recall
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
 from spark_ext.model.until import UntilNow
 from spark_ext.observing.bookkeeping import Bookkeeping, begin_bookkeeping
+from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.assembly import query_run
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import diagnosed
 from spark_ext.queries.run import QueryRun
+from spark_ext.queries.worker import Outcome, Worker
 from spark_ext.spark.backend.kinds import backend_of
 from spark_ext.spark.session import registry
 from spark_ext.storage import local_path
@@ -38,19 +62,48 @@ from spark_ext.storage import local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.jobs.composition import Composition
-    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.jobs.composition import Composition, Gate
+    from spark_ext.jobs.linking.exchanges import Link
     from spark_ext.ledger import Ledger
     from spark_ext.ledger.memory import QueryMemory
     from spark_ext.metrics.job_metrics import JobMetrics
-    from spark_ext.queries.run import QueryRun
+    from spark_ext.model.configuration import Configuration
+    from spark_ext.model.control import Event
+    from spark_ext.model.dag import JobGraph
+    from spark_ext.model.latency import Marker
+    from spark_ext.observing.bookkeeping import Bookkeeping
+    from spark_ext.queries.context import WatchContext
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.settings import JobSettings
     from spark_ext.spark.watching.query_events import Hint
 
-__all__ = ["StartOptions", "needs_spark", "start_job"]
-
 log = logger("spark_ext.job")
+LOOK_EVERY = 0.05  # pause between two looks at the workers, s, if none of them reports
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """How a job is to be started."""
+
+    takeover: bool = False  # start although another driver seems to run this job
+    hold: bool = False  # complete the epochs that were interrupted, and plan no others
+    until_now: bool = False  # read what is there, and end
+    drain: bool = False  # request a drain before anything is started
+    other_hosts: bool = False  # refuse also while a driver on another host is alive, by its heartbeat
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    """A job that may be started."""
+
+    specs: tuple[QuerySpec, ...]  # the queries that can be built now
+    gated: tuple[Gate, ...]  # those that wait for others
+    graph: JobGraph
+    links: tuple[Link, ...]
+    past: RecordedState
+    configuration: Configuration  # in force when the queries were built
+    drain: int  # the newest lineage for which a drain is in force; 0: none
+    present: Callable[[Event], Event]  # gives an event of an earlier start the target that it has now
 
 
 def start_job(
@@ -65,13 +118,8 @@ def start_job(
     announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Coordinator:
-    """Start all queries that have not finished. The steps are those of `docs/architecture.md`.
-
-    Args:
-        metrics: of the run; None: the settings want none.
-        stopping: whether the job has been asked to stop before that.
-    """
-    tap: Callable[[object], None] = _ignore if metrics is None else metrics.tap
+    """Start all queries that have not finished. The steps are those of `docs/architecture.md`."""
+    tap: Callable[[object], None] = (lambda marker: None) if metrics is None else metrics.tap
     execution = ExecutionGraph()
     books = begin_bookkeeping(
         spark,
@@ -94,19 +142,19 @@ def start_job(
         # A job that is stopped meanwhile starts nothing, and what the older one still runs is left as it is.
         halted = not stop_older(_older(spark, ledger.uri), books.context, stopping)
         control = ControlLog(ledger, books.context.incarnation.fence, composition.uids)
-        plan = planned(books, composition, control, options, halted=halted)
+        plan = _planned(books, composition, control, options, halted=halted)
         context = _context(books, control, plan, options, execution)
         finals = _supervise(plan, context, execution, halted=halted)
         listener = JobListener(partial(_report, execution, context))
         remove_listener = partial(spark.streams.removeListener, listener)
         pollers = books.pollers()
         at_end = (*(() if metrics is None else (metrics.end,)), remove_listener, *(one.close for one in pollers))
-        coordinator, parts = assembled(books, composition, control, plan, context, execution, finals, tap, at_end)
+        coordinator, parts = _assembled(books, composition, control, plan, context, execution, finals, tap, at_end)
         undo.insert(0, coordinator.refuse)
-        waiting = [run for run in execution.runs if needs_spark(run, drained=coordinator.drained(run.lineage))]
+        waiting = [run for run in execution.runs if needs_spark(run, drained=parts.request.drained(run.lineage))]
         _stop_if_asked(coordinator, parts.controller.stop_requested, name, halted=halted)
         announce(context, coordinator)
-        begin(waiting, context, coordinator, late=not plan.past.definitions)
+        _begin(waiting, context, coordinator, late=not plan.past.definitions)
         if not coordinator.stopping:
             parts.exchanges.register()
             if plan.past.definitions:
@@ -126,6 +174,45 @@ def start_job(
         raise found from failure
     finally:
         _undo(name, undo)
+
+
+def _planned(
+    books: Bookkeeping, composition: Composition, control: ControlLog, options: StartOptions, *, halted: bool
+) -> StartPlan:
+    """Read what earlier starts have left, build the queries, and compare them with it, unless the job was stopped."""
+    ledger, write_behind, job = books.ledger, books.context.write_behind, books.context.job
+    memory = JobMemory.read(ledger)
+    books.inherit()
+    control.compact()
+    configuration = with_renames(control.configuration(), memory.lineages, composition.declared.renamed)
+    holds = options.until_now and (options.drain or bool(in_force(ledger.open_control_events(), "drain")))
+    specs, gated = opened(composition, memory, books.context.incarnation.number, configuration, holds=holds)
+    if options.until_now:
+        for spec in specs:
+            check_now(spec, job)
+    graph = checked_graph(composition, specs, gated, memory)
+    links = links_of(composition, specs, waiting=bool(gated))
+    if halted:
+        past = RecordedState(memory)
+    else:
+        writer = books.writer
+        past = recall(compared(job, memory, ledger, specs, composition.declared, writer.incarnation, gated), writer)
+        books.incidents.adopt(past.memory, composition.uids, write_behind)
+    present = add_events(control, past.memory.lineages)
+    for notice in past.notices:
+        write_behind.incident(f"job '{job}', query '{notice.query}'", "definition", notice.what, notice.action)
+    sources = [one.uid for spec in specs for one in spec.sources]
+    for target in () if gated else addressed_to_nobody(configuration, composition.uids, sources):
+        what = f"control events for {target} are in force nowhere: the job has no {target}"
+        write_behind.incident(f"job '{job}'", "control", what, "kept for a start that has it")
+    if options.drain:
+        request(control, "job", "drain", origin="python")
+    drain = max((event.lineage for event in in_force(ledger.open_control_events(), "drain")), default=0)
+    if not (options.until_now or options.hold):
+        known = ((spec, past.memory.of(spec.uid)) for spec in specs)
+        running = [spec for spec, one in known if not one.finished and one.lineage > drain]
+        check_followers(running, graph, job)
+    return StartPlan(tuple(specs), tuple(gated), graph, tuple(links), past, configuration, drain, present)
 
 
 def _context(
@@ -170,6 +257,86 @@ def _supervise(
     return finals
 
 
+def _restored(
+    known: QueryMemory, spec: QuerySpec, context: JobContext, *, elsewhere: bool
+) -> tuple[QueryRun, FinalCheckpoint | None]:
+    """A query as an earlier run left it: finished, in its final checkpoint, or to be started."""
+    run = query_run(spec, context, known.lineage, known.flagged, elsewhere=elsewhere)
+    if known.finished:
+        run.finished_before(known.last_epoch)
+        return run, None
+    run.restore(known.last_epoch)
+    if known.final is None:
+        return run, None
+    run.resume_final()
+    final = FinalCheckpoint(
+        run, run.operators, context, known.final.checkpoint_id, passed=known.final.passed, flagged=known.flags
+    )
+    return run, final
+
+
+def _assembled(
+    books: Bookkeeping,
+    composition: Composition,
+    control: ControlLog,
+    plan: StartPlan,
+    context: JobContext,
+    execution: ExecutionGraph,
+    finals: Mapping[str, FinalCheckpoint],
+    arrived: Callable[[Marker], None],
+    at_end: Sequence[Callable[[], object]],
+) -> tuple[Coordinator, JobParts]:
+    """The coordinator of a job, and what it moves. `arrived` gets each marker that has passed a commit."""
+    ledger, memory = books.ledger, plan.past.memory
+
+    def finished(uid: str) -> bool:
+        run = execution.find(uid)
+        return memory.of(uid).finished if run is None else run.state is State.FINISHED
+
+    request = EndRequest(context, execution)
+    take_id = partial(next, count(context.first_checkpoint))
+    latency = measured_latency(context, lambda: execution.graph, arrived)
+    exchanges = Exchanges(
+        context, execution, plan.links, finished, restarted_exchanges(plan.gated, memory), latency.follow
+    )
+    late = LateQueries(
+        composition,
+        memory,
+        context,
+        execution,
+        books.writer,
+        exchanges,
+        lambda: with_renames(control.configuration(), memory.lineages, composition.declared.renamed),
+    )
+    savepoints = Savepoints(context, ledger, execution, exchanges, take_id)
+    aligned = AlignedCheckpoints(context, execution, exchanges, savepoints)
+    rebuilds = Rebuilds(context, control, plan.configuration, execution, request)
+    actions = JobActions(books.spark, context, request, aligned, savepoints, books.dumps, rebuilds)
+    parts = JobParts(
+        request=request,
+        upkeep=Upkeep(context, ledger, execution.keep_registered),
+        exchanges=exchanges,
+        gates=Gates(context, execution, plan.gated, late.build, late.begin),
+        savepoints=savepoints,
+        aligned=aligned,
+        periodic=PeriodicCheckpoints(context, execution, exchanges, savepoints),
+        controller=Controller(
+            context,
+            ledger,
+            control,
+            execution,
+            DriverDirectives(context.job, actions, context.wake.set),
+            rebuilds,
+            lambda prepare: aligned.request(prepare=prepare),
+            request.drain,
+            plan.present,
+        ),
+        latency=latency,
+        dumps=books.dumps,
+    )
+    return Coordinator(context, execution, parts, finals, at_end), parts
+
+
 def _stop_if_asked(coordinator: Coordinator, event: str, job: str, *, halted: bool) -> None:
     if event:
         log.warning(
@@ -189,10 +356,6 @@ def _report(execution: ExecutionGraph, context: JobContext, hint: Hint) -> None:
     context.wake.set()
 
 
-def _ignore(marker: object) -> None:
-    """Nobody counts latency markers."""
-
-
 def _older(spark: SparkSession, state: str) -> dict[str, Callable[[], object]]:
     """The stops of what an incarnation that was taken over runs in this session, where Spark runs a query only once."""
     prefix = f"{_as_uri(state)}/queries/"
@@ -202,33 +365,37 @@ def _older(spark: SparkSession, state: str) -> dict[str, Callable[[], object]]:
 
 def _as_uri(state: str) -> str:
     """A location as Spark writes it: a local path is `file:/...`."""
-    place = local_path(state)
-    return state if place is None else f"file:{place}"
+    return state if (place := local_path(state)) is None else f"file:{place}"
 
 
-def _restored(
-    known: QueryMemory, spec: QuerySpec, context: JobContext, *, elsewhere: bool
-) -> tuple[QueryRun, FinalCheckpoint | None]:
-    """A query as an earlier run left it: finished, in its final checkpoint, or to be started."""
-    run = query_run(spec, context, known.lineage, known.flagged, elsewhere=elsewhere)
-    if known.finished:
-        run.finished_before(known.last_epoch)
-        return run, None
-    run.restore(known.last_epoch)
-    if known.final is None:
-        return run, None
-    run.resume_final()
-    final = FinalCheckpoint(
-        run,
-        spec,
-        known.lineage,
-        run.operators,
-        context,
-        known.final.checkpoint_id,
-        passed=known.final.passed,
-        flagged=known.flags,
-    )
-    return run, final
+def stop_older(stops: Mapping[str, Callable[[], object]], context: WatchContext, stopping: Callable[[], bool]) -> bool:
+    """Stop what an older incarnation runs, on threads that are left behind if a stop does not return.
+
+    Returns whether all have stopped: if the job is asked to stop, those under way are not waited for.
+    """
+    within = context.settings.start_timeout / 1000
+    by = time.monotonic() + within
+    workers = {query: Worker(f"spark-ext-older-{query}", context.wake.set) for query in stops}
+    try:
+        for query, stop in stops.items():
+            workers[query].do(f"stop of query '{query}' of an older start", stop, _returned)
+        while True:
+            for worker in workers.values():
+                worker.deliver()
+            late = next((worker.busy for worker in workers.values() if worker.busy), "")
+            if not late or stopping():
+                return not late
+            if time.monotonic() >= by:
+                raise _too_late(late, f"job '{context.job}'", within)
+            context.wake.wait(LOOK_EVERY)
+            context.wake.clear()
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def _returned(outcome: Outcome[object]) -> None:
+    outcome.result()
 
 
 def needs_spark(run: QueryRun, *, drained: bool) -> bool:
@@ -245,13 +412,54 @@ def needs_spark(run: QueryRun, *, drained: bool) -> bool:
     return True
 
 
-_KINDS: Final = {
+def _begin(waiting: Sequence[QueryRun], context: JobContext, coordinator: Coordinator, *, late: bool) -> None:
+    """Claim the targets of all queries, then open their operators; for `late` see `late_claim`."""
+    within = context.settings.start_timeout / 1000
+    in_all(waiting, lambda run: run.claim(late=late), context, coordinator, within)
+    in_all(waiting, lambda run: run.open(), context, coordinator, within)
+
+
+def in_all(
+    runs: Sequence[QueryRun],
+    command: Callable[[QueryRun], None],
+    context: JobContext,
+    coordinator: Coordinator,
+    within: float,
+) -> None:
+    """Give a command to the workers of all queries, and wait until all have carried it out, or the job is stopped."""
+    if coordinator.stopping:
+        return
+    for run in runs:
+        command(run)
+    by = time.monotonic() + within
+    while not coordinator.stopping:
+        for run in runs:
+            run.deliver()
+        late = next((run for run in runs if run.busy), None)
+        if late is None:
+            return
+        if time.monotonic() >= by:
+            raise _too_late(late.busy, late.who, within)
+        context.wake.wait(LOOK_EVERY)
+        context.wake.clear()
+
+
+def _too_late(step: str, operator: str, within: float) -> StorageError:
+    return StorageError(
+        f"the step '{step}' of the start did not end within {within:g} s",
+        operator=operator,
+        kept="all committed epochs",
+        do="find out what it is waiting for, and start the job again; the setting start_timeout is how long a start "
+        "waits",
+    )
+
+
+_KINDS: Final = {  # which of our errors says that a start has failed; for any other type, the base of all
     FailureType.CONFIGURATION: ConfigurationError,
     FailureType.NETWORK: TransientError,
     FailureType.STATE: StateError,
     FailureType.CHECKPOINT: StateError,
 }
-"""Which of our errors says that a start has failed; for any other type, the base of all."""
 
 
 def _refused(job: str, failure: Exception, books: Bookkeeping) -> SparkExtError:

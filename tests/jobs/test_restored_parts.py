@@ -1,4 +1,4 @@
-"""Where the checkpoints of a savepoint are put: what was there goes first. Without Spark."""
+"""What a restore puts in place of what was there, also after an attempt that was interrupted. Without Spark."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from unittest.mock import Mock
 import pytest
 
 from spark_ext import storage
-from spark_ext.jobs.restoring import restored_states
-from spark_ext.jobs.restoring.restored_states import RestoredStates, clear_away
+from spark_ext.exchange.kinds import KINDS
+from spark_ext.exchange.pinned import UNFINISHED, pin, put_back
+from spark_ext.jobs.restoring import restored_parts
+from spark_ext.jobs.restoring.restored_parts import RestoredStates, claim_exchanges, clear_away, exchanges_in
 from spark_ext.model.checkpoint_metadata import QueryMetadata
+from spark_ext.model.commits import FenceMark
 from spark_ext.model.lineages import LineageEvent, Lineages
 from spark_ext.spark.logs.epoch_files import STAMPS
 from spark_ext.storage import Location
+from spark_ext.testing.exchange_driver import WHO, Place, Producer
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state directory whose files are reached as those of an object store are."""
     monkeypatch.setattr(Location, "of", staticmethod(lambda path, options: Location(path, options)))
-    monkeypatch.setattr(restored_states, "local_path", lambda uri: None)
+    monkeypatch.setattr(restored_parts, "local_path", lambda uri: None)
     return tmp_path
 
 
@@ -69,7 +73,7 @@ def test_on_an_object_store_commits_are_copied_last(store: Path, monkeypatch: py
         copied.append(target.partition(f"{place}/")[2])
         storage.link(source, target)
 
-    monkeypatch.setattr(restored_states, "link", link)
+    monkeypatch.setattr(restored_parts, "link", link)
     part = QueryMetadata("id", 7)
     comparison: Any = SimpleNamespace(
         names={"q": "q"}, saved=SimpleNamespace(metadata=SimpleNamespace(queries={"q": part}))
@@ -95,3 +99,48 @@ def test_stamps_under_a_name_between_two_renames_are_kept(tmp_path: Path) -> Non
     states = RestoredStates(comparison, str(tmp_path), 5, Lineages((*renamed, *another)))
     states.prepare(Mock(), {})
     assert names_in(tmp_path / "restoring/5/c") == {f"{STAMPS}/q.json", f"{STAMPS}/r.json"}
+
+
+JOB = "job 'shop'"
+
+
+def exchange(kind: str, folder: Path, epochs: int) -> Place:
+    """An exchange with the claim in entry 0, and an entry per epoch after it."""
+    made = Place(kind, str(folder))
+    producer = Producer(made).claim()
+    for epoch in range(epochs):
+        producer.run(epoch, epoch * 10, epoch * 10 + 10)
+    return made
+
+
+@pytest.mark.slow(1, "exchanges of up to sixty entries in Delta logs")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_numbers_of_what_was_moved_aside_count(tmp_path: Path, kind: str) -> None:
+    """A writer of the log that was moved aside first may still create its next entry, 41, in the place of the newest.
+
+    What an attempt has put back in its place has fewer entries, or none.
+    """
+    state = tmp_path / "state"
+    old = exchange(kind, state / "replaced" / "7" / "exchanges" / "x", 40)
+    exchange(kind, state / "replaced" / "8" / "exchanges" / "x", 3)
+    exchange(kind, state / "replaced" / "8" / "exchanges" / "y", 2)
+    exchange(kind, state / "replaced" / "3" / "exchanges" / "x", 60)
+    exchange(kind, state / "exchanges" / "y", 5)
+    assert claim_exchanges(str(state), {8, 7}, FenceMark(9, 99), "job-1", JOB) == {"x": 40, "y": 6}
+    claimed = [(name, master.log.look().mark) for name, _, master in exchanges_in(str(state), JOB)]
+    assert claimed == [("y", FenceMark(9, 99))]
+    assert old.parts().master.log.look().mark == FenceMark(1, 1000), "claimed by the restore that has moved it"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_not_put_back_in_full_has_no_say(tmp_path: Path, kind: str) -> None:
+    """Nobody has written to it, and its log may be one that cannot be read."""
+    state = tmp_path / "state"
+    made = exchange(kind, tmp_path / "old", 3)
+    pin(made.parts().master, made.path, 2, 4, str(tmp_path / "pinned"))
+    place = state / "exchanges" / "x"
+    put_back(str(tmp_path / "pinned"), str(place), number=9, lineage=1, job_id="job-1", who=WHO)
+    (place / UNFINISHED).touch()
+    for entry in place.glob("log/*9*"):
+        entry.unlink()
+    assert claim_exchanges(str(state), (), FenceMark(2, 20), "job-1", JOB) == {}
