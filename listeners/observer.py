@@ -104,7 +104,7 @@ class Observer(InJvm):
     @property
     def dropped(self) -> int:
         """Events for which the queue had no room: what they said was found by looking."""
-        return 0 if self._observation is None else self._observation.dropped
+        return 0 if self._observation is None else self._observation.inbox.dropped
 
     def when_client(self, session: SparkSession) -> None:
         """See `InJvm`."""

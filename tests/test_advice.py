@@ -45,7 +45,7 @@ TABLE: Final = (
     (r"files? .*from a backup|folder from a backup|table from a backup|offsets/", BACKUP),
     (
         r"job\.reset|RESET|_reset\(",
-        "tests/conformance/test_targets.py::"
+        "tests/conformance/test_identity.py::"
         "test_i7_a_table_deleted_while_the_job_is_stopped_is_refused_and_reset_is_the_way_out",
     ),
     (

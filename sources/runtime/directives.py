@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.control import holds, stamps
+from spark_ext.control import stamps
 from spark_ext.errors import SparkExtError, TransientError
 from spark_ext.model.configuration import Configuration, Stamp, concerns
 from spark_ext.model.control import JOB, Event, Scope, query, source
@@ -100,7 +100,7 @@ class DirectiveBook:
         if hold == STAND:
             return Directives(before, drain=self._drain, final=self._final, hold=True)
         if not found and isinstance(hold, Event):
-            holds.hold(self._registration.checkpoint, self._registration.start, hold.sequence, start.uid)
+            stamps.hold(self._registration.checkpoint, self._registration.start, hold.sequence, start.uid)
             return Directives(before, drain=self._drain, final=self._final, hold=True)
         if not found:
             # Spark asks an idle source every 10 ms: events for others are looked at once.
@@ -173,7 +173,7 @@ class DirectiveBook:
 
         if event.sequence <= mine.passed or not holds_at(event, mine.query, mine.rebuild, aligned):
             return False
-        if not holds.is_released(mine.checkpoint, mine.start, event.sequence):
+        if not stamps.is_released(mine.checkpoint, mine.start, event.sequence):
             return True
         self._freed = self._freed or event.sequence not in self._released
         self._released.add(event.sequence)

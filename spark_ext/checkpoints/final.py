@@ -157,7 +157,7 @@ class FinalCheckpoint:
         if self._clock() - self._since > limit:
             raise FinalizationTimeout(
                 f"{waited_for} was not finalized within {limit:g} s of the end of input",
-                operator=self._query.who,
+                operator=self._query.operator,
                 kept="all rows are committed; the query is not finished and its operators are not closed",
                 do="find out what the operator is waiting for, and run the job again: it continues to wait",
             )
@@ -173,4 +173,4 @@ class FinalCheckpoint:
     def _close(self) -> None:
         for problem in self._operators.close():
             # The rows are safe and the query has stopped: nothing depends on it any more.
-            self._context.write_behind.incident(self._query.who, "close", f"close: {problem}", "ignored")
+            self._context.write_behind.incident(self._query.operator, "close", f"close: {problem}", "ignored")

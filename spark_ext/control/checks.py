@@ -32,9 +32,8 @@ class Checked:
 def check_request(request: Request, job: KnownJob, queries: Collection[str], *, by_driver: bool) -> Checked:
     """Check all of a request that does not depend on other events.
 
-    Args:
-        queries: further queries of the job, which the ledger does not know yet.
-        by_driver: whether the job's own driver asks: it runs.
+    `queries` are further queries of the job, which the ledger does not know yet; `by_driver` says that the job's own
+    driver asks: it runs.
     """
     operator = f"job '{job.name}', {request.kind} for {request.target}"
     kind = kinds().get(request.kind)
@@ -64,7 +63,7 @@ def check_request(request: Request, job: KnownJob, queries: Collection[str], *, 
 
 
 def _envelope(request: Request, operator: str) -> tuple[Delivery, int | None]:
-    """What every request has beside kind, target and value: its delivery, and its expiry in ms since 1970."""
+    """The delivery of a request, and its expiry in ms since 1970."""
     if request.delivery not in (Delivery.IMMEDIATE.value, Delivery.ALIGNED.value):
         raise ControlRefused.because(
             Refusal.MALFORMED, f"{request.delivery!r} is not a delivery mode", operator, "use immediate or aligned"
@@ -115,14 +114,7 @@ def _check_job(
 def moved(
     before: Configuration, size: int, one: Checked, event: Event, now: datetime, operator: str
 ) -> tuple[Configuration, int]:
-    """The configuration behind an event.
-
-    Args:
-        size: no less than the bytes of that.
-
-    Returns:
-        The configuration, and a number no less than its bytes.
-    """
+    """The configuration after an event, and a number no less than its bytes; `size` is such a number for `before`."""
     operator = f"{operator}, {one.kind.name} for {one.target}"
     if event.expires_ms is not None and event.expires_ms <= now.timestamp() * 1000:
         raise ControlRefused.because(

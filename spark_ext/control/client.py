@@ -1,7 +1,7 @@
 """Clients of a job's control events: one over HTTP, one that reads and writes the ledger itself.
 
-Both have the same methods, raise the same errors, and send each request under an idempotency key, so that one whose
-answer was lost can be repeated.
+Both raise the same errors and send each request under an idempotency key, so that one whose answer was lost can be
+repeated.
 """
 
 from __future__ import annotations
@@ -29,14 +29,9 @@ if TYPE_CHECKING:
 
     from spark_ext.control.service import ControlService
 
-POLL_EVERY: Final = 0.05
-"""How often the ledger is polled while a caller waits, s."""
-
-ATTEMPTS: Final = 5
-"""Attempts to send a request whose answer was lost."""
-
-PATIENCE: Final = 30.0
-"""How long a request that was refused because of the rate limit is repeated, s."""
+POLL_EVERY: Final = 0.05  # how often the ledger is polled while a caller waits, s
+ATTEMPTS: Final = 5  # attempts to send a request whose answer was lost
+PATIENCE: Final = 30.0  # how long a request that was refused because of the rate limit is repeated, s
 
 
 class Client(Protocol):
@@ -45,27 +40,17 @@ class Client(Protocol):
     def send(self, request: Request) -> EventState:
         """Request an event: on return it survives any crash.
 
-        A request that is refused because of the rate limit is sent again for up to 30 s.
-
-        Raises:
-            ControlRefused: it is refused; nothing has changed.
-            TransientError: it could not be sent, or not be written.
+        If the rate limit refuses it, it is sent again for up to 30 s. Raises ControlRefused if nothing has changed, and
+        TransientError if it could not be sent or written.
         """
         ...
 
     def event(self, event_id: str) -> EventState:
-        """The current state of an event; raises ControlRefused if it does not exist."""
+        """The current state of an event; raises ControlRefused if it does not exist, as do `wait` and `config`."""
         ...
 
     def wait(self, event_id: str, timeout: float | None = None) -> EventState:
-        """Wait until an event has its final status.
-
-        Args:
-            timeout: s; None means no limit. After that the event is returned as it is.
-
-        Raises:
-            ControlRefused: the event does not exist.
-        """
+        """Wait until an event has its final status; after `timeout` s (None: no limit) it is returned as it is."""
         ...
 
     def events(
@@ -75,11 +60,7 @@ class Client(Protocol):
         ...
 
     def config(self, query: str, epoch: int | None = None) -> EpochConfiguration:
-        """The configuration of an epoch; without a number, of the newest one.
-
-        Raises:
-            ControlRefused: the query or epoch does not exist.
-        """
+        """The configuration of an epoch; without a number, of the newest one."""
         ...
 
     def follow(self, after: int | None = None) -> Iterator[EventState]:
@@ -135,10 +116,8 @@ def _seconds(problem: BaseException | None) -> float | None:
 class LocalClient:
     """A client that needs no server, only access to the state directory.
 
-    Args:
-        requested_by: who asks, unless a request says so; "": the user of this process.
-        origin: from where: `cli`, `python`.
-        service: that accepts events in this process, such as a running job's; None: the client commits itself.
+    It sends requests to `service`, such as that of a running job; without one it commits them itself. `requested_by`
+    and `origin` count where a request does not say so; the former is by default the user of this process.
     """
 
     def __init__(
@@ -227,7 +206,7 @@ class LocalClient:
                 time.sleep(POLL_EVERY)
 
     def close(self) -> None:
-        """See `Client`: there is nothing."""
+        """See `Client`."""
 
 
 def no_event(operator: str, event_id: str) -> ControlRefused:

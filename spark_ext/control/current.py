@@ -29,20 +29,12 @@ from spark_ext.spark.backend.process import local_property
 from spark_ext.spark.logs.spark_log import SparkLog, parse_offsets
 from spark_ext.spark.watching import attendance
 
-CHECKPOINT: Final = "spark_ext.checkpoint"
-"""Local property: path or URI of the query's checkpoint directory."""
+CHECKPOINT: Final = "spark_ext.checkpoint"  # local property: path or URI of the query's checkpoint directory
+QUERY: Final = attendance.QUERY  # local property: the query's uid
+JOB: Final = "spark_ext.job"  # local property: the job's name
+START: Final = "spark_ext.start"  # local property: a start of the query in Spark; later ones are greater
 
-QUERY: Final = attendance.QUERY
-"""Local property: the query's uid."""
-
-JOB: Final = "spark_ext.job"
-"""Local property: the job's name."""
-
-START: Final = "spark_ext.start"
-"""Local property: names one start of the query in Spark; that of a later start is greater."""
-
-EPOCH: Final = "streaming.sql.batchId"
-"""Local property of Spark's: the number of the epoch."""
+EPOCH: Final = "streaming.sql.batchId"  # local property of Spark's: the number of the epoch
 
 
 @dataclass(frozen=True)
@@ -84,8 +76,7 @@ class EpochContext:
 
     job: str
     query: str
-    checkpoint: str
-    """Path or URI of the query's checkpoint directory."""
+    checkpoint: str  # path or URI of the query's checkpoint directory
     start: str
     number: int
 
@@ -100,11 +91,9 @@ class InForce:
     """What is in force where the calling code runs."""
 
     query: str
-    operator: str
-    """For messages."""
+    operator: str  # for messages
     configuration: Configuration
-    found: Callable[[], tuple[Mapping[str, Json], ...]]
-    """The broadcast events that take effect with the epoch; asked only when they are needed."""
+    found: Callable[[], tuple[Mapping[str, Json], ...]]  # events that take effect with the epoch, when needed
 
     @cached_property
     def user(self) -> UserConfiguration:
@@ -132,14 +121,11 @@ class InForce:
         return {name: one["level"] for name, one in slots.items()}
 
 
-_entered: Callable[[], InForce] | None = None
-"""In a planner or committer: for which epoch it is called."""
+_entered: Callable[[], InForce] | None = None  # in a planner or committer: for which epoch it is called
 
-_planning = False
-"""Whether this process is a planner in a call of Spark's: for one that is driven by hand nothing is in force."""
+_planning = False  # whether this process is a planner in a call of Spark's; nothing is in force for one driven by hand
 
-_last: tuple[str | None, str | None, InForce | None] = (None, None, None)
-"""What the last task found: all of its calls, and those of the next tasks of the epoch, need no more than this."""
+_last: tuple[str | None, str | None, InForce | None] = (None, None, None)  # what the last task found: serves its epoch
 
 
 def current() -> InForce:
@@ -199,8 +185,7 @@ def planning() -> Iterator[None]:
 def planned(job: str, query: str, configuration: Callable[[], Configuration], stamp: Stamp | None = None) -> None:
     """Say what is in force in the epoch that is being planned, until `planning` ends; nothing outside of it.
 
-    Args:
-        stamp: of the epoch; None: it obeys no further events.
+    Without a stamp the epoch obeys no further events.
     """
     global _entered
     if not _planning:

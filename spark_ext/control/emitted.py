@@ -28,12 +28,8 @@ from spark_ext.model.offsets import Json
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.storage import local_path
 
-FOLDER: Final = "emitted"
-"""The folder in the checkpoint directory."""
-
-MOST: Final = 1_000
-"""Events that one task may emit in an epoch."""
-
+FOLDER: Final = "emitted"  # the folder in the checkpoint directory
+MOST: Final = 1_000  # events that one task may emit in an epoch
 _NAME: Final = re.compile(r"(-?\d+)_(-?\d+)_(\d+)_(\d+)\.jsonl")
 
 
@@ -41,12 +37,9 @@ _NAME: Final = re.compile(r"(-?\d+)_(-?\d+)_(\d+)_(\d+)\.jsonl")
 class Part:
     """What one process of one attempt of a task has emitted."""
 
-    stage: int
-    """-1: in the driver, by `foreachBatch`."""
-    partition: int
-    """-1: in the driver."""
-    attempt: int
-    """Spark's number of the attempt; one that began later has a greater one."""
+    stage: int  # -1: in the driver, by `foreachBatch`
+    partition: int  # -1: in the driver
+    attempt: int  # Spark's number of the attempt; one that began later has a greater one
     process: int
 
     @property
@@ -176,15 +169,10 @@ def _where() -> tuple[EpochContext, Part]:
 
 
 def chosen(found: Mapping[Part, int]) -> list[Part]:
-    """The parts that count: of each task those of one attempt, the one that has emitted most. Pure.
+    """The parts that count, in the order of their events: for each task those of one attempt. Pure.
 
-    An attempt that was killed has emitted less than one that has ended; of equal ones the first counts.
-
-    Args:
-        found: the number of events of each part, all of one start of one epoch.
-
-    Returns:
-        In the order of their events.
+    That is the one that has emitted most: an attempt that was killed has emitted less than one that has ended. Of equal
+    ones the first counts. `found` has the number of events of each part, all of one start of one epoch.
     """
     tasks: dict[tuple[int, int], dict[int, int]] = {}
     for part, count in found.items():
@@ -195,19 +183,14 @@ def chosen(found: Mapping[Part, int]) -> list[Part]:
 
 
 def collect(checkpoint: str, query: str, number: int) -> list[Request]:
-    """What an epoch has emitted, in the order in which it is to be accepted; the same each time.
-
-    To be called once the epoch is committed.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """What a committed epoch has emitted, in the order in which it is to be accepted; the same each time."""
     log = SparkLog(checkpoint)
     start = max(log.names(f"{FOLDER}/{number}"), default=None)
     if start is None:
         return []
     folder = f"{FOLDER}/{number}/{start}"
-    parts = {part: _lines(log.read(f"{folder}/{part.name}")) for part in _parts(log.names(folder))}
+    found = filter(None, map(Part.parse, log.names(folder)))
+    parts = {part: _lines(log.read(f"{folder}/{part.name}")) for part in found}
     return [
         Request("broadcast", "job", json.loads(line), requested_by=f"query:{query}", origin="emit")
         for part in chosen({part: len(lines) for part, lines in parts.items()})
@@ -221,13 +204,7 @@ def discard(checkpoint: str, upto: int) -> None:
 
 
 def discard_uncommitted(checkpoint: str) -> None:
-    """Remove what earlier starts have emitted in epochs that are not committed: the start that runs them decides.
-
-    To be called before a start, while no epoch runs.
-
-    Raises:
-        OSError: Spark's log cannot be read.
-    """
+    """Before a start: remove what earlier ones have emitted in uncommitted epochs. This one decides on them."""
     log = SparkLog(checkpoint)
     there = log.numbers(FOLDER)
     if there:
@@ -241,10 +218,6 @@ def _remove(checkpoint: str, numbers: Iterable[int]) -> None:
         for number in numbers:
             # A task that was given up may still be writing; what it leaves is never counted.
             shutil.rmtree(folder / FOLDER / str(number), ignore_errors=True)
-
-
-def _parts(names: Iterable[str]) -> list[Part]:
-    return [part for part in map(Part.parse, names) if part is not None]
 
 
 def _lines(text: str | None) -> list[str]:

@@ -26,8 +26,7 @@ class EpochConfiguration:
     query: str
     epoch: int
     configuration: Configuration
-    committed: bool
-    """Whether the epoch is known to be committed; else it is planned, and may be under way."""
+    committed: bool  # whether the epoch is known to be committed; else it is planned, and may be under way
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -46,11 +45,8 @@ class EpochConfiguration:
 def epoch_configuration(ledger: Ledger, query: str, epoch: int | None = None) -> EpochConfiguration | None:
     """The configuration of an epoch: a pure function of its offsets, whichever events have come since.
 
-    Args:
-        epoch: Spark's batch id; None: the newest epoch that was planned.
-
-    Returns:
-        None if the epoch does not exist: the query has not planned it, or its history has expired.
+    Without a number, that of the newest planned epoch. None if the query has not planned the epoch, or its history has
+    expired.
     """
     if not UID.fullmatch(query) or (epoch is not None and not 0 <= epoch < 2**63):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from spark_ext.model.control import Event
 
 _BEGIN = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
+# statuses behind which nothing follows
 FINAL: frozenset[str] = frozenset(
     status.value
     for status in (ControlStatus.ACKNOWLEDGED, ControlStatus.REJECTED, ControlStatus.FAILED, ControlStatus.EXPIRED)
 )
-"""Statuses behind which nothing follows."""
 
-STATUSES: tuple[str, ...] = tuple(status.value for status in ControlStatus)
-"""All statuses."""
+STATUSES: tuple[str, ...] = tuple(status.value for status in ControlStatus)  # all statuses
 
 
 @dataclass(frozen=True)
@@ -33,62 +31,39 @@ class Step:
     """One transition of an event."""
 
     status: str
-    query: str
-    """For `applied`, `rejected` and `expired`: the query; "" for the job, and for what the event has come to."""
-    epoch: int | None
-    """For `applied`: the query's first epoch with the event; None if it is not obeyed by an epoch."""
-    at: datetime
-    """UTC."""
+    query: str  # for `applied`, `rejected` and `expired`: the query; "" for the job, and for what the event has come to
+    epoch: int | None  # for `applied`: the query's first epoch with the event; None if it is not obeyed by an epoch
+    at: datetime  # UTC
     reason: str = ""
     result: Json = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, times as ISO 8601 in UTC."""
-        return {
-            "status": self.status,
-            "query": self.query,
-            "epoch": self.epoch,
-            "at": self.at.isoformat(),
-            "reason": self.reason,
-            "result": self.result,
-        }
+        return {**vars(self), "at": self.at.isoformat()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventState:
     """A control event and what has become of it."""
 
-    sequence: int
-    """Its place in the one order of the job's events."""
+    sequence: int  # its place in the one order of the job's events
     event_id: str
     kind: str
-    target: str
-    """As written: `job`, `query:UID`, `source:UID`, `source:UID/CHANNEL`, `sink:UID`."""
+    target: str  # as written: `job`, `query:UID`, `source:UID`, `source:UID/CHANNEL`, `sink:UID`
     value: Json
-    status: str
-    """`accepted`, `applied` (by one query or the driver at least), and at last one of `acknowledged`, `rejected`,
-    `failed`, `expired`."""
-    delivery: str
-    """`immediate` or `aligned`."""
+    status: str  # `accepted`, `applied`, or finally `acknowledged`, `rejected`, `failed` or `expired`
+    delivery: str  # `immediate` or `aligned`
     requested_by: str
     origin: str
     idempotency_key: str | None
-    lineage: int
-    """Newest lineage of the job when it was accepted."""
-    incarnation: int
-    """Newest start of the job when it was accepted."""
-    accepted_at: datetime
-    """UTC."""
-    expires_at: datetime | None
-    """UTC; None: never."""
-    reason: str = ""
-    """Why it was rejected, has failed or expired; "" otherwise."""
-    result: Json = None
-    """What it has brought; None if nothing."""
-    applied: Mapping[str, int | None] = field(default_factory=dict)
-    """Per query its first epoch with the event; by "" for the driver, which has no epochs."""
-    steps: Sequence[Step] = ()
-    """Its transitions after the acceptance, oldest first."""
+    lineage: int  # newest lineage of the job when it was accepted
+    incarnation: int  # newest start of the job when it was accepted
+    accepted_at: datetime  # UTC
+    expires_at: datetime | None  # UTC; None: never
+    reason: str = ""  # why it was rejected, has failed or expired; "" otherwise
+    result: Json = None  # what it has brought; None if nothing
+    applied: Mapping[str, int | None] = field(default_factory=dict)  # first epochs by query; "" is the driver
+    steps: Sequence[Step] = ()  # its transitions after the acceptance, oldest first
 
     @property
     def final(self) -> bool:
@@ -103,9 +78,8 @@ class EventState:
     @property
     def acknowledged_ms(self) -> float | None:
         """Time from the acceptance until it was acknowledged, ms; None if it was not."""
-        return self._ms(
-            next((step.at for step in self.steps if step.status == "acknowledged" and not step.query), None)
-        )
+        at = [step.at for step in self.steps if step.status == "acknowledged" and not step.query]
+        return self._ms(at[0] if at else None)
 
     @property
     def final_at(self) -> datetime | None:
@@ -117,26 +91,13 @@ class EventState:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, times as ISO 8601 in UTC."""
-        final_at = self.final_at
+        plain = dict(vars(self))
+        times = {"accepted_at": self.accepted_at, "expires_at": self.expires_at, "final_at": self.final_at}
         return {
-            "id": self.event_id,
-            "sequence": self.sequence,
-            "kind": self.kind,
-            "target": self.target,
-            "value": self.value,
-            "status": self.status,
+            "id": plain.pop("event_id"),
+            **plain,
+            **{name: None if at is None else at.isoformat() for name, at in times.items()},
             "final": self.final,
-            "reason": self.reason,
-            "result": self.result,
-            "delivery": self.delivery,
-            "requested_by": self.requested_by,
-            "origin": self.origin,
-            "idempotency_key": self.idempotency_key,
-            "lineage": self.lineage,
-            "incarnation": self.incarnation,
-            "accepted_at": self.accepted_at.isoformat(),
-            "expires_at": None if self.expires_at is None else self.expires_at.isoformat(),
-            "final_at": None if final_at is None else final_at.isoformat(),
             "applied_ms": self.applied_ms,
             "acknowledged_ms": self.acknowledged_ms,
             "applied": dict(self.applied),
@@ -166,36 +127,22 @@ class EventState:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> EventState:
         """Read the JSON form."""
-        return cls(
-            sequence=raw["sequence"],
-            event_id=raw["id"],
-            kind=raw["kind"],
-            target=raw["target"],
-            value=raw["value"],
-            status=raw["status"],
-            delivery=raw["delivery"],
-            requested_by=raw["requested_by"],
-            origin=raw["origin"],
-            idempotency_key=raw["idempotency_key"],
-            lineage=raw["lineage"],
-            incarnation=raw["incarnation"],
-            accepted_at=datetime.fromisoformat(raw["accepted_at"]),
-            expires_at=None if raw["expires_at"] is None else datetime.fromisoformat(raw["expires_at"]),
-            reason=raw["reason"],
-            result=raw["result"],
-            applied=raw["applied"],
-            steps=tuple(Step(**{**step, "at": datetime.fromisoformat(step["at"])}) for step in raw["steps"]),
-        )
+        given = {one.name: raw[one.name] for one in fields(cls) if one.name != "event_id"}
+        given |= {
+            "event_id": raw["id"],
+            "accepted_at": datetime.fromisoformat(raw["accepted_at"]),
+            "expires_at": None if raw["expires_at"] is None else datetime.fromisoformat(raw["expires_at"]),
+            "steps": tuple(Step(**{**step, "at": datetime.fromisoformat(step["at"])}) for step in raw["steps"]),
+        }
+        return cls(**given)
 
 
 def state_of(row: ControlEventRow, transitions: Iterable[ControlTransitionRow] = ()) -> EventState:
     """The state of an event."""
-    steps = {
-        (one.status, one.query, one.epoch, one.at): Step(
-            one.status, one.query, one.epoch, one.at, one.reason, one.result
-        )
-        for one in transitions
-    }
+    steps: dict[tuple[object, ...], Step] = {}
+    for one in transitions:
+        key = (one.status, one.query, one.epoch, one.at)
+        steps[key] = Step(*key, one.reason, one.result)
     ordered = sorted(steps.values(), key=lambda step: (step.at, _RANK.get(step.status, 0)))
     # The first one counts: what comes later, from a start that did not know of it, changes nothing.
     final = next((step for step in ordered if step.status in FINAL and not step.query), None)
@@ -225,5 +172,4 @@ def state_of(row: ControlEventRow, transitions: Iterable[ControlTransitionRow] =
     )
 
 
-_RANK = {"applied": 0, "acknowledged": 1, "rejected": 1, "failed": 1, "expired": 1}
-"""For steps of one moment."""
+_RANK = {"applied": 0, "acknowledged": 1, "rejected": 1, "failed": 1, "expired": 1}  # for steps of one moment

@@ -129,11 +129,7 @@ def _parsed(given: str | DataType, operator: str) -> DataType:
 
 
 def _scalar(given: Json, kind: DataType) -> pa.Scalar:
-    """A JSON value as a value of a type.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A JSON value as a value of a type; raises ValueError if it is none."""
     wanted = to_arrow_type(kind)
     try:
         return pa.array([_prepared(given, wanted)], wanted)[0]

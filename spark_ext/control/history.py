@@ -10,27 +10,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from spark_ext.control.event_state import FINAL, STATUSES, EventState, state_of
-from spark_ext.control.kept_table import KeptTable
 from spark_ext.control.requests import ControlRefused, Refusal
-from spark_ext.ledger.columns import from_arrow
+from spark_ext.delta.failures import guarded
+from spark_ext.ledger.columns import R, arrow_schema, from_arrow
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
+from spark_ext.storage import Location
 
 if TYPE_CHECKING:
-    from spark_ext.control.event_state import EventState
     from spark_ext.ledger import Ledger
+    from spark_ext.ledger.tables import LedgerTable
 
-LIMIT = 100
-"""Events of a page, unless given."""
-
-MOST = 1_000
-"""Maximum number of events in a page."""
+LIMIT = 100  # events of a page, unless given
+MOST = 1_000  # maximum number of events in a page
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class Page:
 class History:
     """Reads the events of a job. Safe for several threads; between calls it keeps the tables in memory.
 
-    Args:
-        ledger: the job's; with handles of its own, so that nobody waits for a commit.
+    The ledger has handles of its own, so that nobody waits for a commit.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -72,10 +71,9 @@ class History:
         self._applied: pa.Array | None = None
 
     def poll(self) -> int:
-        """See the newest versions. On a local path that costs two `stat` when nothing has changed.
+        """See the newest versions; returns a number that changes whenever something may have changed.
 
-        Returns:
-            A number that is another one whenever something may have changed.
+        On a local path that costs two `stat` when nothing has changed.
         """
         with self._lock:
             self._poll()
@@ -84,11 +82,7 @@ class History:
     def page(
         self, wanted: Filter | None = None, *, cursor: str | None = None, after: int | None = None, limit: int = LIMIT
     ) -> Page:
-        """Events, newest first; or in their order, from one on.
-
-        Args:
-            after: events after this sequence in ascending order; None: newest first. Ignored with a cursor.
-        """
+        """Events, newest first; or in ascending order, after the sequence `after`, which a cursor overrides."""
         wanted = wanted or Filter()
         self._check(wanted, limit)
         ascending, bound = (after is not None, after) if cursor is None else self._parsed(cursor)
@@ -109,23 +103,17 @@ class History:
 
     def event(self, event_id: str) -> EventState | None:
         """One event; None if it does not exist."""
-        found = self.events([event_id])
-        return found[0] if found else None
+        return next(iter(self.events([event_id])), None)
 
     def events(self, event_ids: Sequence[str]) -> tuple[EventState, ...]:
         """The events with these ids, in their order; ids without an event are left out."""
         with self._lock:
             self._poll()
-            rows = self._accepted
-            rows = rows.filter(_among(rows["event_id"], event_ids))
+            rows = self._accepted.filter(_among(self._accepted["event_id"], event_ids))
             return self._states(rows.sort_by("sequence"))
 
     def changed(self, after: int, since: float) -> tuple[EventState, ...]:
-        """Events after a sequence, and those with a transition at or after a time, in their order.
-
-        Args:
-            since: s since 1970 UTC.
-        """
+        """Events after a sequence, and those with a transition at or after a time (s since 1970), in their order."""
         with self._lock:
             self._poll()
             begin = pa.scalar(int(since * 1e6), pa.timestamp("us", tz="UTC"))
@@ -247,8 +235,7 @@ def _int64(number: int) -> int:
     return max(-(2**63), min(2**63 - 1, number))
 
 
-MARGIN: Final = 60.0
-"""How much later than it happens a transition may be written, s; an event that is not over is looked at anyway."""
+MARGIN: Final = 60.0  # s by which a transition may be written late; an event that is not over is looked at anyway
 
 _MARK: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,15})")
 
@@ -256,16 +243,13 @@ _MARK: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,15})")
 class Changes:
     """What has changed since the last look. For one thread at a time.
 
-    Args:
-        after: begins with all events after this sequence; None: with what changes from now on.
+    It begins with all events after the sequence `after`, or else with what changes from now on.
     """
 
     def __init__(self, history: History, after: int | None = None, mark: str | None = None) -> None:
         self._history = history
-        self._open: dict[str, int] = {}
-        """Events that are not over, with the number of steps that were given."""
-        self._over: dict[str, float] = {}
-        """Events that are over, with the time of their last step, as long as they could be read again."""
+        self._open: dict[str, int] = {}  # events that are not over, with the number of steps that were given
+        self._over: dict[str, float] = {}  # events that are over, with the time of their last step
         if mark:
             found = _MARK.fullmatch(mark)
             if found is None:
@@ -307,3 +291,50 @@ class Changes:
             self._over[state.event_id] = max(step.at.timestamp() for step in state.steps)
         else:
             self._open[state.event_id] = len(state.steps)
+
+
+MANY = 256  # pieces beyond which they are put together: Arrow's functions cost something per piece
+
+
+class KeptTable(Generic[R]):
+    """All rows of a table, as Arrow. For one thread at a time."""
+
+    def __init__(self, table: LedgerTable[R]) -> None:
+        self._table = table
+        self._empty = arrow_schema(table.row_type).empty_table()
+        self._files: dict[str, pa.Table] = {}
+        self._version: int | None = None
+        self.rows: pa.Table = self._empty  # as last seen, in no order; a row may be there twice
+
+    def poll(self) -> bool:
+        """See the newest version, by one `stat` on a local path; returns whether rows may have come or gone."""
+        self._table.refresh()
+        if self._table.version == self._version:
+            return False
+        with self._table.opened() as handle:
+            version = None if handle is None else handle.version()
+            there = [] if handle is None else pa.table(handle.get_add_actions().select(["path"]))["path"].to_pylist()
+        with guarded(self._table.errors, "reading the table"):
+            self._take(there)
+        self._version = version
+        return True
+
+    def _take(self, there: list[str]) -> None:
+        new = [path for path in there if path not in self._files]
+        if not new and len(there) == len(self._files):
+            return
+        location, schema = Location.of(self._table.uri, self._table.storage_options or {}), self._empty.schema
+        fresh = {path: _read(location, path).select(schema.names).cast(schema) for path in new}
+        if len(there) == len(self._files) + len(new):
+            rows = pa.concat_tables([self.rows, *fresh.values()])
+        else:
+            kept = (self._files[path] if path in self._files else fresh[path] for path in there)
+            rows = pa.concat_tables([self._empty, *kept])
+        self._files = {path: self._files[path] if path in self._files else fresh[path] for path in there}
+        self.rows = rows.combine_chunks() if rows.column(0).num_chunks > MANY else rows
+
+
+def _read(table: Location, path: str) -> pa.Table:
+    """A data file of a Delta table, by the path in its log."""
+    with table.folder.open_input(unquote(path)) as file, pq.ParquetFile(file) as parquet:
+        return parquet.read()

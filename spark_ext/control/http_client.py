@@ -23,16 +23,14 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.control")
 
-POLL: Final = 30
-"""Longest time of one long poll, s."""
+POLL: Final = 30  # longest time of one long poll, s
 
 
 class ControlClient:
     """A client of a REST server. For one thread at a time.
 
-    Args:
-        job: name or id of the job; None: the only one that the server has.
-        timeout: for one request, s, beside the time that it waits for an event.
+    `job` is a name or id; None: the only one that the server has. `timeout` is for one request, s, beside the time that
+    it waits for an event.
     """
 
     def __init__(

@@ -30,8 +30,7 @@ class Accepts(Protocol):
 def request(log: Accepts, target: str, kind: str, value: Json = None, *, origin: str = "job") -> Event:
     """Have an event accepted before returning; sources obey it from their next planned epoch on.
 
-    Args:
-        origin: who asks: the job itself, or `python`.
+    `origin` says who asks: the job itself, or `python`.
     """
     (event,) = request_all(log, [asked(kind, target, value, origin=origin)])
     return event

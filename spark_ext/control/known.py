@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 class KnownQuery:
     """One query of the job."""
 
-    sources: frozenset[str] = frozenset()
-    """Uids of its channel sources."""
+    sources: frozenset[str] = frozenset()  # uids of its channel sources
     sinks: frozenset[str] = frozenset()
     finished: bool = False
 
@@ -36,15 +35,12 @@ class KnownJob:
 
     name: str = ""
     job_id: str = ""
-    incarnation: int = 0
-    """The newest start; 0: there was none."""
-    lineage: int = 1
-    """The newest lineage."""
+    incarnation: int = 0  # the newest start; 0: there was none
+    lineage: int = 1  # the newest lineage
     queries: Mapping[str, KnownQuery] = field(default_factory=dict)
-    running: bool | None = None
-    """Whether its newest start runs; None: unknown, as its driver is on another host."""
-    observer: bool = False
-    """Whether this is no job, but an Observer, which obeys nothing."""
+    running: bool | None = None  # whether its newest start runs; None: unknown, as its driver is on another host
+    observer: bool = False  # whether this is no job, but an Observer, which obeys nothing
+    driver: tuple[int, float] = (0, 0.0)  # the process of its newest start, and when that began
 
     @property
     def finished(self) -> bool:
@@ -93,6 +89,7 @@ class KnownJob:
             queries,
             _runs(newest, jobs),
             newest.kind == OBSERVER,
+            (newest.driver_pid, newest.driver_started),
         )
 
 
@@ -104,7 +101,6 @@ class Structure:
         self._tables = [ledger.tables[row_type.table] for row_type in (JobRow, FinishedRow, DefinitionRow)]
         self._seen: tuple[int | None, ...] = ()
         self._known = KnownJob()
-        self._newest: JobRow | None = None
 
     def poll(self) -> KnownJob:
         """The job now."""
@@ -114,13 +110,7 @@ class Structure:
         if seen != self._seen:
             self._known = KnownJob.read(self._ledger)
             self._seen = seen
-            self._newest = max(
-                (row for row in self._ledger.jobs() if row.event == "started"),
-                key=lambda row: row.incarnation,
-                default=None,
-            )
-        newest = self._newest
-        if self._known.running and newest is not None and not is_alive(newest.driver_pid, newest.driver_started):
+        if self._known.running and not is_alive(*self._known.driver):
             self._known = replace(self._known, running=False)
         return self._known
 

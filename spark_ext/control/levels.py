@@ -19,11 +19,9 @@ NUMBERS: Final[Mapping[str, int]] = {
     "ERROR": logging.ERROR,
     "OFF": 1_000_000,
 }
-"""Python's level for each level of a control event."""
 
 _applied: Mapping[str, str] = {}
-_before: dict[str, int] = {}
-"""The levels that the changed loggers had."""
+_before: dict[str, int] = {}  # the levels that the changed loggers had
 
 
 class EpochLogger(logging.Logger):

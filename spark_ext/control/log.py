@@ -40,14 +40,9 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.control")
 
-POLLS = 3
-"""Reads of one look, while other processes add events."""
-
-SMALL_FILES = 256
-"""Number of files of the table from which acceptors compact it: each commit of events is one."""
-
-ATTEMPTS = 40
-"""Attempts to add events; each one lost means that another process has added some."""
+POLLS = 3  # reads of one look, while other processes add events
+SMALL_FILES = 256  # number of files of the table from which acceptors compact it: each commit of events is one
+ATTEMPTS = 40  # attempts to add events; each one lost means that another process has added some
 
 
 @dataclass(frozen=True)
@@ -70,11 +65,9 @@ class _With:
 class ControlLog:
     """Accepts control events. Safe for several threads; any number of processes may have one.
 
-    Args:
-        fence: that of the incarnation that accepts events; None outside a job.
-        queries: further queries that the job has and its ledger does not know yet, for targets.
-        checkpoint: called when a checkpoint of the table's log is due, on a thread that adds events: has to have
-            `checkpoint_log` called on another one. None: the call that adds the event makes it before it returns.
+    `fence` is that of the incarnation that accepts events; None outside a job. `queries` are queries that the ledger
+    does not know yet. `checkpoint` is called on a thread that adds events when a checkpoint of the table's log is due,
+    and has `checkpoint_log` called on another one; without it the call that adds the event makes the checkpoint.
     """
 
     def __init__(
@@ -91,13 +84,11 @@ class ControlLog:
         self._fence = fence
         self._queries = tuple(queries)
         self._lock = threading.RLock()
-        self._version: int | None = None
-        """Version of the table up to which everything is known."""
+        self._version: int | None = None  # version of the table up to which everything is known
         self._last = 0
         self._keys: dict[str, tuple[str, Event]] = {}
         self._configuration = Configuration()
-        self._size = 0
-        """No less than the bytes of the configuration."""
+        self._size = 0  # no less than the bytes of the configuration
         self._known = KnownJob()
         self._structure = Structure(ledger)
 
@@ -109,21 +100,13 @@ class ControlLog:
         return f"job '{self._known.name}'" if self._known.name else f"state {self._ledger.uri}"
 
     def known(self) -> KnownJob:
-        """The job's structure as the ledger has it now; read again only when a table of it has changed.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read.
-        """
+        """The job's structure as the ledger has it now; read again only when a table of it has changed."""
         with self._lock:
             self._known = self._structure.poll()
             return self._known
 
     def configuration(self) -> Configuration:
-        """What is in force behind the newest event.
-
-        Raises:
-            StateError, StorageError: the table cannot be read.
-        """
+        """What is in force behind the newest event."""
         with self._lock:
             self._poll()
             return self._configuration
@@ -186,20 +169,11 @@ class ControlLog:
     # -- accepting ----------------------------------------------------------------------------------------------------
 
     def accept(self, requests: Sequence[Request]) -> list[Accepted | ControlRefused]:
-        """Accept requests, in one commit; those that are refused keep none of the others from being accepted.
+        """Accept requests, in their order and in one commit; returns what became of each.
 
-        On return what was accepted survives any crash.
-
-        Args:
-            requests: in the order that they are to have.
-
-        Returns:
-            For each what became of it, in the same order.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read or written. Whether the events are in it is then not
-                known; requests with idempotency keys may be repeated.
-            FencedError: a newer incarnation owns the ledger, for a log with a fence.
+        A refused one hinders no other. On return what was accepted survives any crash. After a StateError or
+        StorageError it is not known whether the events are in the ledger; requests with idempotency keys may be
+        repeated. FencedError: a newer incarnation owns the ledger.
         """
         with self._lock:
             found: list[Checked | ControlRefused] = []
@@ -211,12 +185,7 @@ class ControlLog:
             return self._add(found)
 
     def check(self, request: Request) -> Checked:
-        """Check all of a request that does not depend on other events.
-
-        Raises:
-            ControlRefused: says what is wrong.
-            StateError, StorageError: the ledger cannot be read.
-        """
+        """Check all of a request that does not depend on other events; raises ControlRefused."""
         job = self.known()
         if not job.name:
             raise ControlRefused.because(
@@ -341,31 +310,18 @@ class ControlLog:
             origin=one.request.origin,
         )
 
-    # -- numbers that the table holds ---------------------------------------------------------------------------------
-
-    def _number(self, name: str) -> int | None:
-        with self._table.opened() as handle:
-            return None if handle is None else handle.transaction_version(name)
-
     def accept_emitted(self, requests: Sequence[Request], mark: str, number: int) -> list[Event]:
         """Accept what functions have emitted in an epoch, once: the table holds the newest epoch in the same commit.
 
-        Args:
-            requests: in their order; their values were checked where they were emitted.
-            mark: names the query and its lineage.
-            number: of the epoch; one that is not above that in the table was accepted before.
-
-        Returns:
-            The events; none if they were accepted before.
-
-        Raises:
-            StateError, StorageError: the ledger cannot be read or written; repeat it.
-            FencedError: a newer incarnation owns the ledger.
+        `mark` names the query and its lineage; `number` is that of the epoch. If it is not above that in the table, the
+        events were accepted before, and none are returned. Values were checked where they were emitted. After an error,
+        repeat it.
         """
         with self._lock:
             for _ in range(ATTEMPTS):
                 self._poll()
-                held = self._number(mark)
+                with self._table.opened() as handle:
+                    held = None if handle is None else handle.transaction_version(mark)
                 if held is not None and held >= number:
                     return []
                 now = datetime.now(timezone.utc)

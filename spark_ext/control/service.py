@@ -29,23 +29,13 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.control")
 
-CAPACITY: Final = 1_000
-"""Requests that may wait."""
+CAPACITY: Final = 1_000  # requests that may wait
+BATCH: Final = 1_000  # most requests of one commit
+BATCH_BYTES: Final = 4 * 1024 * 1024  # most bytes of the values of one commit; a single request may have more
+LINGER_S: Final = 0.01  # how long a commit waits for the next requests of those that were answered last, s
+COMPACT_EVERY: Final = 128  # commits after which it is checked whether the table needs compaction, as no driver may run
 
-BATCH: Final = 1_000
-"""Most requests of one commit."""
-
-BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of the values of one commit; a single request may have more."""
-
-LINGER_S: Final = 0.01
-"""How long a commit waits for the next requests of those that were answered last, s."""
-
-COMPACT_EVERY: Final = 128
-"""Commits after which the table is looked at: while no driver runs, nobody else keeps it small."""
-
-ATTEMPTS: Final = 4
-"""Attempts to commit requests that have idempotency keys."""
+ATTEMPTS: Final = 4  # attempts to commit requests that have idempotency keys
 
 
 @dataclass(frozen=True)
@@ -56,12 +46,7 @@ class _Waiting:
 
 
 class ControlService:
-    """Accepts control events on a thread of its own. Safe for several threads.
-
-    Args:
-        fence: that of the incarnation that accepts events; None outside a job.
-        queries: further queries that the job has and its ledger does not know yet, for targets.
-    """
+    """Accepts control events on a thread of its own. Safe for several threads. See `ControlLog` for the arguments."""
 
     def __init__(
         self,
@@ -72,18 +57,14 @@ class ControlService:
         capacity: int = CAPACITY,
         batch: int = BATCH,
     ) -> None:
-        self.log = ControlLog(ledger, fence, queries, checkpoint=self._checkpoint)
-        """What it adds to; others of this process may use it too."""
+        self.log = ControlLog(ledger, fence, queries, checkpoint=self._checkpoint)  # what it adds to
         self._capacity, self._batch = capacity, batch
         self._waiting: deque[_Waiting] = deque()
         self._wake = threading.Condition()
         self._closed = False
-        self._together = 0
-        """Requests of the last commit, and those that were waiting at its end."""
-        self._commit_s = 0.02
-        """How long a commit takes, s: a moving average."""
-        self._behind: threading.Thread | None = None
-        """Checkpoints the log of the table. It is waited for: who has closed this may remove the state directory."""
+        self._together = 0  # requests of the last commit, and those that were waiting at its end
+        self._commit_s = 0.02  # how long a commit takes, s: a moving average
+        self._behind: threading.Thread | None = None  # checkpoints the log; `close` waits, as the folder may go
         self._thread = threading.Thread(target=self._collect, name="spark-ext-control", daemon=True)
         self._thread.start()
 
@@ -143,13 +124,10 @@ class ControlService:
                 self.log.compact()
 
     def _gather(self, answered: float) -> None:
-        """Wait a little for the next requests of those that were answered last.
+        """Wait a little for the next requests of those that were answered last, at `answered` s of `time.perf_counter`.
 
         Else they and those that come meanwhile take turns, and each waits for two commits. The idea is that of
         PostgreSQL's `commit_delay`.
-
-        Args:
-            answered: when they were, s of `time.perf_counter`.
         """
         while len(self._waiting) < self._together and not self._closed:
             left = answered + LINGER_S - time.perf_counter()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -24,8 +24,7 @@ from spark_ext.storage import LocalFolder, folder_at, local_path
 if TYPE_CHECKING:
     from spark_ext.model.offsets import SourceOffset
 
-FOLDER: Final = STAMPS
-"""The folder in the checkpoint directory."""
+FOLDER: Final = STAMPS  # the folder in the checkpoint directory
 
 
 def file_of(name: str) -> str:
@@ -43,13 +42,7 @@ def write(checkpoint: str, text: str) -> str:
 
 
 def decide(checkpoint: str, name: str, wanted: str) -> str:
-    """Decide a question once for all planners of a query: the first answer counts, and is returned.
-
-    Args:
-        checkpoint: path or URI of the query's checkpoint directory.
-        name: of the question.
-        wanted: this planner's answer.
-    """
+    """Decide the question `name` once for all planners of a query: the first answer counts, and is returned."""
     place = f"{FOLDER}/{name}.txt"
     there = SparkLog(checkpoint).read(place)
     if there is None:
@@ -98,14 +91,11 @@ def configuration(checkpoint: str, offsets: Iterable[SourceOffset], query: str =
 
 
 def sweep(checkpoint: str, older_than: float) -> int:
-    """Delete stamps and decisions that no offset of Spark's log names any more. Only in a local folder.
+    """Delete stamps and decisions older than some seconds that no offset of Spark's log names. Only in a local folder.
 
     The newest epochs name what they need for a replay. Older stamps serve those who ask for the configuration of an old
-    epoch, so they stay for as long as the ledger keeps epochs. Their age is counted from when they were last in force:
-    those that are named are marked as used.
-
-    Args:
-        older_than: age of what may be deleted, s; much more than the time between two sweeps.
+    epoch, so they stay for as long as the ledger keeps epochs: much longer than the time between two sweeps. Their age
+    is counted from when they were last in force: those that are named are marked as used.
     """
     folder = local_path(checkpoint)
     if folder is None or not (folder / FOLDER).is_dir():
@@ -122,3 +112,45 @@ def sweep(checkpoint: str, older_than: float) -> int:
     for place in gone:
         place.unlink(missing_ok=True)
     return len(gone)
+
+
+_PREFIXES = ("held-", "released-")
+
+
+def _held(start: int, sequence: int, source: str) -> str:
+    return f"held-{start:016x}-{sequence}-{source}.txt"
+
+
+def _released(start: int, sequence: int) -> str:
+    return f"released-{start:016x}-{sequence}.txt"
+
+
+def hold(checkpoint: str, start: int, sequence: int, source: str) -> None:
+    """A source has obeyed all events before one, and plans nothing more."""
+    put(checkpoint, f"{FOLDER}/{_held(start, sequence, source)}", "")
+
+
+def all_hold(checkpoint: str, start: int, sequence: int, sources: Collection[str]) -> bool:
+    """Whether all of these sources hold at an event."""
+    log = SparkLog(checkpoint)
+    return all(log.has(f"{FOLDER}/{_held(start, sequence, source)}") for source in sources)
+
+
+def release(checkpoint: str, start: int, sequence: int) -> None:
+    """The query is not restarted at an event: its sources obey the event, and continue."""
+    put(checkpoint, f"{FOLDER}/{_released(start, sequence)}", "")
+
+
+def is_released(checkpoint: str, start: int, sequence: int) -> bool:
+    """Whether the sources of a query continue at an event."""
+    return SparkLog(checkpoint).has(f"{FOLDER}/{_released(start, sequence)}")
+
+
+def forget(checkpoint: str, start: int) -> None:
+    """Remove the files of other starts; what cannot be removed is left there."""
+    log = SparkLog(checkpoint)
+    with suppress(OSError):
+        for name in log.names(FOLDER):
+            if name.startswith(_PREFIXES) and f"-{start:016x}-" not in name:
+                with suppress(OSError):
+                    log.delete(f"{FOLDER}/{name}")

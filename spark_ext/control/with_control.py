@@ -20,9 +20,7 @@ from spark_ext.watermark import zero
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-STAMP: Final = "control_stamp"
-"""Format of the empty source."""
-
+STAMP: Final = "control_stamp"  # format of the empty source
 _KEPT: Final = "nothing was started"
 
 

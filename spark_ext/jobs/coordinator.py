@@ -220,7 +220,7 @@ class Coordinator:
         before = run.state
         run.tick(now)
         if closer:
-            run.look_closer(paused=self.parts.controller.paused(run))
+            run.take_snapshots(paused=self.parts.controller.paused(run))
         if run.state in (State.CANCELED, State.FAILED) and run.state is not before and not self.stopping:
             # A newer incarnation stops queries of its session, and removes what others are writing.
             self.parts.upkeep.look_at_fence()
@@ -256,7 +256,7 @@ class Coordinator:
         if self.failure is None:
             if failed is not None:
                 assert failed.error is not None
-                self._fail(failed.error.within(failed.who))
+                self._fail(failed.error.within(failed.operator))
             elif (failure := self._failure_of_part) is not None:
                 self._fail(failure)
         self._become(job_state(self._states()))

@@ -48,7 +48,7 @@ class ExecutionGraph:
         """The committed epochs that Spark still has of a query."""
         run = self.find(uid)
         assert run is not None
-        return run.logged()
+        return run.observer.logged()
 
     def keep_registered(self) -> None:
         """Keep the registrations of all queries in the session registry."""

@@ -150,7 +150,7 @@ class LatencyMeter:
         if now - self._looked <= LATE:
             return now
         # The thread was held, as by a long start. The storage knows, if its clock is about that of the driver.
-        at = run.committed_at(epoch)
+        at = run.observer.committed_at(epoch)
         return None if at is None or not self._looked - LATE <= at * 1_000 <= now else int(at * 1_000)
 
     def _commit(self, run: QueryRun, before: LoggedOffsets | None, logged: LoggedOffsets, at: int | None) -> Commit:

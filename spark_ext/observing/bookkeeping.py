@@ -22,11 +22,10 @@ from spark_ext.spark.backend.kinds import backend_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.observing.watchable import Watchable
+    from spark_ext.queries.watched import Watchable
     from spark_ext.settings import JobSettings
 
-Watched = Callable[[], Sequence["Watchable"]]
-"""The queries, as they are now; for any thread."""
+Watched = Callable[[], Sequence["Watchable"]]  # the queries, as they are now; for any thread
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,7 @@ def begin_bookkeeping(
     other_hosts: bool = False,
     kind: str = "",
 ) -> Bookkeeping:
-    """Take the next incarnation.
-
-    Args:
-        name: of the job or Observer.
-        tap: given each row of the ledger, see `WriteBehind`; None: nobody wants them.
-    """
+    """Take the next incarnation of a job or Observer. `tap` is given each row of the ledger, see `WriteBehind`."""
     # Before an incarnation is taken: one that is not needed would have to be ended.
     classifier = load(settings.failures)
     incidents = JobIncidents.load(settings.incidents)

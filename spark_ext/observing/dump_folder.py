@@ -15,16 +15,11 @@ from spark_ext.storage import Location, child, local_path
 if TYPE_CHECKING:
     from spark_ext.settings import JobSettings
 
-FOLDER: Final = "dumps"
-"""In the state directory."""
-
-ABOUT: Final = "dump.json"
-"""What a dump is about, and when it was taken."""
-
+FOLDER: Final = "dumps"  # in the state directory
+ABOUT: Final = "dump.json"  # what a dump is about, and when it was taken
 STACKS: Final = "stacks.txt"
 HEAP: Final = "heap.hprof"
-UNFINISHED: Final = "heap.part.hprof"
-"""A heap that is being written, or was when its driver ended."""
+UNFINISHED: Final = "heap.part.hprof"  # a heap that is being written, or was when its driver ended
 
 
 def check_dumps(settings: JobSettings, state: str, operator: str) -> None:
@@ -45,11 +40,7 @@ def refuse_heap(state: str, operator: str) -> None:
 
 
 class DumpFolder:
-    """Writes dumps, and deletes the oldest. For one thread at a time.
-
-    Args:
-        size: how large they may be together, bytes.
-    """
+    """Writes dumps, and deletes the oldest: it keeps at most `most`, of `size` bytes. For one thread at a time."""
 
     def __init__(self, state: str, most: int, size: int) -> None:
         self._folder = Location.of(child(state, FOLDER), {}).folder
@@ -72,13 +63,9 @@ class DumpFolder:
         return False
 
     def write(self, name: str, about: dict[str, Any], stacks: str) -> None:
-        """Write a dump, and delete older ones that it leaves no room for.
-
-        Args:
-            about: what it is about; has `at`, s since 1970.
-        """
+        """Write a dump, and delete older ones to make room for it; `about` has its time, `at`, s since 1970."""
         content = stacks.encode("utf-8", "replace")
-        self.make_room(len(content), self._most - 1)
+        self.make_room(len(content), new=1)
         if self._local is not None:
             # As private as a heap is: stacks have paths and names, and a mask knows only the secrets it was given.
             self._local.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,18 +73,12 @@ class DumpFolder:
         self._folder.write(f"{name}/{ABOUT}", json.dumps({**about, "bytes": len(content)}))
         self._folder.write(f"{name}/{STACKS}", content)
 
-    def make_room(self, size: int, most: int | None = None, besides: str = "") -> None:
-        """Delete the oldest dumps until `size` bytes are free.
-
-        Args:
-            size: bytes.
-            most: how many may stay; None: as many as are kept.
-        """
-        most = self._most if most is None else most
+    def make_room(self, size: int, besides: str = "", *, new: int = 0) -> None:
+        """Delete the oldest dumps, but not the one `besides`, to make room for `size` bytes and `new` dumps."""
         kept = self.kept()
         own = [one for one in kept if one.name == besides]
         others = [one for one in kept if one.name != besides]
-        for name in excess(others, most - len(own), self._size - size - sum(one.size for one in own)):
+        for name in excess(others, self._most - new - len(own), self._size - size - sum(one.size for one in own)):
             self._folder.delete_tree(name)
 
     def kept(self) -> list[KeptDump]:

@@ -6,51 +6,53 @@ limited time, the end of the job and of its process. A failed dump does not affe
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import SparkExtError, StorageError
 from spark_ext.masking import logger, mask
-from spark_ext.model.dumps import Section, document, is_dumped, seen
+from spark_ext.model.dumps import Section, document, is_dumped, seen, stacks
 from spark_ext.observing.dump_folder import HEAP, STACKS, UNFINISHED, DumpFolder, refuse_heap
-from spark_ext.observing.processes import WITHIN, all_stacks
+from spark_ext.queries.samples import Samples
+from spark_ext.spark.backend.diagnosis import DRIVER
 from spark_ext.spark.backend.kinds import backend_of
+from spark_ext.spark.watching.activity import ActivityReader
+from spark_ext.spark.watching.thread_dumps import ThreadDumps, python_threads
 from spark_ext.storage import move
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.incidents.types import Incident
-    from spark_ext.observing.watchable import Watchable
+    from spark_ext.queries.watched import Watchable
     from spark_ext.settings import JobSettings
+
 
 log = logger("spark_ext.job")
 
-HEAP_WITHIN: Final = 120.0
-"""How long the heap is waited for, s. Nothing can end a JVM's writing of it."""
+STACKS_WITHIN: Final = 15.0  # how long all stacks may take, s
+MOST_EXECUTORS: Final = 16  # that are asked for stacks
+MOST_QUERIES: Final = 8  # whose Python processes are asked for stacks
+SILENT: Final = "it does not answer"
+HEAP_WITHIN: Final = 120.0  # how long the heap is waited for, s. Nothing can end a JVM's writing of it
+END_WITHIN: Final = 5.0  # s for which the end of a job waits for stacks; less than it has for its last rows
 
-END_WITHIN: Final = 5.0
-"""How long the end of a job waits for stacks that are being taken, s; less than it has for its last rows."""
-
-PATIENCE: Final = WITHIN + HEAP_WITHIN
-"""Default time that a caller waits for a dump, s."""
-
-MOST_WAITING: Final = 4
-"""How many incidents may wait for their dump; further ones have none."""
-
-MOST_KNOWN: Final = 10_000
-"""How many incidents are remembered, so that each has one dump."""
-
-LARGER: Final = 2
-"""How many times as large as the heap in use its file may be: references and headers take more room there."""
+PATIENCE: Final = STACKS_WITHIN + HEAP_WITHIN  # default time that a caller waits for a dump, s
+MOST_WAITING: Final = 4  # how many incidents may wait for their dump; further ones have none
+MOST_KNOWN: Final = 10_000  # how many incidents are remembered, so that each has one dump
+LARGER: Final = 2  # times as large as the heap in use its file may be: references and headers take more room there
 
 
 @dataclass
@@ -59,14 +61,11 @@ class _Asked:
 
     name: str
     why: str
-    query: str
-    """Whose Python workers are asked; "": those of all queries."""
+    query: str  # whose Python workers are asked; "": those of all queries
     heap: bool
     at: datetime
-    seen: tuple[Section, ...] = ()
-    """Stacks that are known already."""
-    stacked: threading.Event = field(default_factory=threading.Event)
-    """Set when its stacks are written, or never will be."""
+    seen: tuple[Section, ...] = ()  # stacks that are known already
+    stacked: threading.Event = field(default_factory=threading.Event)  # its stacks are written, or never will be
     done: threading.Event = field(default_factory=threading.Event)
     problem: Exception | None = None
 
@@ -94,8 +93,7 @@ class Dumps:
     def noted(self, incident: Incident, evidence: Any) -> Any:
         """Have a dump taken if an incident is one for that, and it has none yet. Waits for nothing.
 
-        Returns:
-            The evidence, with the dump's path under `dump`.
+        Returns the evidence, with the dump's path under `dump`.
         """
         if not is_dumped(incident):
             return evidence
@@ -111,14 +109,7 @@ class Dumps:
         return {**evidence, **path} if isinstance(evidence, Mapping) else evidence
 
     def take(self, why: str, *, heap: bool, timeout: float) -> str:
-        """Take a dump, and wait for it.
-
-        Args:
-            heap: whether the heap of the driver's JVM is wanted too.
-
-        Returns:
-            The path or URI of its folder.
-        """
+        """Take a dump, if wanted with the heap of the driver's JVM, and wait for it; returns its path or URI."""
         operator = f"job '{self._job}', dump"
         if heap:
             refuse_heap(self._state, operator)
@@ -144,11 +135,7 @@ class Dumps:
         return self._folder.path(asked.name)
 
     def finish(self, within: float = END_WITHIN) -> None:
-        """The job has ended: no further dump is taken. Waits for the stacks of one that is, while Spark is still there.
-
-        Args:
-            within: s, at most.
-        """
+        """The job has ended: no further dump is taken. Waits for the stacks of one, while Spark is still there."""
         with self._lock:
             self._over = True
             now = self._now
@@ -241,3 +228,61 @@ class Dumps:
             raise
         self._folder.make_room(0, besides=name)
         log.warning("job '%s': the heap of the driver's JVM is in %s: %s bytes", self._job, place / HEAP, f"{size:,}")
+
+
+def all_stacks(
+    spark: SparkSession, state: str, runs: Sequence[Watchable], *, asked: bool, over: Callable[[], bool]
+) -> list[Section]:
+    """The stacks of the driver's two processes, of executors and of Python workers.
+
+    `asked`: they leave notes by which they can be asked. `over`: whether nobody waits any more.
+    """
+    here = f"{socket.gethostname()}, process {os.getpid()}"
+    found = [Section(f"driver's Python process, {here}", stacks(python_threads()))]
+    questions: list[tuple[str, Callable[[], list[Section]]]] = [("JVMs", lambda: _jvms(spark))]
+    if asked:
+        samples = Samples(state, over)
+        for run in [run for run in runs if run.in_spark is not None][:MOST_QUERIES]:
+            questions.append((_workers_of(run), partial(_workers, samples, run)))
+    answers = [_in_background(action) for _, action in questions]
+    by = time.monotonic() + STACKS_WITHIN
+    for (title, _), (thread, answer) in zip(questions, answers, strict=True):
+        thread.join(max(0.0, by - time.monotonic()))
+        found += answer or [Section(title, SILENT)]
+    return found
+
+
+def _in_background(action: Callable[[], list[Section]]) -> tuple[threading.Thread, list[Section]]:
+    """The thread, and the answer, which is empty until it has come."""
+    answer: list[Section] = []
+
+    def ask() -> None:
+        try:
+            answer.extend(action())
+        except Exception as problem:
+            answer.append(Section("no stacks", f"{type(problem).__name__}: {problem}"))
+
+    thread = threading.Thread(target=ask, name="spark-ext-dump-stacks", daemon=True)
+    thread.start()
+    return thread, answer
+
+
+def _jvms(spark: SparkSession) -> list[Section]:
+    executors = [one.id for one in ActivityReader(spark).executors() if one.active and one.id != DRIVER]
+    texts = ThreadDumps(spark).texts([DRIVER, *executors[:MOST_EXECUTORS]])
+    found = []
+    for executor, text in texts.items():
+        title = "driver's JVM" if executor == DRIVER else f"executor {executor}"
+        found.append(Section(title, SILENT if text is None else text))
+    return found
+
+
+def _workers_of(run: Watchable) -> str:
+    return f"Python workers of {run.operator}"
+
+
+def _workers(samples: Samples, run: Watchable) -> list[Section]:
+    found = samples.take(run.sampled_as, stacks=True)
+    if not found:
+        return [Section(_workers_of(run), "none has answered: there may be none")]
+    return [Section(f"{one.who}, of {run.operator}", stacks(one.threads)) for one in found]

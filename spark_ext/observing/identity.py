@@ -1,8 +1,8 @@
 """The names under which queries that others have started are recorded. Pure.
 
-A checkpoint directory contains Spark's id of its query, so a known id is the same query, whatever its name is now. A
-new query is recorded under its name, or its id if it has none. Another checkpoint under a known name is a new lineage
-of that query, as after a reset. Queries that share a name at the same time get different names here.
+A known id of Spark's is the same query, whatever its name is now. A new query is recorded under its name, or its id
+without one. Another checkpoint under a known name is a new lineage, as after a reset. Queries that share a name at the
+same time get different names here.
 """
 
 from __future__ import annotations
@@ -22,31 +22,19 @@ if TYPE_CHECKING:
 
 _OTHER: Final = re.compile(r"[^A-Za-z0-9._~-]")
 _HASHED: Final = re.compile(r"~[0-9a-f]{8}\Z")
-LONGEST: Final = 80
-"""Characters of a name that are kept."""
+LONGEST: Final = 80  # characters of a name that are kept
 
 
 @dataclass(frozen=True)
 class Known:
     """The queries that were seen so far."""
 
-    uids: Mapping[str, str] = field(default_factory=dict)
-    """By Spark's id of the query, the name under which it is recorded."""
-    holders: Mapping[str, str] = field(default_factory=dict)
-    """By that name, the id that had it last."""
+    uids: Mapping[str, str] = field(default_factory=dict)  # names by Spark's id of the query
+    holders: Mapping[str, str] = field(default_factory=dict)  # by that name, the id that had it last
 
     def having(self, query_id: str, uid: str) -> Known:
         """With one more."""
         return Known({**self.uids, query_id: uid}, {**self.holders, uid: query_id})
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """Under which name a query is recorded."""
-
-    uid: str
-    anew: bool
-    """Whether it was another checkpoint's before: a new lineage begins."""
 
 
 def plain(name: str) -> str:
@@ -62,11 +50,10 @@ def plain(name: str) -> str:
     return f"{found[:LONGEST]}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
-def assigned(query_id: str, name: str, known: Known, live: Mapping[str, str]) -> Assigned:
-    """Under which name a query that was started is recorded.
+def assigned(query_id: str, name: str, known: Known, live: Mapping[str, str]) -> tuple[str, bool]:
+    """Under which uid a query that was started with a name, or "", is recorded, and whether a new lineage begins.
 
-    Args:
-        name: that it was given; "" without one.
+    That is so if the uid was another checkpoint's before.
     """
     for number, uid in enumerate(_candidates(query_id, name, known)):
         held, holder = live.get(uid), known.holders.get(uid)
@@ -75,7 +62,7 @@ def assigned(query_id: str, name: str, known: Known, live: Mapping[str, str]) ->
         # What only tells two apart never takes the history of a third one over.
         if number > 0 and holder not in (None, query_id):
             continue
-        return Assigned(uid, holder not in (None, query_id))
+        return uid, holder not in (None, query_id)
     raise AssertionError("the candidates have no end")
 
 
@@ -94,10 +81,8 @@ class Memory:
     """What is known of queries."""
 
     known: Known = field(default_factory=Known)
-    lineages: dict[str, int] = field(default_factory=dict)
-    """By uid, the lineage; those that are not here are in the first."""
-    newest: dict[str, int] = field(default_factory=dict)
-    """By uid, the newest epoch that was recorded in its lineage."""
+    lineages: dict[str, int] = field(default_factory=dict)  # by uid; others are in the first
+    newest: dict[str, int] = field(default_factory=dict)  # by uid, the newest epoch that was recorded in its lineage
 
     @classmethod
     def read(cls, ledger: Ledger) -> Memory:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_ext.ledger.identity import Incarnation
     from spark_ext.ledger.memory import JobMemory
     from spark_ext.ledger.write_behind import WriteBehind
-    from spark_ext.observing.watchable import Watchable
+    from spark_ext.queries.watched import Watchable
 
 log = logger("spark_ext.job")
 
@@ -29,9 +29,7 @@ NO_HEIR: Final = "its query was reset, restored or removed since: nothing contin
 NO_RULE: Final = "its alert rule is not configured any more"
 HAD_FINISHED: Final = "its query had finished"
 REPORTED: Final = "reported by the user"
-
-LONGEST: Final = 10_000
-"""Characters of the text and of each label of a user's incident that are kept."""
+LONGEST: Final = 10_000  # characters of the text and of each label of a user's incident that are kept
 
 
 class JobIncidents:
@@ -107,9 +105,8 @@ class JobIncidents:
 class UserIncidents:
     """Incidents of a user's own types.
 
-    Args:
-        running: returns what takes them, given the name of the caller for messages; raises `StateError` when the job
-            does not run.
+    `running` returns what takes them, given the name of the caller for messages; raises `StateError` when the job does
+    not run.
     """
 
     def __init__(self, job: str, registry: Registry, running: Callable[[str], WriteBehind]) -> None:
@@ -118,11 +115,7 @@ class UserIncidents:
     def report(
         self, type: str, what: str, query: str | None, labels: Mapping[str, str], queries: Collection[str]
     ) -> str:
-        """See `Job.report_incident`.
-
-        Args:
-            query: uid; None: the whole job.
-        """
+        """See `Job.report_incident`."""
         operator = f"job '{self._job}'"
         who = f"{operator}, incident '{type}'"
         self._registry.refuse_undeclared(type, who)

@@ -6,32 +6,30 @@ commits epochs at its usual pace, and at one that waits for data more and more s
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.failures.text import evidence_of_text
 from spark_ext.masking import logger
 from spark_ext.model.execution import Phase
-from spark_ext.observing.losses import Losses
 from spark_ext.observing.stalls import Stalls
 from spark_ext.spark.watching.activity import ActivityReader, look_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
-    from spark_ext.spark.watching.activity import Activity
+    from spark_ext.queries.watched import Watchable
+    from spark_ext.spark.watching.activity import Activity, Executor, Job
 
 log = logger("spark_ext.job")
 
-LATE: Final = 1.0
-"""A query that has committed nothing for so long is looked at, s."""
-
-SELDOM: Final = 5.0
-"""One that waits for data is looked at again after this time at the latest, s."""
+LATE: Final = 1.0  # a query that has committed nothing for so long is looked at, s
+SELDOM: Final = 5.0  # one that waits for data is looked at again after this time at the latest, s
 
 
 @dataclass
@@ -111,3 +109,83 @@ class Monitor:
             run.watched.polled(look)
             stalls.look(run, look, activity)
         self._context.wake.set()
+
+
+EVERY: Final = 5.0  # how often the executors are looked at, s
+_SPARKS: Final = "org.apache.spark.SparkException"
+PATIENCE: Final = 60.0  # how long a Spark job may need for the repetition of its tasks, s
+_INTENDED: Final = re.compile(r"killed by (?:the )?driver|idle|decommission|Cluster manager shut|scale", re.IGNORECASE)
+"""Reasons for which Spark removes an executor on purpose."""
+
+
+class Losses:
+    """Looks at executors and repeated tasks; for the monitor's thread."""
+
+    def __init__(
+        self, context: WatchContext, runs: Callable[[], Sequence[Watchable]], reader: Callable[[], ActivityReader]
+    ) -> None:
+        self._context = context
+        self._runs = runs
+        self._read = reader
+        self._at = 0.0
+        self._first = True
+        self._gone: set[str] = set()  # executors whose loss is known
+        self._failed = 0  # attempts of tasks that had failed at the last look
+        self._until = 0.0  # until when repeated tasks are looked for: those of a lost executor count for none
+        self._jobs: set[int] = set()  # Spark jobs whose repeated tasks are recorded
+
+    def look(self, activity: Activity | None) -> None:
+        """Look, if it is time; `activity` is that of the application, if it has just been read."""
+        now = time.monotonic()
+        if now < self._at:
+            return
+        self._at = now + EVERY
+        executors = self._read().executors() if activity is None else activity.executors
+        first, self._first = self._first, False
+        for one in executors:
+            if not one.active and one.id not in self._gone:
+                self._gone.add(one.id)
+                # What was lost before the job began is no incident of it.
+                if not first and not _INTENDED.search(one.removed):
+                    self._lost(one)
+                    self._until = now + PATIENCE
+        failed = sum(one.failed for one in executors)
+        if failed != self._failed and not first:
+            self._until = now + PATIENCE
+        if now < self._until:
+            for job in self._read().survived():
+                if job.id not in self._jobs:
+                    self._jobs.add(job.id)
+                    self._repeated(job)
+        self._failed = failed
+
+    def _lost(self, executor: Executor) -> None:
+        why = executor.removed or "Spark does not say why"
+        # As in a failure that an executor's loss has led to: the rules know what its exit means.
+        text = f"{_SPARKS}: ExecutorLostFailure (executor {executor.id} exited) Reason: {why}"
+        evidence = evidence_of_text(text)
+        assert evidence is not None
+        labels = self._context.classifier.judge(evidence).labels
+        what = f"executor {executor.id} on {executor.host} was lost: {why}"
+        self._context.write_behind.incident(
+            f"job '{self._context.job}'", "executor_lost", what, "Spark repeats its tasks", None, labels
+        )
+
+    def _repeated(self, job: Job) -> None:
+        run = next((run for run in self._runs() if run.in_spark and str(run.in_spark.runId) == job.group), None)
+        if run is None:
+            return
+        reason = self._read().reason(job.stages)
+        # Spark names no class of its own for an executor that was lost.
+        evidence = evidence_of_text(f"{_SPARKS}: {reason}" if reason.startswith("ExecutorLost") else reason)
+        labels = {} if evidence is None else self._context.classifier.judge(evidence).labels
+        first = reason.partition("\n")[0] or "Spark does not say why"
+        attempts = "an attempt" if job.failed == 1 else f"{job.failed} attempts"
+        self._context.write_behind.incident(
+            run.operator,
+            "task_retried",
+            f"{attempts} of a task failed: {first}",
+            "Spark has repeated it",
+            {"stack": reason} if reason else None,
+            labels,
+        )

@@ -6,11 +6,12 @@ second at the queries that run, and several times a second at what they have com
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
@@ -19,44 +20,145 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.identity import FIRST_LINEAGE, OBSERVER
 from spark_ext.masking import logger
 from spark_ext.metrics.exporters import measured
+from spark_ext.metrics.gauges import Live, QueryFacts
 from spark_ext.model.execution import Shown, job_execution
 from spark_ext.model.lifecycle import State
 from spark_ext.observing.bookkeeping import begin_bookkeeping
 from spark_ext.observing.foreign_query import ForeignQuery, Run, failure_of
 from spark_ext.observing.identity import Memory, assigned
-from spark_ext.observing.inbox import Inbox, Over, Report, run_of
-from spark_ext.observing.snapshot import live
 from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.spark_query import lost_spark
 from spark_ext.spark.backend.kinds import backend_of
-from spark_ext.spark.watching.query_events import hint_of
+from spark_ext.spark.logs.checkpoint_directory import is_of_job
+from spark_ext.spark.watching import attendance, worker_daemon
+from spark_ext.spark.watching.query_events import event_time, hint_of, known_lags, lags_at
+from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 
 if TYPE_CHECKING:
     from typing import Any
 
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQueryManager
+    from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
+    from spark_ext.queries.context import WatchContext
     from spark_ext.settings import JobSettings
 
 log = logger("spark_ext.observing")
 
-POLL_EVERY: Final = 0.25
-"""How often what queries have committed is polled at, s."""
+CAPACITY: Final = 4_096  # events that may wait
 
-RECONCILE_EVERY: Final = 1.0
-"""How often Spark is asked which queries run, s."""
 
-END_WITHIN: Final = 15.0
-"""How long the end waits for the last rows when the storage does not answer, s."""
+@dataclass(frozen=True)
+class Report:
+    """An epoch is done: Spark's JSON."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Over:
+    """A run has ended."""
+
+    run_id: str
+
+
+Event = Run | Report | Over
+
+
+class Inbox:
+    """Spark's events about queries of others, on their way to the observing thread: a bounded queue.
+
+    Spark delivers events of all listeners on one thread, and the event of a start on the query's own thread, which
+    waits. So methods never wait and never raise: an event that finds no room is counted, and the next poll finds what
+    it would have said.
+
+    `state`, the Observer's state directory, is lent to the tasks of queries so that they can be asked for stacks; "":
+    they are not. `parts`: tasks of queries are to say how long the user's code ran.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        streams: StreamingQueryManager,
+        state: str,
+        wake: threading.Event,
+        capacity: int = CAPACITY,
+        *,
+        parts: bool = False,
+    ) -> None:
+        self.dropped = 0  # events that found no room
+        self._spark, self._backend = spark, backend_of(spark)
+        self._streams = streams
+        self._lent = {worker_daemon.TIMES: "true"} if parts else {}
+        self._state = state
+        self._wake = wake
+        self._events: queue.Queue[Event] = queue.Queue(capacity)
+        self._closed = False
+
+    def close(self) -> None:
+        """Take no further events."""
+        self._closed = True
+
+    def taken(self) -> Iterator[Event]:
+        """The events that wait, oldest first."""
+        while True:
+            try:
+                yield self._events.get_nowait()
+            except queue.Empty:
+                return
+
+    # -- on Spark's threads -------------------------------------------------------------------------------------------
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """A query is being started, on its own thread."""
+        if self._closed:
+            return
+        try:
+            query = self._backend.query(self._streams, query_id)
+            run = None if query is None else run_of(query, time.time())
+            if run is None or run.run_id != run_id:
+                return  # found by the next look
+            asked = {attendance.PROPERTY: self._state, attendance.QUERY: query_id} if self._state else {}
+            if lent := {**asked, **self._lent}:
+                self._backend.set_task_properties(self._spark, query_id, lent)
+            self._put(run)
+        except Exception as problem:
+            log.info("missed the start of query %s; the next poll will find it: %s", query_id, problem)
+            self._wake.set()
+
+    def progressed(self, report: str) -> None:
+        """An epoch is done."""
+        self._put(Report(report))
+
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """A run has ended."""
+        self._put(Over(run_id))
+
+    def _put(self, event: Event) -> None:
+        if self._closed:
+            return
+        try:
+            self._events.put_nowait(event)
+        except queue.Full:
+            self.dropped += 1
+        self._wake.set()
+
+
+def run_of(query: StreamingQuery, began: float, *, found: bool = False) -> Run | None:
+    """A query's run, begun at some s since 1970; None if it is one of a job, which watches it itself."""
+    checkpoint = backend_of(query).checkpoint(query)
+    if is_of_job(checkpoint):
+        return None
+    return Run(query, str(query.id), str(query.runId), query.name or "", checkpoint, began, found)
+
+
+POLL_EVERY: Final = 0.25  # how often what queries have committed is polled at, s
+RECONCILE_EVERY: Final = 1.0  # how often Spark is asked which queries run, s
+END_WITHIN: Final = 15.0  # how long the end waits for the last rows when the storage does not answer, s
 
 
 class Observation:
-    """Watches the queries of a session, from its making until `end`.
-
-    Args:
-        state: absolute path or URI of its state directory.
-    """
+    """Watches the queries of a session, from its making until `end`."""
 
     def __init__(
         self,
@@ -99,7 +201,6 @@ class Observation:
             raise
         samples = ledger.uri if settings.monitor_interval else ""
         self.inbox = Inbox(spark, streams, samples, self._context.wake, parts=settings.epoch_parts)
-        """Takes Spark's events."""
         self._upkeep = Upkeep(self._context, ledger, lambda: None)
         self._pollers = self._books.pollers()
         if self._metrics is not None:
@@ -109,11 +210,7 @@ class Observation:
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-observer-{name}", daemon=True)
 
     def start(self, listener: Any) -> None:
-        """Begin to watch; what runs already is found.
-
-        Args:
-            listener: the JVM's; when it is not one of the session's any more, this ends.
-        """
+        """Begin to watch; what runs already is found. Once the session has no such listener, this ends."""
         self._jvm_listener = listener
         self._context.write_behind.start(self._context.wake.set)
         self._thread.start()
@@ -124,11 +221,6 @@ class Observation:
     def over(self) -> bool:
         """Whether it has ended."""
         return self._over.is_set()
-
-    @property
-    def dropped(self) -> int:
-        """Events that found no room in the queue."""
-        return self.inbox.dropped
 
     def end(self, reason: str) -> None:
         """End in order: write what is known and the end, and notify the listeners of incidents. Repeated calls wait."""
@@ -209,20 +301,20 @@ class Observation:
             if query.live and query.run is not None and not query.run.query.isActive:
                 self._end_run(query)
         running = {uid: one.run.query_id for uid, one in self._queries.items() if one.live and one.run is not None}
-        found = assigned(run.query_id, run.name, self._memory.known, running)
-        lineage = self._memory.lineages.get(found.uid, FIRST_LINEAGE)
-        if found.anew:
-            lineage = self._books.writer.new_lineage(found.uid, "another checkpoint has come under its name")
-            self._memory.newest.pop(found.uid, None)
-        self._memory.lineages[found.uid] = lineage
-        self._memory.known = self._memory.known.having(run.query_id, found.uid)
-        mine = self._queries.get(found.uid)
+        memory = self._memory
+        uid, begins_lineage = assigned(run.query_id, run.name, memory.known, running)
+        lineage = memory.lineages.get(uid, FIRST_LINEAGE)
+        if begins_lineage:
+            lineage = self._books.writer.new_lineage(uid, "another checkpoint has come under its name")
+            memory.newest.pop(uid, None)
+        memory.lineages[uid] = lineage
+        memory.known = memory.known.having(run.query_id, uid)
+        mine = self._queries.get(uid)
         if mine is None:
-            before = self._memory.newest.get(found.uid)
-            mine = ForeignQuery(found.uid, lineage, before, self._context)
-            self._queries = {**self._queries, found.uid: mine}
+            mine = ForeignQuery(uid, lineage, memory.newest.get(uid), self._context)
+            self._queries = {**self._queries, uid: mine}
         mine.begin(run, lineage=lineage)
-        log.info("%s is watched: Spark's id %s", mine.who, run.query_id)
+        log.info("%s is watched: Spark's id %s", mine.operator, run.query_id)
 
     def _end_run(self, query: ForeignQuery) -> None:
         if query.run is None or not query.live:
@@ -339,3 +431,65 @@ def observed_execution(queries: Sequence[tuple[str, Shown]]) -> Shown:
     if queries:
         return Shown(State.RUNNING, "no query is running")
     return Shown(State.CREATED, "no query has been started")
+
+
+def live(
+    context: WatchContext, started: datetime, together: Shown, queries: Sequence[ForeignQuery], application: str
+) -> Live:
+    """What gauges are read from: the queries as they are now."""
+    snapshot = JobSnapshot(
+        job=context.job,
+        state_directory=context.state,
+        state=together.state,
+        reason=together.reason,
+        incarnation=context.incarnation.number,
+        lineage=context.incarnation.lineage,
+        started=started,
+        ended=None,
+        at=datetime.now(timezone.utc),
+        queries=tuple(_query(query) for query in queries),
+    )
+    return Live(
+        snapshot=snapshot,
+        facts={query.uid: _facts(query) for query in queries},
+        application_id=application,
+        ledger_waiting=context.write_behind.waiting,
+    )
+
+
+def _facts(query: ForeignQuery) -> QueryFacts:
+    run = query.run
+    if run is None:
+        return QueryFacts()
+    lag = query.figures.lag
+    return QueryFacts(
+        query_id=run.query_id,
+        run_id=run.run_id,
+        name=run.name,
+        watermark=query.figures.watermark,
+        newest_row=query.figures.newest_row,
+        lags=known_lags(lag.sources),
+        lags_at=lags_at(lag.sources),
+    )
+
+
+def _query(query: ForeignQuery) -> QuerySnapshot:
+    shown, figures = query.shown, query.figures
+    lag = figures.lag
+    return QuerySnapshot(
+        uid=query.uid,
+        state=shown.state,
+        reason=shown.reason,
+        since=shown.since,
+        epochs=figures.epochs,
+        last_epoch=query.committed if query.committed >= 0 else None,
+        last_epoch_ms=figures.last_epoch_ms or None,
+        parts_ms=figures.parts_ms,
+        rows=figures.input_rows,
+        late_rows=figures.late_rows,
+        state_rows=figures.state_rows,
+        lag_rows=lag.rows,
+        lag_at=None if lag.at is None else datetime.fromtimestamp(lag.at, timezone.utc),
+        watermark=event_time(figures.watermark),
+        newest_row=event_time(figures.newest_row),
+    )

@@ -12,52 +12,36 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
-from spark_ext.model.epoch_parts import Sample, attributed
-from spark_ext.spark.watching.epoch_times import EpochTimes, JobTime, newest_epochs
+from spark_ext.model.epoch_parts import attributed
+from spark_ext.spark.watching.epoch_times import EpochTimes, newest_epochs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
+    from spark_ext.queries.watched import Watchable
 
 log = logger("spark_ext.job")
 
-EVERY: Final = 1.0
-"""How often an epoch of one query is looked at at most, s."""
+EVERY: Final = 1.0  # how often an epoch of one query is looked at at most, s
+SHARE: Final = 0.005  # of the time of a driver, what looking may take in the long run
+ALLOWED: Final = 1.0  # what it may take beyond that, s: a job that has just begun is looked at often
+MOST: Final = 0.1  # most that a look at a query counts, s: a busy machine, or a JVM that still compiles, takes longer
 
-SHARE: Final = 0.005
-"""Of the time of a driver, what looking may take in the long run."""
+AGAIN: Final = 0.25  # when it is looked for again if Spark's store did not have it yet, s
+AT_ONCE: Final = 10  # most queries that are sampled in one second; with more of them each is sampled less often
 
-ALLOWED: Final = 1.0
-"""What it may take beyond that, s: a job that has just begun is looked at often."""
-
-MOST: Final = 0.1
-"""A look at a query counts as no more than this, s: a busy machine, or a JVM that still compiles, takes longer."""
-
-AGAIN: Final = 0.25
-"""When it is looked for again if Spark's store did not have it yet, s."""
-
-AT_ONCE: Final = 10
-"""Maximum number of queries that are sampled in one second; with more queries each is sampled less often."""
-
-NOTICED: Final = EVERY / AT_ONCE
-"""How often the thread looks whether a query has committed an epoch, which asks nobody, s."""
+NOTICED: Final = EVERY / AT_ONCE  # s between two checks whether a query has committed an epoch, which asks nobody
 
 
 class Sampler:
-    """The thread that looks.
-
-    Args:
-        context: of the job or Observer.
-    """
+    """The thread that looks."""
 
     def __init__(self, spark: SparkSession, context: WatchContext, runs: Callable[[], Sequence[Watchable]]) -> None:
         self._spark = spark
         self._context = context
         self._runs = runs
-        self._next: dict[str, float] = {}
-        """By uid of a query, when it may be looked at."""
+        self._next: dict[str, float] = {}  # by uid of a query, when it may be looked at
         self._over = threading.Event()
         self._warned = False
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-parts-{context.job}", daemon=True)
@@ -100,13 +84,9 @@ class Sampler:
             if jobs is None or (known is not None and known.epoch >= jobs[0].epoch):
                 self._next[run.uid] += AGAIN - EVERY
             elif not self._over.is_set():
-                run.figures.sampled(_sample(times, run, jobs))
+                one, in_function = times.read(jobs), run.figures.in_function
+                run.figures.sampled(attributed(one.epoch, one.jobs, one.stages, one.plan, in_function=in_function))
         self._context.wake.set()
-
-
-def _sample(times: EpochTimes, run: Watchable, jobs: Sequence[JobTime]) -> Sample:
-    one = times.read(jobs)
-    return attributed(one.epoch, one.jobs, one.stages, one.plan, in_function=run.figures.in_function)
 
 
 def _is_due(run: Watchable) -> bool:

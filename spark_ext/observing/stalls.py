@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
@@ -32,29 +33,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.model.offsets import LoggedOffsets
-    from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
+    from spark_ext.queries.watched import Watchable
     from spark_ext.spark.watching.activity import Activity, ActivityReader
 
 log = logger("spark_ext.job")
 
-BETWEEN: Final = 1.0
-"""Time between two samples, s."""
+BETWEEN: Final = 1.0  # time between two samples, s
+AHEAD: Final = 2.0  # s before the end of its patience at which a query is examined; at most half of it
 
-AHEAD: Final = 2.0
-"""A query is examined so long before its patience has run out, s: samples take that long. At most half of it."""
-
-MEASURED: Final = 10
-"""Number of epochs whose advance of offsets is read."""
-
-SAMPLES: Final = 3
-"""Number of samples of a slow epoch: it moves, so one does not show where it spends its time."""
-
-STOP_WITHIN: Final = 3.0
-"""A stop of Spark's query that takes longer is looked into, s."""
-
-MOST_EXECUTORS: Final = 16
-"""Maximum number of executors that are asked for their stacks."""
+MEASURED: Final = 10  # number of epochs whose advance of offsets is read
+SAMPLES: Final = 3  # number of samples of a slow epoch: it moves, so one does not show where it spends its time
+STOP_WITHIN: Final = 3.0  # a stop of Spark's query that takes longer is looked into, s
+MOST_EXECUTORS: Final = 16  # maximum number of executors that are asked for their stacks
 
 
 @dataclass
@@ -63,26 +54,17 @@ class _Watch:
 
     clock: StallClock = field(default_factory=StallClock)
     stalled: bool = False
-    epochs: set[int] = field(default_factory=set)
-    """That were stalled: how long they took says nothing about others."""
-    examined_at: float = 0.0
-    """When it was examined last, s, monotonic."""
+    epochs: set[int] = field(default_factory=set)  # that were stalled: how long they took says nothing about others
+    examined_at: float = 0.0  # when it was examined last, s, monotonic
     epoch: EpochClock = field(default_factory=EpochClock)
-    size: tuple[int, float | None] | None = None
-    """An epoch and its rows, if these are known."""
-    slow: int | None = None
-    """The newest epoch that was found slow."""
-    stop_since: float | None = None
-    """Since when Spark has been stopping it, s, monotonic."""
+    size: tuple[int, float | None] | None = None  # an epoch and its rows, if these are known
+    slow: int | None = None  # the newest epoch that was found slow
+    stop_since: float | None = None  # since when Spark has been stopping it, s, monotonic
     stop_found: bool = False
 
 
 class Stalls:
-    """Watches the queries of a job; for the monitor's thread.
-
-    Args:
-        over: whether the job has ended.
-    """
+    """Watches the queries of a job, until it has ended (`over`); for the monitor's thread."""
 
     def __init__(
         self, spark: SparkSession, context: WatchContext, over: Callable[[], bool], reader: Callable[[], ActivityReader]
@@ -133,10 +115,9 @@ class Stalls:
         if rows is None or not is_slow(watch.epoch.worked, known, rows, self._factor):
             return
         if self._slow_lock.acquire(blocking=False):
-            clock = watch.epoch
-            # How large it is is read from the checkpoint, which may take a while.
-            examine = self._examine_epoch if sized else self._measure
-            self._in_background(run, lambda: examine(run, look, watch, clock), lock=self._slow_lock)
+            examine: Callable[[], object] = partial(self._examine_epoch, run, look, watch, watch.epoch)
+            # Its size is read from the checkpoint first, which may take a while.
+            self._in_background(run, examine if sized else partial(self._rows, run, watch), lock=self._slow_lock)
 
     def look_at_stop(self, run: Watchable) -> None:
         """See whether Spark has been stopping a query for too long."""
@@ -154,14 +135,14 @@ class Stalls:
     # -- in the background --------------------------------------------------------------------------------------------
 
     def _in_background(
-        self, run: Watchable, examine: Callable[[], None], *, lock: threading.Lock | None = None
+        self, run: Watchable, examine: Callable[[], object], *, lock: threading.Lock | None = None
     ) -> None:
         def work() -> None:
             try:
                 examine()
             except Exception as problem:
                 if not self._over():
-                    log.info("%s: it could not be examined: %s", run.who, problem)
+                    log.info("%s: it could not be examined: %s", run.operator, problem)
             finally:
                 (lock or self._lock).release()
 
@@ -196,10 +177,6 @@ class Stalls:
             return False
         known, rows = _usual(run, watch), self._rows(run, watch)
         return still >= weak_patience(limit, None if known is None else known.expected(rows or 0.0))
-
-    def _measure(self, run: Watchable, look: Look, watch: _Watch, clock: EpochClock) -> None:
-        """Find out how large an epoch is."""
-        self._rows(run, watch)
 
     def _rows(self, run: Watchable, watch: _Watch) -> float | None:
         """How many rows the present epoch has; None: unknown."""

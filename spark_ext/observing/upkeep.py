@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import FencedError
+from spark_ext.incidents.registry import AlertRule
 from spark_ext.ledger import maintain
+from spark_ext.ledger.columns import from_json_many
+from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
 from spark_ext.masking import logger
-from spark_ext.observing.alerts import Alerts
-from spark_ext.queries.outage import UNREADABLE, Outage
+from spark_ext.queries.restarts import UNREADABLE, Outage
 from spark_ext.queries.worker import Outcome, Worker
+from spark_ext.views.downtime import Availability, availability, downtime
+from spark_ext.views.recorded import beats_of, rows_of
+from spark_ext.views.timeline import timeline
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
+    from spark_ext.ledger.write_behind import WriteBehind
     from spark_ext.queries.context import WatchContext
 
 log = logger("spark_ext.job")
 
-FENCE_EVERY = 5.0
-"""How often an incarnation checks whether it has been fenced off, and whether its registrations are there, s."""
+FENCE_EVERY = 5.0  # how often an incarnation checks that it is not fenced off, and that its registrations are there, s
 
 
-SHORT_RUNS: Final = 10
-"""Of incarnations that end before maintenance is due, every so manyth maintains the ledger at its end."""
+SHORT_RUNS: Final = 10  # every 10th of incarnations that end before maintenance is due maintains the ledger at its end
 
 
 class Upkeep:
@@ -146,3 +150,73 @@ def _maintained(outcome: Outcome[Any]) -> None:
         log.warning("maintenance failed; will retry: %s", outcome.error)
     else:
         outcome.result()
+
+
+class Alerts:
+    """Opens and resolves the incidents of alert rules. For one thread at a time."""
+
+    def __init__(self, job: str, ledger: Ledger, write_behind: WriteBehind) -> None:
+        self._operator = f"job '{job}'"
+        self._ledger = ledger
+        self._write_behind = write_behind
+        self._rules = write_behind.incidents.registry.alerts
+        self._due = dict.fromkeys(range(len(self._rules)), 0.0)
+
+    def due(self, now: float) -> bool:
+        """Whether a rule is due."""
+        return any(at <= now for at in self._due.values())
+
+    def evaluate(self, now: float) -> None:
+        """Evaluate the rules that are due. Reads the ledger."""
+        rules = [self._rules[number] for number, at in self._due.items() if at <= now]
+        for number, at in self._due.items():
+            if at <= now:
+                self._due[number] = now + self._rules[number].every / 1000
+        if not rules:
+            return
+        incidents = _incidents(self._ledger)
+        jobs = rows_of(self._ledger, JobRow)
+        states = rows_of(self._ledger, ExecutionStateRow)
+        moment = datetime.now(timezone.utc)
+        running = frozenset({self._write_behind.incarnation.number})
+        found = downtime(timeline(states, jobs, alive=running, beats=beats_of(self._ledger, jobs)), incidents, moment)
+        for rule in rules:
+            self._judge(rule, availability(rule, found, incidents, moment))
+
+    def _judge(self, rule: AlertRule, found: Availability) -> None:
+        known = self._write_behind.incidents
+        open_ = [
+            entry.incident.incident_id
+            for entry in known.open("")
+            if (entry.incident.type, entry.incident.fingerprint) == (rule.type, rule.fingerprint)
+        ]
+        if found.low and not open_:
+            self._write_behind.incident(
+                self._operator,
+                rule.type,
+                f"the job was available for {found.share:.4%} of the time, down for {found.down:,.0f} s: {rule.name}",
+                "none: until the share is reached again",
+                {"share": found.share, "down_s": found.down, "rule": rule.rule},
+                {name: ",".join(values) for name, values in rule.labels.items()},
+                fingerprint=rule.fingerprint,
+            )
+        elif not found.low:
+            for incident_id in open_:
+                known.resolve(incident_id, f"available for {found.share:.4%} of the time")
+
+
+def _incidents(ledger: Ledger) -> list[dict[str, Any]]:
+    table = ledger.table(IncidentRow)
+    rows: list[dict[str, Any]] = table.read(["incident_id", "at", "type", "operator", "labels"]).to_pylist()
+    for row, labels in zip(rows, from_json_many([row["labels"] for row in rows], IncidentRow, "labels"), strict=True):
+        row["labels"] = labels
+    # Only these say by their evidence when they began; that of others may be large.
+    lost = table.read(["incident_id", "evidence"], [("type", "in", ["driver_lost", "stop_blocked"])]).to_pylist()
+    evidence: Mapping[str, Any] = dict(
+        zip(
+            [row["incident_id"] for row in lost],
+            from_json_many([row["evidence"] for row in lost], IncidentRow, "evidence"),
+            strict=True,
+        )
+    )
+    return [{**row, "evidence": evidence.get(row["incident_id"])} for row in rows]

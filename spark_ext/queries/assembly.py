@@ -12,8 +12,7 @@ from spark_ext.queries.describe_failure import QueryFailures
 from spark_ext.queries.history import EpochHistory, Figures
 from spark_ext.queries.launcher import Launcher
 from spark_ext.queries.observer import EpochObserver
-from spark_ext.queries.outage import Outage
-from spark_ext.queries.restarts import Restarts
+from spark_ext.queries.restarts import Outage, Restarts
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.spark_query import SparkQuery
 from spark_ext.queries.watched import LifeCycle, WatchedQuery
@@ -40,10 +39,8 @@ def query_run(
 ) -> QueryRun:
     """Assemble the supervision of a query.
 
-    Args:
-        lineage: the query's: flags and sink identities of other lineages are not its own.
-        elsewhere: whether its sink writes to another target from this start on, on request.
-        clock: s; never goes back. The same as that of `tick`.
+    Flags and sink identities of other lineages are not its own. `elsewhere`: its sink writes to another target from
+    this start on, on request. `clock`: s, never goes back; the same as that of `tick`.
     """
     settings, operator, checkpoint = context.settings, context.operator(spec.uid), context.checkpoint_of(spec.uid)
     figures = Figures()

@@ -13,8 +13,7 @@ from spark_ext.bad_rows.settle import Moved, Settler
 from spark_ext.errors import DataError, SparkExtError
 from spark_ext.ledger.schema import BadRowsRow
 from spark_ext.queries.observer import LIST_EVERY
-from spark_ext.queries.outage import UNREADABLE, Outage
-from spark_ext.queries.restarts import as_error
+from spark_ext.queries.restarts import UNREADABLE, Outage, as_error
 from spark_ext.storage import local_path
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ class BadRowsWatch:
         self._worker = worker
         self._clock = clock
         self._history = history
-        self._failure: SparkExtError | None = None
-        """Why they could not be moved."""
+        self._failure: SparkExtError | None = None  # why they could not be moved
         self._limits = {source.uid: _limits(source) for source in spec.sources if _quarantines(source)}
         sink = spec.sink
         self._limits_of_sink = _limits(sink) if sink is not None and _quarantines(sink) else None
@@ -58,19 +56,16 @@ class BadRowsWatch:
         self._uids = tuple(source.uid for source in spec.sources) if self._limits or self._local else ()
         self._sinks = self._limits_of_sink is not None or self._local
         self._upto: int | None = None
-        self._waits = False
-        """Whether something was waiting at the last lookup, perhaps for an epoch that is repeated now."""
+        self._waits = False  # whether something was waiting at the last lookup, perhaps for an epoch repeated now
         self._again_at = float("-inf")
         self._outage = Outage("the table of bad rows, or what waits for it,", self._operator, context)
         self._settler: Settler | None = None
         self._lock = threading.Lock()
         self._arrived: list[Moved] = []
         self._tables: dict[str, str] = {}
-        self.counts: Counter[str] = Counter()
-        """Bad rows that were moved in this run, by the uid of the source or sink."""
+        self.counts: Counter[str] = Counter()  # bad rows that were moved in this run, by the uid of the source or sink
         self._newest = -1
-        self._of_sink: tuple[str, tuple[int, int]] | None = None
-        """The sink's uid, and how many of the rows that it was given were bad, as its committing process has said."""
+        self._of_sink: tuple[str, tuple[int, int]] | None = None  # uid, and how many of its rows were bad
 
     @property
     def total(self) -> int:
@@ -84,10 +79,8 @@ class BadRowsWatch:
     def poll(self, committed: int, *, stopping: bool, last: bool = False) -> SparkExtError | None:
         """Have the worker move what waits; returns why the query has to be given up, or None.
 
-        Args:
-            committed: the newest committed epoch.
-            stopping: whether the query is being stopped: then limits matter no more.
-            last: whether the job is ending. What was committed last may not be known then; Spark's log is asked.
+        The limits do not matter if the query is being stopped. `last`: the job is ending. What was committed last may
+        not be known then; Spark's log is asked.
         """
         if self.due(committed + last, self._clock(), last=last) and (last or not self._worker.busy):
             self._worker.do("moving bad rows", self.move, lambda outcome: self.moved(outcome.problem(), committed))
@@ -140,11 +133,9 @@ class BadRowsWatch:
                 self._arrived += of_sinks
 
     def moved(self, problem: Exception | None, upto: int) -> None:
-        """`move` has returned: count what it has moved. It is called again if it has failed.
+        """`move` has returned, or raised a problem: count what it has moved. It is called again if it has failed.
 
-        Args:
-            problem: what it has raised; None: nothing.
-            upto: the newest epoch that was committed before it.
+        `upto` is the newest epoch that was committed before it.
         """
         now = self._clock()
         with self._lock:

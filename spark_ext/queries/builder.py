@@ -37,8 +37,7 @@ An epoch that was planned and not committed is run again with the plan that it h
 then. Spark's offsets do not say what that was, where a query has only sources of Spark's own.
 """
 
-_PLANS_KEPT: Final = 20
-"""Plans in the file: those before belong to epochs that were committed long ago."""
+_PLANS_KEPT: Final = 20  # plans in the file: those before belong to epochs that were committed long ago
 
 
 class Configured(Mapping[str, Any]):
@@ -49,8 +48,7 @@ class Configured(Mapping[str, Any]):
 
     def __init__(self, values: Mapping[str, Json]) -> None:
         self._values = dict(values)
-        self.read: set[str] = set()
-        """Keys that were asked for, whether or not they are set."""
+        self.read: set[str] = set()  # keys that were asked for, whether or not they are set
 
     def __getitem__(self, key: str) -> Json:
         self.read.add(key)

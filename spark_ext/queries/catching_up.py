@@ -16,24 +16,19 @@ if TYPE_CHECKING:
     from spark_ext.queries.operator_hooks import OperatorHooks
     from spark_ext.spark.backend.contract import OwnEnd
 
-AT_REST: Final = 1.0
-"""How long a query rests that has read what those that feed it had written, until it is started for more of it, s."""
+AT_REST: Final = 1.0  # s for which a query that has read what was there rests until it is started for more of it
 
 
 class CatchingUp:
     """How far a query is from such an end. In a run that ends with its input it never rests, and is never done."""
 
     def __init__(self, uid: str, context: JobContext) -> None:
-        self.done = False
-        """It has read what was there: what is left is to acknowledge it."""
+        self.done = False  # it has read what was there: what is left is to acknowledge it
         self._uid = uid
         self._until = context.until
-        self._planned_before: LoggedOffsets | None = None
-        """The newest epoch that was planned before its Spark query was started."""
-        self._upstream = Upstream()
-        """About those that feed it, before its Spark query was started."""
-        self._rests_since: float | None = None
-        """Since when it waits for those that feed it, s; None: it does not."""
+        self._planned_before: LoggedOffsets | None = None  # the newest planned epoch before its start
+        self._upstream = Upstream()  # about those that feed it, before its Spark query was started
+        self._rests_since: float | None = None  # since when it waits for those that feed it, s; None: it does not
 
     def launching(self) -> None:
         """The Spark query is about to be started."""
@@ -48,9 +43,7 @@ class CatchingUp:
     def judge(self, run: AvailableNowRun, own: OwnEnd | None, newest: LoggedOffsets | None) -> AvailableNowRun:
         """What the end of the Spark query says.
 
-        Args:
-            own: what Spark says; None: nothing, as it is ending itself.
-            newest: the newest epoch that is planned.
+        `own` is what Spark says; None: nothing, as it is ending itself. `newest` is the newest planned epoch.
         """
         before = self._planned_before
         planned = newest is not None and (before is None or newest.epoch > before.epoch)
@@ -72,8 +65,7 @@ class CatchingUp:
     def has_more(self, now: float, *, paused: bool) -> bool:
         """Whether it has to be started again, as those that feed it have written more, or have ended.
 
-        Args:
-            paused: whether a control event keeps it from reading: those that feed it may wait for it.
+        `paused`: a control event keeps it from reading, and those that feed it may wait for it.
         """
         if self._until is None or self._rests_since is None or now - self._rests_since < AT_REST:
             return False

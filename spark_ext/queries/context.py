@@ -25,18 +25,13 @@ class WatchContext:
     """What the parts share that watch queries, of a job or of others, and record what they see."""
 
     job: str
-    job_id: str
-    """Drawn at the first start; tells two jobs of one name apart."""
-    state: str
-    """Absolute path or URI of the state directory."""
+    job_id: str  # drawn at the first start; tells two jobs of one name apart
+    state: str  # absolute path or URI of the state directory
     settings: JobSettings
     incarnation: Incarnation
-    write_behind: WriteBehind
-    """Rows on their way to the ledger."""
-    wake: threading.Event
-    """Set to make the deciding thread poll at once."""
-    classifier: Classifier = field(default_factory=Classifier, kw_only=True)
-    """Judges failures."""
+    write_behind: WriteBehind  # rows on their way to the ledger
+    wake: threading.Event  # set to make the deciding thread poll at once
+    classifier: Classifier = field(default_factory=Classifier, kw_only=True)  # judges failures
 
     def operator(self, query: str) -> str:
         """Job and query, for messages."""
@@ -51,26 +46,16 @@ class WatchContext:
 class JobContext(WatchContext):
     """The identity of a started job, its settings, and where its parts write and wait."""
 
-    registry: Path
-    """The session registry's folder."""
-    control: Accepts
-    """Accepts the control events that the job itself requests."""
-    until: UntilNow | None = None
-    """Of a run that ends with what is there when it begins; None: it ends when its input does."""
-    hold: bool = False
-    """Whether the start only completes epochs that were interrupted, and plans no others."""
-    first_checkpoint: int = 1
-    """The first checkpoint number of this start. No offset that was planned before it carries a barrier as great."""
-    drain: int = 0
-    """The newest lineage for which a drain was in force before this start; 0: none."""
-    begun: Mapping[str, int] = field(default_factory=dict)
-    """By query, the start in which it began, if that was an earlier one."""
-    passed: int = 0
-    """The newest control event at this start: no query is restarted for it, or an earlier one."""
-    consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)
-    """By exchange, the sources for which its producer waits."""
-    changed: dict[str, Any] = field(default_factory=dict)
-    """Settings of checkpoints that a control event has changed; for the coordinator's thread, which may change it."""
+    registry: Path  # the session registry's folder
+    control: Accepts  # accepts the control events that the job itself requests
+    until: UntilNow | None = None  # of a run that ends with what is there; None: it ends when its input does
+    hold: bool = False  # whether the start only completes epochs that were interrupted, and plans no others
+    first_checkpoint: int = 1  # of this start: no offset that was planned before it carries a barrier as great
+    drain: int = 0  # the newest lineage for which a drain was in force before this start; 0: none
+    begun: Mapping[str, int] = field(default_factory=dict)  # by query, the earlier start in which it began
+    passed: int = 0  # the newest control event at this start: no query is restarted for it, or an earlier one
+    consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)  # an exchange's producer waits for them
+    changed: dict[str, Any] = field(default_factory=dict)  # settings of checkpoints by events; the coordinator's
 
     @property
     def holds_gates(self) -> bool:

@@ -23,14 +23,9 @@ from spark_ext.spark.backend.failures import evidence_of
 if TYPE_CHECKING:
     from spark_ext.queries.context import WatchContext
 
-CHANGED: Final = "definition changed"
-"""The label `cause` of a state or checkpoint that does not fit the query."""
-
-LATE: Final = "written late"
-"""The label `cause` of state that somebody has written where a query begins."""
-
-LONGEST_STACK: Final = 20_000
-"""Characters of a stack that an incident keeps."""
+CHANGED: Final = "definition changed"  # the label `cause` of a state or checkpoint that does not fit the query
+LATE: Final = "written late"  # the label `cause` of state that somebody has written where a query begins
+LONGEST_STACK: Final = 20_000  # characters of a stack that an incident keeps
 
 
 class SparkFailure(Exception):
@@ -116,10 +111,8 @@ class QueryFailures:
     """The failures of one query: judges and records them, and keeps the one for which the query was given up."""
 
     def __init__(self, uid: str, operator: str, context: WatchContext) -> None:
-        self.error: SparkExtError | None = None
-        """Why the query failed for good; None unless it did."""
-        self.response: Response | None = None
-        """What is to be done about the failure for which it was given up; None: it was not."""
+        self.error: SparkExtError | None = None  # why the query failed for good; None unless it did
+        self.response: Response | None = None  # what is to be done about the failure for which it was given up
         self._uid = uid
         self._operator = operator
         self._context = context
@@ -131,9 +124,8 @@ class QueryFailures:
     def record(self, what: str, action: str, found: Diagnosis, *, last: bool = False) -> str:
         """Record a failure; returns the incident's id.
 
-        Args:
-            last: whether the query is given up. That is another incident than the one that was retried: listeners are
-                notified of it, and not of each attempt.
+        `last`: the query is given up. That is another incident than the one that was retried: listeners are notified of
+        it, and not of each attempt.
         """
         fingerprint = f"{found.fingerprint}-last" if last else found.fingerprint
         return self._context.write_behind.incident(

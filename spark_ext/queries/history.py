@@ -14,55 +14,37 @@ from spark_ext.model.epoch_parts import Sample, divided
 from spark_ext.model.offsets import LoggedOffsets
 from spark_ext.spark.watching.query_events import Hint, Lag, SourceReport, event_time, newest, total_at, total_lag
 
-RECENT = 256
-"""Epochs whose execution times are remembered."""
-
+RECENT = 256  # epochs whose execution times are remembered
 ASK_AFTER, ASK_EVERY = 1.0, 0.5
 """Age at which an epoch's figures, which come by events, are asked for; and how often then, s."""
 
-PARTS_WITHIN = 3.0
-"""How long an epoch's history waits for a sample of what its tasks did, s; an older one is used then, or none."""
+PARTS_WITHIN = 3.0  # s for which an epoch's history waits for a sample of its tasks; an older one is used then, or none
 
-FIGURES_WITHIN = 10.0
-"""How long an epoch's history waits for Spark's figures, s; it is then written without them."""
+FIGURES_WITHIN = 10.0  # how long an epoch's history waits for Spark's figures, s; it is then written without them
 
 
 @dataclass
 class Figures:
     """What Spark has reported of a query in this run."""
 
-    epochs: int = 0
-    """Committed in this run."""
+    epochs: int = 0  # committed in this run
     input_rows: int = 0
-    late_rows: int = 0
-    """Dropped, because the watermark had passed them."""
+    late_rows: int = 0  # dropped, because the watermark had passed them
     state_rows: int = 0
     last_epoch_ms: int = 0
-    recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))
-    """Number and duration, ms, of the newest epochs."""
-    recent_rows: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))
-    """Number and rows of the newest epochs."""
-    run_id: str = ""
-    """Spark's, of the run of the query that has reported last."""
-    watermark: str = ""
-    """As Spark has reported it, ISO 8601; "" without one."""
-    newest_row: str = ""
-    """The greatest event time that Spark has seen in rows of the query, ISO 8601; "" without a watermark."""
-    reported: Mapping[str, SourceReport] = field(default_factory=dict)
-    """What its sources have said when they planned the newest epoch, by uid."""
-    noted: Callable[[], Mapping[str, SourceReport]] = dict
-    """What they have said since then, between epochs; for any thread."""
-    in_function: bool = False
-    """Whether its epochs are given to a function of the user's, by `foreachBatch`."""
-    parts_ms: Mapping[str, int] | None = None
-    """Where the time of the newest epoch went that is in the history, by `epoch_parts.PARTS`; None: unknown."""
-
-    others: bool = False
-    """Whether it has sources that say nothing between epochs: Spark's own."""
+    recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))  # number, ms
+    recent_rows: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))  # number, rows
+    run_id: str = ""  # Spark's, of the run of the query that has reported last
+    watermark: str = ""  # as Spark has reported it, ISO 8601; "" without one
+    newest_row: str = ""  # the greatest event time that Spark has seen, ISO 8601; "" without a watermark
+    reported: Mapping[str, SourceReport] = field(default_factory=dict)  # what its sources said for the newest epoch
+    noted: Callable[[], Mapping[str, SourceReport]] = dict  # said between epochs; any thread
+    in_function: bool = False  # whether its epochs are given to a function of the user's, by `foreachBatch`
+    parts_ms: Mapping[str, int] | None = None  # of the newest epoch in the history, by `epoch_parts.PARTS`
+    others: bool = False  # whether it has sources that say nothing between epochs: Spark's own
 
     def __post_init__(self) -> None:
-        self.sample: Sample | None = None
-        """How the time of the newest epoch that was sampled is shared out."""
+        self.sample: Sample | None = None  # how the time of the newest epoch that was sampled is shared out
 
     def sampled(self, sample: Sample) -> None:
         """Take how the time of an epoch is shared out; for any thread."""
@@ -105,21 +87,13 @@ class CommittedEpoch:
     offsets: LoggedOffsets | None = None
     input_rows: int | None = None
     duration_ms: int | None = None
-    spent_ms: Mapping[str, int] | None = None
-    """Where its time went; see `query_events.STAGES`."""
-    parts_ms: Mapping[str, int] | None = None
-    """The same by what was done, `epoch_parts.PARTS`; None: unknown, or not wanted."""
-    lag_rows: int | None = None
-    """Rows that its sources had still to read when it was planned; None: one of them does not know."""
-    late_rows: int | None = None
-    """Rows that were dropped, because the watermark had passed them."""
+    spent_ms: Mapping[str, int] | None = None  # where its time went; see `query_events.STAGES`
+    parts_ms: Mapping[str, int] | None = None  # the same by `epoch_parts.PARTS`; None: unknown, or not wanted
+    lag_rows: int | None = None  # rows still to be read when it was planned; None: a source does not know
+    late_rows: int | None = None  # rows that were dropped, because the watermark had passed them
 
     def row(self, committed_at: datetime, shared: Mapping[str, Any]) -> EpochRow:
-        """Its row in the ledger.
-
-        Args:
-            committed_at: UTC.
-        """
+        """Its row in the ledger."""
         return EpochRow(
             epoch=self.number,
             input_rows=self.input_rows,
@@ -138,46 +112,32 @@ class CommittedEpoch:
 class EpochHistory:
     """Brings together commits, which are facts, and figures, which come by events."""
 
-    clock: Callable[[], float] = time.monotonic
-    """s; never goes back."""
-    divides: bool = False
-    """Whether the parts of epochs are wanted; samples come from somebody else."""
+    clock: Callable[[], float] = time.monotonic  # s; never goes back
+    divides: bool = False  # whether the parts of epochs are wanted; samples come from somebody else
     figures: Figures = field(default_factory=Figures)
-    _reported: int = -1
+    reported_upto: int = -1  # the newest epoch whose figures are known
     _began: int = -1
     _reports: int = 0
-    _rows: Counter[str] = field(default_factory=Counter)
-    """Rows that sources have returned in this run, by uid."""
-    _executions: dict[int, int] = field(default_factory=dict)
-    """How long the execution of recent epochs took, ms."""
-    _by_epoch: dict[int, CommittedEpoch] = field(default_factory=dict)
-    """What Spark has reported of epochs that are not in the history yet."""
+    _rows: Counter[str] = field(default_factory=Counter)  # rows that sources have returned in this run, by uid
+    _executions: dict[int, int] = field(default_factory=dict)  # how long the execution of recent epochs took, ms
+    _by_epoch: dict[int, CommittedEpoch] = field(default_factory=dict)  # reports of epochs still to be written
     _waiting: deque[tuple[int, LoggedOffsets | None, float]] = field(default_factory=deque)
     _asked_at: float = float("-inf")
 
-    @property
-    def reported_upto(self) -> int:
-        """The newest epoch whose figures are known."""
-        return self._reported
-
     def begin_after(self, epoch: int) -> None:
         """Epochs up to this one belong to earlier runs."""
-        self._reported = self._began = epoch
+        self.reported_upto = self._began = epoch
 
     def rows_of(self, source: str, epoch: int) -> int | None:
-        """Rows that a source has returned in this run, in all epochs that are known of; None: figures are missing.
-
-        Args:
-            epoch: the newest one whose rows have to be among them.
-        """
-        complete = self._reports == self._reported - self._began
-        return self._rows[source] if complete and epoch <= self._reported else None
+        """Rows that a source has returned in this run, up to an epoch at least; None: figures are missing."""
+        complete = self._reports == self.reported_upto - self._began
+        return self._rows[source] if complete and epoch <= self.reported_upto else None
 
     def report(self, hint: Hint) -> None:
         """Take figures; the first report of an epoch counts. Called from Spark's listener thread too."""
-        if hint.epoch is None or hint.epoch <= self._reported:
+        if hint.epoch is None or hint.epoch <= self.reported_upto:
             return
-        self._reported = hint.epoch
+        self.reported_upto = hint.epoch
         self._reports += 1
         self._rows.update(hint.source_rows)
         self._by_epoch[hint.epoch] = CommittedEpoch(
@@ -203,7 +163,7 @@ class EpochHistory:
     def overdue(self) -> bool:
         """Whether an epoch's figures should be asked for: events come late on a busy machine, and may be dropped."""
         now = self.clock()
-        if not self._waiting or self._waiting[0][0] <= self._reported:
+        if not self._waiting or self._waiting[0][0] <= self.reported_upto:
             return False
         if now - self._waiting[0][2] < ASK_AFTER or now - self._asked_at < ASK_EVERY:
             return False
@@ -217,7 +177,7 @@ class EpochHistory:
         """
         while self._waiting:
             epoch, offsets, since = self._waiting[0]
-            if not (everything or epoch <= self._reported or self.clock() - since > FIGURES_WITHIN):
+            if not (everything or epoch <= self.reported_upto or self.clock() - since > FIGURES_WITHIN):
                 return
             reported = self._by_epoch.get(epoch, CommittedEpoch(epoch))
             spent = reported.spent_ms

@@ -8,14 +8,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from spark_ext.control import holds
+from spark_ext.control import stamps
 from spark_ext.errors import SparkExtError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.lifecycle import State
-from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, RestartPhase
 from spark_ext.queries.builder import record_plan
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.records import registrations
@@ -38,16 +39,94 @@ if TYPE_CHECKING:
     from spark_ext.spark.session.registry import Registration
     from spark_ext.spark.watching.query_events import Hint
 
+    # Of its specification, its job's context, its checkpoint directory, its lineage, and its newest committed epoch.
     InSpark = Callable[[QuerySpec, JobContext, str, int, Callable[[], int]], RunnableQuery]
-    """Makes a query in Spark from its specification, its job's context, its checkpoint directory, its lineage, and
-    what returns its newest committed epoch."""
+
+IDLE_WITHIN: Final = 1.0  # s for which a query of Spark's own sources may be idle and seem busy, until it is stopped
+
+
+class RestartPhase(Enum):
+    """How far it has come."""
+
+    WAITING = "waiting for the boundary"
+    STOPPING = "stopping"
+    STOPPED = "stopped"  # what is planned decides what is next
+    COMPLETING = "running the epoch that was interrupted"
+    STARTING = "starting"
+    DONE = "done"
+    LATE = "late"  # the query has not come to a boundary in time; it continues as it was
+    OVER = "over"  # the query is ending, or has ended
+
+
+@dataclass
+class BoundaryRestart:
+    """A restart between two epochs that is wanted: no failure, no wait, no epoch that is cut in two.
+
+    The query's sources hold before the event that calls for it, so nothing more is planned. Sources of Spark's own
+    cannot hold: the restart waits for a moment in which no epoch is under way. If one is interrupted nevertheless, it
+    is run to its end as it was planned, before the query continues with its new plan. The launcher takes the steps, on
+    the deciding thread.
+    """
+
+    sequence: int  # of the event before which the sources hold; from then on the query has passed it
+    by: float  # until when the query has to come to a boundary, s on its clock
+    begun: float  # when it was wanted, s on the same clock
+    spec: QuerySpec  # the query as it is to run
+    prepare: Callable[[], None] | None = None  # what has to be done before it is started, on the worker's thread
+    phase: RestartPhase = RestartPhase.WAITING
+    completed: int | None = None  # the epoch that was interrupted, and has been run to its end
+    epoch: int = -1  # the first epoch after it
+    took_ms: int = 0
+    why: str = ""  # why it is late or over
+    _idle_since: float | None = field(default=None, init=False, repr=False)  # no epoch was planned and uncommitted, s
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.phase in (RestartPhase.DONE, RestartPhase.LATE, RestartPhase.OVER)
+
+    def enter(self, phase: RestartPhase) -> None:
+        """Take the next step."""
+        self.phase = phase
+
+    def complete(self, epoch: int) -> None:
+        """An epoch was interrupted: it is run to its end."""
+        self.phase, self.completed = RestartPhase.COMPLETING, epoch
+
+    def ended(self, *, failed: bool, ends_itself: bool) -> bool:
+        """The Spark query has ended; returns whether that is a step of the restart.
+
+        `ends_itself`: Spark ends it when there is nothing to read. It may do so while the sources hold, which is not
+        the end of its input.
+        """
+        by_itself = (RestartPhase.COMPLETING, RestartPhase.WAITING) if ends_itself else (RestartPhase.COMPLETING,)
+        expected = self.phase is RestartPhase.STOPPING or (not failed and self.phase in by_itself)
+        if expected:
+            self.phase = RestartPhase.STOPPED
+        return expected
+
+    def idle_for(self, now: float, *, unsettled: bool) -> float | None:
+        """How long no epoch has been under way, s; None while one is planned and not committed."""
+        if unsettled:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        return None if self._idle_since is None else now - self._idle_since
+
+    def done(self, epoch: int, now: float) -> None:
+        """The query runs again."""
+        self.phase, self.epoch = RestartPhase.DONE, epoch
+        self.took_ms = round((now - self.begun) * 1000)
+
+    def give_up(self, phase: RestartPhase, why: str) -> None:
+        """It does not take place."""
+        self.phase, self.why = phase, why
 
 
 class Launcher:
     """What a query is at present, and what is done with it in Spark. For the deciding thread, except `_launch`.
 
-    Args:
-        elsewhere: whether its sink writes to another target from this start on, on request.
+    `elsewhere`: its sink writes to another target from this start on, on request.
     """
 
     def __init__(
@@ -67,16 +146,11 @@ class Launcher:
         self.spec = spec
         self.checkpoint = context.checkpoint_of(spec.uid)
         self.operators = OperatorHooks(spec, context, observer.lineage, self.checkpoint, elsewhere=elsewhere)
-        self.passed = max(context.passed, spec.built.sequence if spec.built is not None else 0)
-        """The last control event that needs no restart of the query any more."""
-        self.since = -1
-        """The first epoch with its present plan and configuration; -1: it has not been started."""
-        self.live = False
-        """Whether Spark runs it, as the last poll has found."""
-        self.starts = 0
-        """Its starts in this start of the job."""
-        self.committed_before = -1
-        """The newest epoch that was committed before its last start."""
+        self.passed = max(context.passed, spec.built.sequence if spec.built is not None else 0)  # it needs no restart
+        self.since = -1  # the first epoch with its present plan and configuration; -1: it has not been started
+        self.live = False  # whether Spark runs it, as the last poll has found
+        self.starts = 0  # its starts in this start of the job
+        self.committed_before = -1  # the newest epoch that was committed before its last start
         self._context = context
         self._life = life
         self._observer = observer
@@ -88,8 +162,7 @@ class Launcher:
         self.query = self._made()
         self.registrations = Registrations(self._entries(), context.registry)
         self._event_times = EventTimes()
-        self._claims_late = False
-        """Its target is still to be claimed: when a planner asks for it, as nothing is planned before."""
+        self._claims_late = False  # whether its target is still to be claimed, when a planner asks for that
         self._before_first: Callable[[], None] | None = None
         self._wanted: BoundaryRestart | None = None
 
@@ -121,8 +194,7 @@ class Launcher:
     def claim(self, *, late: bool) -> None:
         """Command: fence older incarnations off the target; see `OperatorHooks.claim`.
 
-        Args:
-            late: whether a run that ends with what is there may leave this to its first epoch; see `late_claim`.
+        `late`: a run that ends with what is there may leave this to its first epoch; see `late_claim`.
         """
         self._claims_late = late and self._may_claim_late
         self._worker.do("claim", self.operators.check_target if self._claims_late else self.operators.claim, self._done)
@@ -229,7 +301,7 @@ class Launcher:
             self._claim_now()  # Spark repeats the epoch
         self.registrations.publish()
         if self.since < 0:
-            holds.forget(self.checkpoint, self._context.incarnation.start)
+            stamps.forget(self.checkpoint, self._context.incarnation.start)
         self._keep_event_times()
         state = Location.of(child(self.checkpoint, "state"), {}).folder
         if planned is None and committed < 0:
@@ -302,11 +374,7 @@ class Launcher:
         self._worker.do("checkpoint", lambda: self.operators.checkpoint(number, completed=completed), called)
 
     def stop(self, then: Callable[[Outcome[None]], None] | None = None) -> None:
-        """Command: stop the Spark query; the end itself comes from the query.
-
-        Args:
-            then: gets the outcome; None: one that fails is an incident.
-        """
+        """Command: stop the Spark query, whose end comes from itself. Without `then`, a failure is an incident."""
         self._worker.do("stop", self.query.stop, then or self._stop_returned)
 
     def _stop_returned(self, outcome: Outcome[None]) -> None:
@@ -343,7 +411,7 @@ class Launcher:
             self.passed, self.since = sequence, self._observer.position.epoch + 1
 
     def complete_first(self, then: QuerySpec) -> None:
-        """See `QueryRun`."""
+        """Before the start: the epoch that an earlier one has planned is run as this query; then `then` follows."""
         now = self._clock()
         passed = max(self.passed, then.built.sequence if then.built is not None else 0)
         self._wanted = BoundaryRestart(passed, now, now, then, phase=RestartPhase.COMPLETING)
@@ -355,11 +423,7 @@ class Launcher:
         return self._wanted.ended(failed=failed, ends_itself=self.ends_itself)
 
     def poll_boundary(self, now: float, failed: Callable[[Exception], None]) -> None:
-        """Take the next step of a restart that is wanted.
-
-        Args:
-            failed: called if a start fails.
-        """
+        """Take the next step of a restart that is wanted; `failed` is called if a start fails."""
         wanted, life = self._wanted, self._life
         if wanted is None:
             return
@@ -386,7 +450,7 @@ class Launcher:
         if not self.live or self._life.starting or self._worker.busy:
             return False
         sources = {source.uid for source in self.spec.sources} - self._observer.position.ended_sources
-        if not holds.all_hold(self.checkpoint, self._context.incarnation.start, wanted.sequence, sources):
+        if not stamps.all_hold(self.checkpoint, self._context.incarnation.start, wanted.sequence, sources):
             return False
         # Spark's own sources cannot hold: a query that is never idle is stopped in the end, and completes its epoch.
         native = bool(self.spec.natives)

@@ -26,14 +26,10 @@ if TYPE_CHECKING:
 class QueryPosition:
     """How far a query has come, by Spark's log."""
 
-    query_id: str | None = None
-    """Spark's id; None before the first start."""
-    epoch: int = -1
-    """The newest committed epoch; -1: none."""
-    offsets: LoggedOffsets | None = None
-    """Its offsets."""
-    input_done: bool = False
-    """Whether that epoch has all input, and the state is empty."""
+    query_id: str | None = None  # Spark's id; None before the first start
+    epoch: int = -1  # the newest committed epoch; -1: none
+    offsets: LoggedOffsets | None = None  # its offsets
+    input_done: bool = False  # whether that epoch has all input, and the state is empty
 
     @property
     def ended_sources(self) -> frozenset[str]:
@@ -44,11 +40,8 @@ class QueryPosition:
         return frozenset(uid for uid, offset in offsets.items() if offset.ended)
 
 
-RECENT = 128
-"""Committed epochs whose offsets are remembered, for the cuts of checkpoints."""
-
-LIST_EVERY = 1.0
-"""How often commits are listed, which finds those beyond a gap: Spark removes old ones from its log, s."""
+RECENT = 128  # committed epochs whose offsets are remembered, for the cuts of checkpoints
+LIST_EVERY = 1.0  # how often commits are listed, which finds those beyond a gap: Spark removes old ones from its log, s
 
 
 class EpochObserver:
@@ -71,15 +64,10 @@ class EpochObserver:
         self._log = log
         self._incarnation = incarnation
         self._flagged = dict(flagged)
-        self._position = QueryPosition()
+        self.position = QueryPosition()  # at the last poll
         self._clock = clock
         self._listed_at = clock()
         self._recent: deque[tuple[int, LoggedOffsets]] = deque(maxlen=RECENT)
-
-    @property
-    def position(self) -> QueryPosition:
-        """How far the query had come at the last poll."""
-        return self._position
 
     @property
     def recent(self) -> tuple[tuple[int, LoggedOffsets], ...]:
@@ -114,7 +102,7 @@ class EpochObserver:
 
     def started(self, query_id: str) -> None:
         """Spark has started the query under this id."""
-        self._position = replace(self._position, query_id=query_id)
+        self.position = replace(self.position, query_id=query_id)
 
     def newest_planned(self) -> LoggedOffsets | None:
         """Offsets of the newest epoch that Spark has planned, committed or not; None: none was planned."""
@@ -124,12 +112,10 @@ class EpochObserver:
     def run_since(self, committed: int, newest: LoggedOffsets | None) -> AvailableNowRun:
         """What a run with the trigger `availableNow`, or one that was stopped for a drain, has left.
 
-        Args:
-            committed: the newest epoch that was committed before it.
-            newest: the newest one that is planned.
+        `committed` is the newest epoch that was committed before it, `newest` the newest one that is planned.
         """
         return AvailableNowRun(
-            committed=newest is None or newest.epoch <= self._position.epoch, moved=self._position.epoch > committed
+            committed=newest is None or newest.epoch <= self.position.epoch, moved=self.position.epoch > committed
         )
 
     def adopt(self, spec: QuerySpec) -> None:
@@ -139,10 +125,9 @@ class EpochObserver:
     def poll(self) -> list[FinishedRow] | None:
         """Take in the epochs that have been committed since the last poll, however many they are.
 
-        Returns:
-            New finished flags of channels, to be stored; None when no further epoch has been committed.
+        Returns new finished flags of channels, to be stored; None when no further epoch has been committed.
         """
-        before, newest = self._position.epoch, self._newest_commit()
+        before, newest = self.position.epoch, self._newest_commit()
         logged = self._log.offsets(newest) if newest > before else None
         if logged is None:
             # Also when Spark removed that epoch in this moment, because it has committed many more.
@@ -154,8 +139,8 @@ class EpochObserver:
             offsets = logged if epoch == newest else between[epoch]
             self.history.committed(epoch, offsets)
             self._remember(epoch, offsets)
-        self._move(replace(self._position, epoch=newest, offsets=logged))
-        flags = channel_flags(logged, self._flagged, self._row(self._position), datetime.now(timezone.utc))
+        self._move(replace(self.position, epoch=newest, offsets=logged))
+        flags = channel_flags(logged, self._flagged, self._row(self.position), datetime.now(timezone.utc))
         for flag in flags:
             self._flagged[flag.source] = flag.sequence
         return flags
@@ -166,7 +151,7 @@ class EpochObserver:
 
     def _newest_commit(self) -> int:
         """The newest committed epoch, by one lookup per epoch; by a listing when the next one may have been removed."""
-        newest = self._position.epoch
+        newest = self.position.epoch
         while self._log.is_committed(newest + 1):
             newest += 1
         now = self._clock()
@@ -185,7 +170,7 @@ class EpochObserver:
             and query_offsets.input_ended(offsets, (source.uid for source in spec.sources))
             and query_offsets.flushed(offsets, (end.uid for end in spec.ends))
         )
-        self._position = replace(position, input_done=done)
+        self.position = replace(position, input_done=done)
 
     def final_flags(self, position: QueryPosition) -> list[FinishedRow]:
         """The flags that follow from the query's final checkpoint, and any of a channel that was not stored yet."""
@@ -195,14 +180,10 @@ class EpochObserver:
         return [*channel_flags(position.offsets, self._flagged, row, now), *final_flags(position.offsets, row, now)]
 
     def epoch_rows(self, *, everything: bool = False) -> Iterator[EpochRow]:
-        """Rows of committed epochs, each once, in order.
-
-        Args:
-            everything: also those whose figures have not come yet.
-        """
+        """Rows of committed epochs, each once, in order; with `everything`, also those without figures so far."""
         shared = {
             "query": self._spec.uid,
-            "query_id": self._position.query_id or "",
+            "query_id": self.position.query_id or "",
             "lineage": self.lineage,
             "incarnation": self._incarnation,
         }

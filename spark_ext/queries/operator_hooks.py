@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 class OperatorHooks:
     """Calls the hooks of one query's sources and sink. All come at least once: after a crash they may come again.
 
-    Args:
-        elsewhere: whether its sink writes to another target from this start on, on request.
+    `elsewhere`: its sink writes to another target from this start on, on request.
     """
 
     def __init__(

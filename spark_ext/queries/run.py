@@ -15,9 +15,8 @@ from spark_ext.model.commits import Epoch
 from spark_ext.model.execution import Shown, current
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause
-from spark_ext.queries.outage import UNREADABLE
 from spark_ext.queries.records import query_metadata
-from spark_ext.queries.restarts import as_error
+from spark_ext.queries.restarts import UNREADABLE, as_error
 from spark_ext.queries.spark_query import End
 
 if TYPE_CHECKING:
@@ -29,15 +28,13 @@ if TYPE_CHECKING:
     from spark_ext.model.checkpoint_metadata import QueryMetadata
     from spark_ext.model.offsets import LoggedOffsets
     from spark_ext.queries.bad_rows import BadRowsWatch
-    from spark_ext.queries.boundary import BoundaryRestart
     from spark_ext.queries.catching_up import CatchingUp
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.describe_failure import Diagnosis, QueryFailures
     from spark_ext.queries.launcher import Launcher
     from spark_ext.queries.observer import EpochObserver, QueryPosition
     from spark_ext.queries.operator_hooks import OperatorHooks
-    from spark_ext.queries.outage import Outage
-    from spark_ext.queries.restarts import Restarts
+    from spark_ext.queries.restarts import Outage, Restarts
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.queries.watched import LifeCycle, WatchedQuery
     from spark_ext.queries.worker import Outcome, Worker
@@ -70,72 +67,49 @@ class QueryRun:
         clock: Callable[[], float],
     ) -> None:
         self.uid = self.sampled_as = uid
-        self.who = context.operator(uid)
-        """Job and query, for messages."""
+        self.operator = context.operator(uid)  # job and query, for messages
         self.checkpoint = context.checkpoint_of(uid)
         self.lineage = observer.lineage
-        self.begun = context.begun.get(uid, context.incarnation.number)
-        """The start of the job in which the query began."""
-        self.watched = watched
-        """What it does, finer than its state."""
-        self.bad_rows = bad_rows
-        """Moves bad rows of its sources, once their epochs are committed."""
-        self.figures = observer.history.figures
-        """What is counted of it in this run."""
-        self.had_finished = False
-        """Whether it had finished before this incarnation: nothing was started."""
+        self.begun = context.begun.get(uid, context.incarnation.number)  # the start of the job in which the query began
+        self.watched = watched  # what it does, finer than its state
+        self.bad_rows = bad_rows  # moves bad rows of its sources, once their epochs are committed
+        self.figures = observer.history.figures  # what is counted of it in this run
+        self.had_finished = False  # whether it had finished before this incarnation: nothing was started
         self._context = context
         self._life = life
-        self._observer = observer
+        self.observer = observer
         self._outage = outage
         self._restarts = restarts
         self._failures = failures
         self._catching_up = catching_up
-        self._launcher = launcher
+        self.launcher = launcher
         self._worker = worker
         self._clock = clock
         self._why_stopped = ""
-        self._needs_epoch = False
-        """Whether the final checkpoint waits for a further epoch."""
-        self._final_recorded = False
-        """Whether the final checkpoint is recorded: then it is completed, whatever else is requested."""
+        self._needs_epoch = False  # whether the final checkpoint waits for a further epoch
+        self._final_recorded = False  # whether the final checkpoint is recorded: it is then completed, whatever comes
 
     # -- what is known of it ------------------------------------------------------------------------------------------
 
     @property
     def spec(self) -> QuerySpec:
         """The query as it runs, or is being restarted."""
-        return self._launcher.spec
+        return self.launcher.spec
 
     @property
     def operators(self) -> OperatorHooks:
         """Calls the hooks of its operators."""
-        return self._launcher.operators
-
-    @property
-    def passed(self) -> int:
-        """The last control event that needs no restart of the query any more."""
-        return self._launcher.passed
-
-    @property
-    def since(self) -> int:
-        """The first epoch with its present plan and configuration; -1: it has not been started."""
-        return self._launcher.since
+        return self.launcher.operators
 
     @property
     def live(self) -> bool:
         """Whether Spark runs it, as the last poll has found."""
-        return self._launcher.live
+        return self.launcher.live
 
     @property
     def in_spark(self) -> StreamingQuery | None:
         """The query in Spark; None before its first start."""
-        return self._launcher.query.handle
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether an epoch is planned and not committed, by Spark's logs."""
-        return self._launcher.unsettled
+        return self.launcher.query.handle
 
     @property
     def busy(self) -> str:
@@ -160,7 +134,7 @@ class QueryRun:
     @property
     def phase(self) -> str:
         """What Spark is busy with, for display; "" when it does not run."""
-        return self._launcher.query.phase if self.state is State.RUNNING else ""
+        return self.launcher.query.phase if self.state is State.RUNNING else ""
 
     @property
     def stopping(self) -> bool:
@@ -180,7 +154,7 @@ class QueryRun:
     @property
     def position(self) -> QueryPosition:
         """How far it has come. A snapshot: the parts belong together."""
-        return self._observer.position
+        return self.observer.position
 
     @property
     def query_id(self) -> str | None:
@@ -213,19 +187,11 @@ class QueryRun:
     @property
     def recent(self) -> tuple[tuple[int, LoggedOffsets], ...]:
         """The newest committed epochs with their offsets, ascending."""
-        return self._observer.recent
-
-    def logged(self) -> list[tuple[int, LoggedOffsets]]:
-        """See `EpochObserver`; for any thread."""
-        return self._observer.logged()
-
-    def committed_at(self, epoch: int) -> float | None:
-        """See `EpochObserver`."""
-        return self._observer.committed_at(epoch)
+        return self.observer.recent
 
     def final_flags(self, position: QueryPosition) -> list[FinishedRow]:
         """See `EpochObserver`."""
-        return self._observer.final_flags(position)
+        return self.observer.final_flags(position)
 
     def metadata(self, position: QueryPosition | None = None, *, finished: bool | None = None) -> QueryMetadata:
         """The query's part of a checkpoint: at a position, or at its newest committed epoch and as its state says."""
@@ -238,12 +204,12 @@ class QueryRun:
 
     def restore(self, known: tuple[str, int] | None) -> None:
         """Read what earlier runs have left; see `EpochObserver`."""
-        self._observer.restore(known, self.who)
+        self.observer.restore(known, self.operator)
 
     def finished_before(self, known: tuple[str, int] | None) -> None:
         """The query had finished in an earlier run, by the ledger: nothing is started, and no checkpoint is needed."""
         if known is not None:
-            self._observer.recall(known)
+            self.observer.recall(known)
         self.had_finished = True
         self._life.finished_before()
 
@@ -256,28 +222,16 @@ class QueryRun:
         """A drain was in force before this start: the query runs the epoch that is planned, and no other."""
         self._restarts.drain()
 
-    def complete_first(self, then: QuerySpec) -> None:
-        """Before the start: the epoch that an earlier one has planned is run as this query, and then `then` follows."""
-        self._launcher.complete_first(then)
-
-    def claim(self, *, late: bool) -> None:
-        """Command: see `Launcher`. Failures come with `deliver`, as do those of `open` and `start`."""
-        self._launcher.claim(late=late)
-
-    def open(self) -> None:
-        """Command: call the operators' `open`, except that of sources which have ended."""
-        self._launcher.open()
-
     def start(self) -> None:
-        """Command: start the Spark query."""
-        self._launcher.start()
+        """Command: start the Spark query. Failures come with `deliver`, as do those of the launcher's commands."""
+        self.launcher.start()
 
     def begin_late(self, record: Callable[[], None]) -> None:
         """Command: all of a start at once, of a query that comes to a running job. If that fails, the query fails."""
-        self._launcher.begin_late(record, self._start_failed)
+        self.launcher.begin_late(record, self._start_failed)
 
     def _restart(self, *, claim: bool = False) -> None:
-        self._launcher.restart(self._start_failed, claim=claim)
+        self.launcher.restart(self._start_failed, claim=claim)
 
     def _start_failed(self, error: Exception) -> None:
         self._on_end(End(error), self._clock())
@@ -302,8 +256,8 @@ class QueryRun:
 
     def _poll(self, now: float) -> None:
         self.observe()
-        if self._observer.history.overdue() and not self._worker.busy:
-            self._launcher.ask_for_figures()
+        if self.observer.history.overdue() and not self._worker.busy:
+            self.launcher.ask_for_figures()
         self._record_epochs()
         problem = self.bad_rows.poll(self.committed, stopping=self._restarts.stopping)
         if problem is not None:
@@ -315,11 +269,11 @@ class QueryRun:
         else:
             self._poll_end(now)
             self._poll_catching_up(now)
-        self._launcher.poll_boundary(now, self._start_failed)
+        self.launcher.poll_boundary(now, self._start_failed)
 
     def observe(self) -> None:
         """Take in the epochs that have been committed since the last poll. May raise OSError."""
-        flags = self._observer.poll()
+        flags = self.observer.poll()
         if flags is not None:
             self._restarts.progressed()
             self._context.write_behind.committed(self.uid, self.committed)
@@ -329,40 +283,40 @@ class QueryRun:
                 self._context.write_behind.put_soon(flag)
 
     def _record_epochs(self, *, everything: bool = False) -> None:
-        for row in self._observer.epoch_rows(everything=everything):
+        for row in self.observer.epoch_rows(everything=everything):
             self._context.write_behind.put(row)
 
     def report(self, hint: Hint) -> None:
         """Take an event of a Spark query, if it is this one's; called on Spark's listener thread."""
         if hint.kind == "progress" and hint.query_id == self.query_id:
-            self._launcher.take(hint)
+            self.launcher.take(hint)
 
-    def look_closer(self, *, paused: bool) -> None:
+    def take_snapshots(self, *, paused: bool) -> None:
         """Take in what the monitor has seen. A query that is stalled fails, if the job's settings say so."""
         self.watched.take(running=self.state is State.RUNNING, paused=paused)
         self._life.show()
         stall = self.watched.stall
         if stall is not None and self._context.settings.on_stall == "fail" and self.state is State.RUNNING:
-            self.fail(stall.error(self.who))
+            self.fail(stall.error(self.operator))
 
     # -- the end of the Spark query -----------------------------------------------------------------------------------
 
     def _poll_end(self, now: float) -> None:
-        if self.live and self._launcher.query.ended:
+        if self.live and self.launcher.query.ended:
             self._take_end(now)
         if self.state is not State.FINISHING and not self.state.ended and self._restarts.due(now):
             self._restart()
 
     def _take_end(self, now: float) -> None:
         run, newest = ANY_RUN, None
-        launcher, stopping = self._launcher, self._restarts.stopping
+        launcher, stopping = self.launcher, self._restarts.stopping
         if not stopping:
             # Before the end is taken: if Spark's log cannot be read, it is still there for the next poll. An epoch may
             # have been committed between the last poll and the end, and resolves no incident of the end.
             self.observe()
             if launcher.ends_itself or launcher.between or self._restarts.draining:
-                newest = self._observer.newest_planned()
-                run = self._observer.run_since(launcher.committed_before, newest)
+                newest = self.observer.newest_planned()
+                run = self.observer.run_since(launcher.committed_before, newest)
         end = launcher.take_end()
         if launcher.ends_itself and end.failure is None and not stopping:
             run = self._catching_up.judge(run, end.own, newest)
@@ -371,7 +325,7 @@ class QueryRun:
     def _on_end(self, end: End, now: float, run: AvailableNowRun = ANY_RUN) -> None:
         """The Spark query has ended, or could not be started."""
         found = None if end.failure is None else self._failures.diagnosed(end.failure, self.committed)
-        if self._launcher.ended_for_restart(failed=found is not None):
+        if self.launcher.ended_for_restart(failed=found is not None):
             return
         if self.state is State.FINISHING and not self._needs_epoch:
             # All its input is committed: the final checkpoint needs no further epoch of it, as is known so far.
@@ -408,7 +362,7 @@ class QueryRun:
         incident = self._failures.give_up(error, found or self._failures.diagnosed(error, self.committed), reason)
         self._life.become(State.FAILED, reason, incident)
         if self.live:
-            self._launcher.stop()
+            self.launcher.stop()
 
     # -- an end with what is there, and restarts ----------------------------------------------------------------------
 
@@ -416,10 +370,10 @@ class QueryRun:
         """Whether there is more to read, or the last step is due."""
         if self.state.ended or self._restarts.stopping or self._life.starting:
             return
-        self._launcher.poll_claim(self._claimed)
+        self.launcher.poll_claim(self._claimed)
         if self._catching_up.has_more(now, paused=self.watched.paused):
             self._restart()
-        elif self._catching_up.done and not (self.input_done or self._launcher.between) and self._may_suspend(now):
+        elif self._catching_up.done and not (self.input_done or self.launcher.between) and self._may_suspend(now):
             acknowledge = self._catching_up.acknowledge(self.operators, self.offsets)
             self.take_step("acknowledging what was read", acknowledge, self._suspended)
 
@@ -444,14 +398,6 @@ class QueryRun:
         found = self._failures.diagnosed(error, self.committed)
         self.fail(found.error, found)
 
-    def restart_at(self, wanted: BoundaryRestart) -> None:
-        """Restart the query between two epochs, as soon as it is there; `wanted` says how that goes."""
-        self._launcher.restart_at(wanted)
-
-    def pass_by(self, sequence: int) -> None:
-        """The query needs no restart for a control event: what it runs with is what the event calls for."""
-        self._launcher.pass_by(sequence)
-
     # -- the final checkpoint -----------------------------------------------------------------------------------------
 
     def may_finish(self, now: float) -> bool:
@@ -468,7 +414,7 @@ class QueryRun:
                 then(outcome.result())
             elif not self.state.ended:
                 found = self._failures.diagnosed(error, self.committed)
-                self._decide(Cause.STEP, replace(found, error=as_error(error, self.who)), self._clock())
+                self._decide(Cause.STEP, replace(found, error=as_error(error, self.operator)), self._clock())
 
         self._worker.do(what, action, taken)
 
@@ -483,11 +429,11 @@ class QueryRun:
         """Start the Spark query unless it runs: finalization needs a further epoch."""
         self._needs_epoch = True
         if not self.live and not self._life.starting:
-            self._restart(claim=self._launcher.starts == 0)
+            self._restart(claim=self.launcher.starts == 0)
 
     def stop_spark(self) -> None:
         """Stop the Spark query, if it runs, and wait for it: for the worker's thread."""
-        self._launcher.query.stop()
+        self.launcher.query.stop()
 
     def finished(self) -> None:
         """The final checkpoint is complete."""
@@ -496,7 +442,7 @@ class QueryRun:
     def notify_checkpoint(self, number: int, *, completed: bool) -> None:
         """Command: call the operators' hooks for an aligned checkpoint, complete or aborted. Failures are incidents."""
         if not self.state.ended:
-            self._launcher.notify_checkpoint(number, completed=completed)
+            self.launcher.notify_checkpoint(number, completed=completed)
 
     # -- an end before that of the input ------------------------------------------------------------------------------
 
@@ -507,7 +453,7 @@ class QueryRun:
         self._why_stopped = reason
         self._restarts.stop()
         if self.live or self._worker.busy:
-            self._launcher.stop()
+            self.launcher.stop()
         self._cancel_if_stopped()
 
     def _cancel_if_stopped(self) -> None:
@@ -527,12 +473,12 @@ class QueryRun:
             return
         runs = self.live or self._life.starting
         try:
-            settled = not runs and not self.unsettled
+            settled = not runs and not self.launcher.unsettled
         except UNREADABLE:
             return  # asked again by the next tick; its poll says when this has lasted too long
         self._restarts.drain()
         if runs:
-            self._launcher.stop(self._drain_stopped)
+            self.launcher.stop(self._drain_stopped)
         elif settled and self.state is not State.FINISHING:
             self._life.become(State.FINISHING, "drained")
 
@@ -548,7 +494,7 @@ class QueryRun:
     def cancel(self, reason: str) -> None:
         """Give the query up: its worker has not ended in time. Spark's query is stopped without waiting for it."""
         if not self.state.ended:
-            self._context.write_behind.incident(self.who, "stop", reason, "CANCELED")
+            self._context.write_behind.incident(self.operator, "stop", reason, "CANCELED")
             self._life.become(State.CANCELED, reason)
         self.give_up()
 
@@ -560,7 +506,7 @@ class QueryRun:
         if not self.state.ended:
             self._failures.abandon(error)
             self._life.enter(State.FAILED)
-            self._launcher.stop()
+            self.launcher.stop()
 
     def refuse(self) -> None:
         """The start of the job was refused: stop Spark's query, or give it up when its worker does not answer."""
@@ -570,22 +516,22 @@ class QueryRun:
         if busy:
             self.give_up()
         elif self.live:
-            self._launcher.stop()
+            self.launcher.stop()
 
     def give_up(self) -> None:
         """Stop Spark's query without waiting for it."""
-        self._worker.abandon(self._launcher.query.stop)
+        self._worker.abandon(self.launcher.query.stop)
 
     def ask_late(self) -> None:
         """The query has ended: ask for figures whose events have not come yet, and move the last bad rows."""
-        if self._launcher.starts:
-            self._launcher.ask_for_figures()
+        if self.launcher.starts:
+            self.launcher.ask_for_figures()
         self.bad_rows.poll(self.committed, stopping=True, last=True)
 
     def observe_late(self) -> None:
         """Take in what came with the end."""
         try:
-            if self._launcher.starts:
+            if self.launcher.starts:
                 self.observe()
         finally:
             self._record_epochs(everything=True)
@@ -593,8 +539,8 @@ class QueryRun:
     def release(self) -> None:
         """Withdraw the registrations of the query's operators, and end its worker."""
         self._worker.close()
-        self._launcher.registrations.withdraw()
+        self.launcher.registrations.withdraw()
 
     def keep_registered(self) -> None:
         """Keep the registrations of its operators alive; for any thread."""
-        self._launcher.registrations.keep()
+        self.launcher.registrations.keep()

@@ -17,40 +17,27 @@ from spark_ext.storage import Location, child
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FOLDER: Final = "samples"
-"""In the state directory."""
-
-WITHIN: Final = 4.0
-"""How long to wait for answers, s."""
-
-PATIENTLY: Final = 15.0
-"""Instead, where processes of this machine can be asked: their watcher answers, if late on a busy machine."""
+FOLDER: Final = "samples"  # in the state directory
+WITHIN: Final = 4.0  # how long to wait for answers, s
+PATIENTLY: Final = 15.0  # where processes of this machine can be asked, s: their watcher answers, if late when busy
 
 QUIET: Final = 0.8
 """Nothing more is expected so long after the last answer, s: the watchers of all machines look twice a second. It is
 not waited for once all machines have answered that answered the sample before, a moment ago."""
 
-RECENT: Final = 10.0
-"""How old a sample may be that says which machines answer, s."""
-
-LEFT_AFTER: Final = 300.0
-"""Age at which nobody waits for an answer any more, s, also by the clock of another machine."""
+RECENT: Final = 10.0  # how old a sample may be that says which machines answer, s
+LEFT_AFTER: Final = 300.0  # age at which nobody waits for an answer any more, s, also by the clock of another machine
 
 
 class Samples:
-    """Takes samples of the Python processes of a job.
-
-    Args:
-        over: whether nobody waits for answers any more.
-    """
+    """Takes samples of the Python processes of a job, until `over` says that nobody waits for answers any more."""
 
     def __init__(self, state: str, over: Callable[[], bool] = lambda: False) -> None:
         self._state = state
         self._folder = Location.of(child(state, FOLDER), {}).folder
         self._over = over
         self._cleaned = False
-        self._answered: dict[str, tuple[float, set[str]]] = {}
-        """When each query was sampled last, s, monotonic, and which watchers answered."""
+        self._answered: dict[str, tuple[float, set[str]]] = {}  # by query: when (s, monotonic), and which watchers
 
     def take(self, query: str, *, stacks: bool) -> tuple[WorkerSample, ...]:
         """Ask for the processes of one query, and wait for some seconds at most. Nobody may answer."""

@@ -33,20 +33,13 @@ if TYPE_CHECKING:
     from spark_ext.spark.backend.contract import OwnEnd
 
 
-_LAUNCHES: Final = itertools.count(1)
-"""Numbers the starts of all Spark queries of this process."""
+_LAUNCHES: Final = itertools.count(1)  # numbers the starts of all Spark queries of this process
+_MAINTENANCE: Final = "spark.sql.streaming.stateStore.maintenanceInterval"  # of state; by default each minute
 
-_MAINTENANCE: Final = "spark.sql.streaming.stateStore.maintenanceInterval"
-"""Uploads snapshots of state, and removes old ones; by default each minute."""
+_MAINTENANCE_OF_SHORT_RUNS: Final = "5s"  # shorter than such a run, or its state would grow from run to run
 
-_MAINTENANCE_OF_SHORT_RUNS: Final = "5s"
-"""Of a run that ends with what is there: it may be over in less than a minute each time, and its state would grow."""
-
-_DIES_WITHIN: Final = 2.0
-"""How long a JVM whose connections have broken may take to be gone, s."""
-
+_DIES_WITHIN: Final = 2.0  # how long a JVM whose connections have broken may take to be gone, s
 _KEPT: Final = "all committed epochs, and the ledger"
-
 _PHASES: Final = {
     Phase.STARTING: "starting workers",
     Phase.PLANNING: "planning",
@@ -64,10 +57,8 @@ def phase_of(message: str) -> str:
 class End:
     """A Spark query has ended."""
 
-    failure: BaseException | None = None
-    """As Spark raised it, with the stack of its JVM; None: it ended by itself, or was stopped."""
-    own: OwnEnd | None = None
-    """Of a run that ends with what is there: what Spark says about it; None: nothing."""
+    failure: BaseException | None = None  # with the JVM's stack; None: it ended by itself, or was stopped
+    own: OwnEnd | None = None  # of a run that ends with what is there: what Spark says about it; None: nothing
 
 
 @dataclass(frozen=True)
@@ -75,10 +66,8 @@ class Launch:
     """A Spark query has been started."""
 
     query_id: str
-    planned: LoggedOffsets | None
-    """The newest epoch that was planned before."""
-    stateful: bool = False
-    """Whether it continues from state."""
+    planned: LoggedOffsets | None  # the newest epoch that was planned before
+    stateful: bool = False  # whether it continues from state
 
 
 class RunnableQuery(Protocol):
@@ -91,8 +80,7 @@ class RunnableQuery(Protocol):
     def start(self, *, only_planned: bool = False) -> str:
         """Start it, and return Spark's id of it. An end that was not taken is forgotten.
 
-        Args:
-            only_planned: run the epoch that is planned and not committed, and end.
+        `only_planned`: run the epoch that is planned and not committed, and end.
         """
 
     def settle(self) -> None:
@@ -121,11 +109,7 @@ class RunnableQuery(Protocol):
 
 
 class SparkQuery:
-    """A query in Spark, with the checkpoint, trigger and name that its job gives it.
-
-    Args:
-        committed: returns its newest committed epoch.
-    """
+    """A query in Spark, with the checkpoint, trigger and name that its job gives it. See `RunnableQuery`."""
 
     def __init__(
         self, spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int, committed: Callable[[], int]
@@ -286,12 +270,8 @@ def lost_spark(
 ) -> SparkLostError | None:
     """The error of a query that has failed because Spark has gone; None if Spark is there.
 
-    Its JVM has died, or its session was stopped: nothing can be restarted in such a process. Takes up to two seconds,
-    and only when the connection to the JVM has failed.
-
-    Args:
-        pid: of the JVM; None: unknown.
-        stopped: whether this process has stopped the session.
+    Its JVM has died, or this process has stopped its session: nothing can be restarted in such a process. Takes up to
+    two seconds, and only when the connection to the JVM has failed. The JVM's pid may be unknown.
     """
     if stopped():
         return SparkLostError(

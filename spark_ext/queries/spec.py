@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from spark_ext.model.offsets import Json
-    from spark_ext.spark.backend.contract import WriterTarget
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,7 @@ class OperatorSpec:
 
     uid: str
     format: str
-    options: Mapping[str, str]
-    """As given, secrets included: never shown or stored as they are (see `public_options`)."""
+    options: Mapping[str, str]  # as given, secrets included: never shown or stored as they are (see `public_options`)
 
     def public_options(self) -> dict[str, str]:
         """The options with secrets masked: what may go into a table."""
@@ -50,18 +48,12 @@ class OperatorSpec:
 class QueryBuild:
     """How a query was built: what has to be known to rebuild it."""
 
-    operator: str
-    """Job and query, for messages."""
-    build: Callable[[Mapping[str, Json], int], QuerySpec]
-    """Builds it from the user's configuration and the sequence of the last control event in that."""
-    values: Mapping[str, Json]
-    """The user's configuration of the query."""
-    read: frozenset[str]
-    """The keys that its function has read."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of Spark's for its session."""
-    sequence: int = 0
-    """The last control event in the configuration."""
+    operator: str  # job and query, for messages
+    build: Callable[[Mapping[str, Json], int], QuerySpec]  # of the user's configuration and its last event
+    values: Mapping[str, Json]  # the user's configuration of the query
+    read: frozenset[str]  # the keys that its function has read
+    settings: Mapping[str, str] = field(default_factory=dict)  # settings of Spark's for its session
+    sequence: int = 0  # the last control event in the configuration
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -83,19 +75,13 @@ class QuerySpec:
 
     uid: str
     writer: DataStreamWriter
-    sources: tuple[OperatorSpec, ...]
-    """Channel sources, in plan order."""
-    ends: tuple[OperatorSpec, ...]
-    """The `end_of_input` markers of its watermarks."""
-    natives: tuple[str, ...]
-    """Descriptions of leaves that are not ours: Spark's own sources."""
-    sink: OperatorSpec | None
-    """None for one of Spark's own sinks."""
+    sources: tuple[OperatorSpec, ...]  # channel sources, in plan order
+    ends: tuple[OperatorSpec, ...]  # the `end_of_input` markers of its watermarks
+    natives: tuple[str, ...]  # descriptions of leaves that are not ours: Spark's own sources
+    sink: OperatorSpec | None  # none for one of Spark's own sinks
     sink_format: str
-    available_now: bool
-    """Whether it ends with what is there when it starts; for Spark's own sources."""
-    built: QueryBuild | None = None
-    """How it was built, if it was added as a function of the configuration."""
+    available_now: bool  # whether it ends with what is there when it starts; for Spark's own sources
+    built: QueryBuild | None = None  # how it was built, if it was added as a function of the configuration
 
     @property
     def rebuild(self) -> tuple[str, ...]:
@@ -128,16 +114,15 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
             kept=NOTHING_STARTED,
             do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
         )
-    writer = backend_of(check_writer(writer, operator)).copy(check_writer(writer, operator))
+    given = check_writer(writer, operator)
+    writer = backend_of(given).copy(given)
     target = backend_of(writer).target(writer)
     check_target(target, operator)
     partitioned = partition_option(target, operator)
     if partitioned is not None:
         writer = writer.option("partition_by", partitioned)
-        target = backend_of(writer).target(writer)
-    if _named_table(target, operator):
-        writer = _with_path(writer, target, operator)
-        target = backend_of(writer).target(writer)
+    writer = _with_path(writer, operator)
+    target = backend_of(writer).target(writer)
     available_now = available_now or "AvailableNow" in target.trigger
     frame = backend_of(writer).frame(writer)
     check_session(frame.sparkSession, operator)
@@ -167,31 +152,25 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
     return spec
 
 
-def _named_table(target: WriterTarget, operator: str) -> str | None:
-    """The name of the table that a writer is to write to; None if it has none. Refused with a path as well.
+def _with_path(writer: DataStreamWriter, operator: str) -> DataStreamWriter:
+    """A writer of a job with the location of its table in place of a name; refused with both.
 
-    It is replaced by the table's location, and all that follows knows that only. A name that leads to another place at
-    the next start is thus a `path` that has changed, and a table that was dropped and made again is one that lacks the
-    job's commits: both are refused.
+    All that follows knows the location only. A name that leads to another place at the next start is thus a `path` that
+    has changed, and a table that was dropped and made again is one that lacks the job's commits: both are refused.
     """
+    target = backend_of(writer).target(writer)
     option = operators.named_option(target.format)
     name = None if option is None else target.options.get(option)
-    if name is not None and "path" in target.options:
+    if option is None or name is None:
+        return writer
+    if "path" in target.options:
         raise ConfigurationError(
             f"the options '{option}' and 'path' are both set: '{name}' and '{target.options['path']}'",
             operator=operator,
             kept=NOTHING_STARTED,
             do="use one of them",
         )
-    return name
-
-
-def _with_path(writer: DataStreamWriter, target: WriterTarget, operator: str) -> DataStreamWriter:
-    """A writer of a job with the location of its table in place of the name."""
-    option = operators.named_option(target.format)
-    assert option is not None
     frame = backend_of(writer).frame(writer)
-    name = target.options[option]
     path = resolve(frame.sparkSession, name, f"{operator}, sink '{target.options.get('uid')}'", frame.schema)
     backend_of(writer).remove_option(writer, option)
     return writer.option("path", path)

@@ -6,7 +6,7 @@ import queue
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_ext.errors import StallError
 from spark_ext.failures.labels import FailureType, Origin
@@ -15,21 +15,21 @@ from spark_ext.model.holders import Holder
 from spark_ext.model.lifecycle import IllegalTransition, State, can_follow
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from spark_ext.model.slow import SlowEpoch
     from spark_ext.queries.context import WatchContext
+    from spark_ext.queries.history import Figures
 
 
 @dataclass(frozen=True)
 class Stall:
     """A query makes no progress, or hardly any, or its stop does not come to an end."""
 
-    kind: str
-    """Type of the incident: `stall`, `slow` or `stop_blocked`."""
-    since: datetime
-    """The last progress, or the beginning of the epoch or the stop, UTC."""
+    kind: str  # type of the incident: `stall`, `slow` or `stop_blocked`
+    since: datetime  # the last progress, or the beginning of the epoch or the stop, UTC
     holder: Holder
-    slow: SlowEpoch | None = None
-    """How slow the epoch is, of the kind `slow`."""
+    slow: SlowEpoch | None = None  # how slow the epoch is, of the kind `slow`
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -63,11 +63,8 @@ class Stall:
         )
 
 
-MOST_THREADS: Final = 4
-"""Threads whose stacks are kept with an incident."""
-
-MOST_FRAMES: Final = 40
-"""Frames of each of them."""
+MOST_THREADS: Final = 4  # threads whose stacks are kept with an incident
+MOST_FRAMES: Final = 40  # frames of each of them
 
 
 class WatchedQuery:
@@ -83,21 +80,14 @@ class WatchedQuery:
         self._monitored = bool(context.settings.monitor_interval)
         self._snapshots: queue.SimpleQueue[Look] = queue.SimpleQueue()
         self._found: queue.SimpleQueue[Stall | None] = queue.SimpleQueue()
-        self.paused = False
-        """Whether a control event keeps its sources from reading."""
-        self.stall: Stall | None = None
-        """Why it makes no progress; None: it makes progress, or is not expected to."""
-        self.slow: Stall | None = None
-        """Why its epoch is slow, although it makes progress; None: it is not."""
+        self.paused = False  # whether a control event keeps its sources from reading
+        self.stall: Stall | None = None  # why it makes no progress; None: it makes progress, or is not expected to
+        self.slow: Stall | None = None  # why its epoch is slow, although it makes progress; None: it is not
         self._stall_incident: str | None = None
-        self.incident: str | None = None
-        """That led to the present state of the life cycle."""
-        self.shown = Shown(State.CREATED)
-        """What it does."""
-        self.progress = Progress(settled=not self._monitored)
-        """What is known of its Spark query."""
-        self.moved_at = time.monotonic()
-        """When it was last started, or has committed an epoch, s, monotonic."""
+        self.incident: str | None = None  # that led to the present state of the life cycle
+        self.shown = Shown(State.CREATED)  # what it does
+        self.progress = Progress(settled=not self._monitored)  # what is known of its Spark query
+        self.moved_at = time.monotonic()  # when it was last started, or has committed an epoch, s, monotonic
 
     def had_finished(self) -> None:
         """It had finished before this start: there is nothing to record."""
@@ -108,11 +98,9 @@ class WatchedQuery:
         self.incident = incident
 
     def launched(self, *, stateful: bool, further: bool = False) -> None:
-        """Spark has started it.
+        """Spark has started it, perhaps with state.
 
-        Args:
-            stateful: whether it continues from state.
-            further: whether it has been running: with the trigger `availableNow` one run follows another.
+        `further`: it has been running; with the trigger `availableNow` one run follows another.
         """
         # Without snapshots: that it runs.
         self.progress = Progress(stateful=stateful, settled=further or not self._monitored)
@@ -138,11 +126,9 @@ class WatchedQuery:
         self._context.wake.set()
 
     def take(self, *, running: bool, paused: bool) -> None:
-        """Take in the snapshots so far.
+        """Take in the snapshots so far, which are of no use unless its life cycle is RUNNING.
 
-        Args:
-            running: whether it is RUNNING in its life cycle; snapshots are of no use otherwise.
-            paused: whether a control event keeps its sources from reading.
+        `paused`: a control event keeps its sources from reading.
         """
         self.paused = paused
         while not self._snapshots.empty():
@@ -202,10 +188,8 @@ class LifeCycle:
     def __init__(self, operator: str, watched: WatchedQuery) -> None:
         self.operator = operator
         self.state = State.CREATED
-        self.reason = ""
-        """Why it entered its state; "" when that needs no reason."""
-        self.starting = False
-        """Whether Spark is asked to start it."""
+        self.reason = ""  # why it entered its state; "" when that needs no reason
+        self.starting = False  # whether Spark is asked to start it
         self._watched = watched
 
     def become(self, state: State, reason: str = "", incident: str | None = None) -> None:
@@ -252,3 +236,43 @@ class LifeCycle:
     def show(self) -> None:
         """Record what it does, if that has changed."""
         self._watched.show(self.state, self.reason, starting=self.starting)
+
+
+class Watchable(Protocol):
+    """A query that the monitor looks at; its attributes are for reading, from any thread."""
+
+    @property
+    def uid(self) -> str:
+        """Under which it is recorded."""
+
+    @property
+    def operator(self) -> str:
+        """Job and query, for messages."""
+
+    @property
+    def live(self) -> bool:
+        """Whether Spark runs it, by what is known."""
+
+    @property
+    def busy(self) -> str:
+        """What is being done with it, such as `stop`; "" if nothing is."""
+
+    @property
+    def in_spark(self) -> StreamingQuery | None:
+        """The query in Spark; None before its first start."""
+
+    @property
+    def sampled_as(self) -> str:
+        """Under which its Python processes leave notes; see `spark.attendance`."""
+
+    @property
+    def watched(self) -> WatchedQuery:
+        """What it does."""
+
+    @property
+    def figures(self) -> Figures:
+        """What is counted of it."""
+
+    @property
+    def committed(self) -> int:
+        """The newest committed epoch; -1 before the first one."""

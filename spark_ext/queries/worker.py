@@ -1,8 +1,7 @@
 """A thread that carries out commands in their order, and brings the results back to the deciding thread.
 
-The coordinator's thread must never block: what may take time (a hook, a claim, a start or a stop in Spark, a write
-before the next step) is a command for the worker of its query. Results are messages: they wait until the deciding
-thread takes them in with `deliver`, so that all decisions are made on one thread, in one order.
+What may take time (a hook, a claim, a start or a stop in Spark) is a command: the coordinator's thread never blocks.
+Results wait until it takes them in with `deliver`, so that all decisions are made on one thread, in one order.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ class _Command:
 class Worker:
     """Carries out commands on a thread of its own, which starts with the first one. For the deciding thread alone.
 
-    Args:
-        wake: called on the worker's thread when an outcome has come.
+    `wake` is called on the worker's thread when an outcome has come.
     """
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
@@ -83,11 +81,7 @@ class Worker:
             return self._undelivered[0].what if self._undelivered else ""
 
     def do(self, what: str, action: Callable[[], T], then: Callable[[Outcome[T]], None]) -> None:
-        """Give a command: it is carried out after those given before.
-
-        Args:
-            then: gets its outcome, on the deciding thread.
-        """
+        """Give a command, carried out after those given before; `then` gets its outcome on the deciding thread."""
         with self._lock:
             if self._closed:
                 return

@@ -24,14 +24,10 @@ if TYPE_CHECKING:
     from spark_ext.spark.backend.contract import PlanSource, Watermark, WriterTarget
 
 NOTHING_STARTED = "nothing was started; the job's state is as it was"
-
-_AT_ONCE = ("ProcessingTimeTrigger(0)", "AvailableNowTrigger")
-"""The default, and the one that stands for `available_now=True`."""
+_AT_ONCE = ("ProcessingTimeTrigger(0)", "AvailableNowTrigger")  # the default, and that for `available_now=True`
 
 _PROGRESS_KEPT = "spark.sql.streaming.numRecentProgressUpdates"
-
-_PARTITION_BY = "partition_by"
-"""The option by which a sink of ours takes its partition columns."""
+_PARTITION_BY = "partition_by"  # the option by which a sink of ours takes its partition columns
 
 
 def check_writer(given: Any, operator: str) -> DataStreamWriter:

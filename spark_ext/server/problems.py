@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from spark_ext.control.requests import STATUS, ControlRefused
+from spark_ext.control.requests import ControlRefused
 from spark_ext.errors import SparkExtError
 from spark_ext.masking import mask
 from spark_ext.server.limits import retry_after
@@ -66,7 +66,7 @@ class Problem(Exception):
             found.headers["Retry-After"] = "5"
             return found
         found = cls(
-            STATUS[problem.refusal],
+            problem.refusal.status,
             str(problem.refusal),
             problem.what,
             problem.do,

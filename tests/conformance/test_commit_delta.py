@@ -96,7 +96,6 @@ class UpsertValues(SinkContract):
         assert sorted(target.rows(), key=str) == [{"id": 1, "name": None}, {"id": 2, "name": None}]
 
     def test_c9_every_supported_type(self, target: SinkTarget) -> None:
-        """Written twice: the second epoch replaces all rows of the first."""
         driver = Driver(target, schema=target.types, options={"key": "long"})
         driver.claim()
         values = [every_type.row(number) for number in range(1, 400, 7)] + [every_type.empty(-1)]

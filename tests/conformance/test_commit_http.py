@@ -68,7 +68,6 @@ class HttpTarget(SinkTarget):
 
 
 def _values(row: dict[str, Any], schema: T.StructType) -> dict[str, Any]:
-    """A row of JSON as the Python values that were sent; a column of another schema as it is."""
     kinds = {field.name: field.dataType for field in schema}
     return {name: _value(kinds[name], value) if name in kinds else value for name, value in row.items()}
 

@@ -16,7 +16,7 @@ import pytest
 from spark_ext.control.client import LocalClient
 from spark_ext.control.history import History
 from spark_ext.control.log import ControlLog
-from spark_ext.control.requests import STATUS, Accepted, ControlRefused, Refusal, Request
+from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
 from spark_ext.control.service import ControlService
 from spark_ext.failpoints import VARIABLE, FailPoint
 from spark_ext.ledger import Ledger, MaintenanceSettings, maintain
@@ -98,7 +98,7 @@ def test_e5_a_burst_is_refused_beyond_the_limit_and_the_rest_is_obeyed_in_order(
                     waiting = service.offer(Request("set_config", "job", {"key": "k", "value": [number, value]}))
                     break
                 except ControlRefused as refused:
-                    assert refused.refusal is Refusal.BUSY and STATUS[refused.refusal] == 429
+                    assert refused.refusal is Refusal.BUSY and refused.refusal.status == 429
                     busy.append(number)
                     time.sleep(refused.retry_after)
             accepted.append(waiting)

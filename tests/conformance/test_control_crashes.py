@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_ext.control.event_state import EventState
 from spark_ext.control.requests import ControlRefused, Refusal
@@ -28,9 +29,6 @@ from spark_ext.model.lifecycle import State
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.support.steered import RATE, Steering, driver, steered
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 STEPS: dict[str, str] = {
     # In the processes that plan, write and commit.
@@ -51,9 +49,7 @@ STEPS: dict[str, str] = {
 }
 """Where a driver dies, and by which action: one step for each state in which a death can leave the files."""
 
-CORE: Final = "rows.1"
-"""The step that is in the core: planned but not committed."""
-
+CORE: Final = "rows.1"  # the step that is in the core: planned but not committed
 _OTHERS: Final = [step for step in STEPS if step != CORE]
 GROUPS: Final = {CORE: [CORE]} | {group[0]: group for group in (_OTHERS[at::2] for at in range(2))}
 """The steps at which the drivers of one job die."""
@@ -64,21 +60,16 @@ pytestmark = pytest.mark.timeout(1200)
 @dataclass(frozen=True)
 class Death:
     step: str
-    stage: EventState
-    """Accepted before the driver was started; so was `aligned`."""
+    stage: EventState  # accepted before the driver was started; so was `aligned`
     aligned: EventState
-    planned: Mapping[tuple[str, int], str]
-    """The offsets that it has left."""
+    planned: Mapping[tuple[str, int], str]  # the offsets that it has left
 
 
 @dataclass(frozen=True)
 class Crashed:
-    """A job whose drivers have died at some steps, and that has been started again and stopped."""
-
     job: Steering
     deaths: Sequence[Death]
-    sent: Sequence[EventState]
-    """All events, as they were accepted."""
+    sent: Sequence[EventState]  # all events, as they were accepted
     forward: EventState
     back: EventState
 
@@ -124,7 +115,6 @@ def crash(spark: SparkSession, folder: Path, steps: Sequence[str]) -> Crashed:
 
 
 def killed_at(job: Steering, step: str) -> dict[tuple[str, int], str]:
-    """Kill a driver at a step; returns the offsets that it has left, by query and epoch."""
     with driver(job.folder, **{VARIABLE: f"{step}={STEPS[step]}"}) as run:
         code = run.wait(300)
         assert code == -signal.SIGKILL, f"{step} was not reached: {code}\n{run.text()[-3000:]}"
@@ -137,7 +127,6 @@ def killed_at(job: Steering, step: str) -> dict[tuple[str, int], str]:
 
 
 def _at(job: Steering, channel: str) -> int:
-    """How far a channel has been read by epochs that are committed."""
     newest = [epoch for epoch in job.told.epochs("q") if epoch.number <= job.committed()][-1]
     return int(newest.offsets["in"].running[channel].at)
 
@@ -179,7 +168,6 @@ def test_e9_all_queries_obey_an_aligned_event_behind_one_cut_also_after_a_kill(c
 
 @pytest.mark.core_for(*FEW)
 def test_e13_replayed_tasks_have_emitted_once(crashed: Crashed) -> None:
-    """Each task with rows in an epoch that is a multiple of three, as `tests.support.steered` has it."""
     assert_emitted_once(crashed.job, 3)
 
 
@@ -216,7 +204,7 @@ def switched(job: Steering, key: str, value: int) -> dict[str, int]:
 def assert_aligned(job: Steering, event: EventState, key: str, value: int) -> None:
     """In each query an event takes effect with the first epoch behind the cut of one checkpoint."""
     cuts = [
-        {uid: one.epoch for uid, one in CheckpointMetadata.from_json(_json(row.metadata)).queries.items()}
+        {uid: one.epoch for uid, one in CheckpointMetadata.from_json(row.metadata).queries.items()}
         for row in job.told.ledger.table(CheckpointRow).rows([("query", "=", ""), ("status", "=", "COMPLETED")])
         if row.mode == "aligned"
     ]
@@ -239,10 +227,6 @@ def assert_emitted_once(job: Steering, every: int) -> None:
         if row["epoch"] % every == 0 and row["epoch"] <= job.committed(query)
     }
     assert emitted == Counter(wanted)
-
-
-def _json(raw: object) -> dict[str, object]:
-    return raw if isinstance(raw, dict) else json.loads(str(raw))
 
 
 @pytest.mark.core_for("[stop]")

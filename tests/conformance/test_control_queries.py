@@ -10,14 +10,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.control.event_state import EventState
+from spark_ext.jobs.job import Job
 from spark_ext.ledger.schema import ExecutionStateRow
 from tests.conformance import test_control_queries
 from tests.conformance.test_control_crashes import assert_aligned, assert_emitted_once
@@ -26,11 +28,6 @@ from tests.support.controlled import generated, told
 from tests.support.steered import ENDS, RATE, Steering, steered
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.jobs.job import Job
-
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -38,8 +35,7 @@ pytestmark = pytest.mark.timeout(1200)
 class Changed:
     job: Steering
     events: dict[str, EventState] = field(default_factory=dict)
-    paused: tuple[int, int] = (0, 0)
-    """The epochs of `q` between which it was paused."""
+    paused: tuple[int, int] = (0, 0)  # the epochs of `q` between which it was paused
     paused_state: str = ""
 
 

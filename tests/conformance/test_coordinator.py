@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import spark_ext as sx
 from spark_ext.control.job_events import request
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
@@ -24,9 +25,6 @@ from tests.support.jobs import JobHarness, expected
 from tests.support.killable import mixed, running
 from tests.support.processes import Tree
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from spark_ext.jobs.job import Job
 
 SOON = 60.0
 

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def core(request: pytest.FixtureRequest) -> set[tuple[str, str]]:
-    """File and name of each test of the page's files that is in the core."""
     files = set(re.findall(r"`(tests/[\w/]+\.py)::", SHOWN))
     items = request.session.items
     if not request.config.option.keyword and files <= {item.nodeid.partition("::")[0] for item in items}:

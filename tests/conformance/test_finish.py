@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,74 +14,34 @@ import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
 from spark_ext.jobs.result import JobResult
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.lifecycle import State
-from tests.support import validators
-from tests.support.history import History
 from tests.support.jobs import JobHarness, expected
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-
-@dataclass(frozen=True)
-class Ended:
-    """A small job run to its end with intervals of an hour, and then run again."""
-
-    lab: JobHarness
-    first: JobResult
-    history: History
-    """After the first run."""
-    second: JobResult
-
-
-@pytest.fixture(scope="module")
-def ended(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    lab = JobHarness(spark_of_process, tmp_path_factory.mktemp("ended"))
+@pytest.mark.core
+def test_f1_f4_f7_f10_a_job_that_is_run_to_its_end_and_then_again(lab: JobHarness) -> None:
+    """With intervals of an hour, as the final checkpoint comes at once."""
 
     def run() -> JobResult:
         return lab.run(lab.source(counts="50,70"), interval="1 hour", checkpoint_interval="1 hour")
 
     first, history = run(), lab.history()
-    second = run()
-    assert validators.problems(lab.history()) == []
-    return Ended(lab, first, history, second)
-
-
-@pytest.mark.core
-def test_f1_final_checkpoint_comes_at_once(ended: Ended) -> None:
-    assert ended.first.finished
-    assert [row.status for row in ended.history.finals("q")] == ["COMPLETED", "FLAGGED", "ACKNOWLEDGED", "CLOSED"]
-    assert ended.lab.numbers() == expected(50, 70)
-
-
-@pytest.mark.core
-def test_f4_after_finish_only_checkpoints_and_no_rows(ended: Ended) -> None:
-    assert ended.second.finished
-    assert ended.second.query("q").finished_before
-    assert ended.second.rows == 0
-    assert tuple(ended.lab.events()) == ended.history.events
-
-
-@pytest.mark.core
-def test_f7_finished_flag_is_true_after_the_end(ended: Ended) -> None:
-    assert ended.first.query("q").finished
-    assert sorted(row.kind for row in ended.history.finished) == ["channel", "channel", "query", "source"]
-
-
-def test_no_checkpoint_is_recorded_after_the_job_has_ended(ended: Ended) -> None:
-    assert ended.lab.history().checkpoints == ended.history.checkpoints
-
-
-@pytest.mark.core
-def test_f10_source_learns_that_its_last_epoch_is_committed(ended: Ended) -> None:
-    """The acknowledgement of the very last rows, which Spark never gives, comes after they are visible."""
-    (acknowledged,) = ended.history.of("in", "committed")
-    assert acknowledged["final"]
-    assert acknowledged["positions"] == {"0": 50, "1": 70}
-    order = [event["event"] for event in ended.history.events]
+    assert first.finished and first.query("q").finished
+    assert [row.status for row in history.finals("q")] == ["COMPLETED", "FLAGGED", "ACKNOWLEDGED", "CLOSED"]
+    assert lab.numbers() == expected(50, 70)
+    assert sorted(row.kind for row in history.finished) == ["channel", "channel", "query", "source"]
+    # The acknowledgement of the very last rows, which Spark never gives, comes after they are visible.
+    (acknowledged,) = history.of("in", "committed")
+    assert acknowledged["final"] and acknowledged["positions"] == {"0": 50, "1": 70}
+    order = [event["event"] for event in history.events]
     assert order.index("commit") < order.index("committed") < order.index("close")
+
+    second = run()
+    assert second.finished and second.query("q").finished_before and second.rows == 0
+    assert (tuple(lab.events()), lab.history().checkpoints) == (history.events, history.checkpoints)
 
 
 @pytest.mark.core
@@ -119,7 +78,6 @@ def test_f3_a_later_checkpoint_may_serve(lab: JobHarness, monkeypatch: pytest.Mo
 
 @pytest.mark.core
 def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: JobHarness) -> None:
-    """Stop: no end of input, the next run continues. Drain: end of input, then the final checkpoint."""
     job = lab.job(lab.source(counts="1", live="true", rate=200)).start()
     until(lambda: len(lab.rows()) > 50, "rows of the live source")
     stopped = job.stop()
@@ -218,3 +176,22 @@ def test_available_now_over_one_of_sparks_own_sources_ends_nothing(lab: JobHarne
         result = run(*arrived)
         assert (result.state, result.caught_up, result.rows) == (State.SUSPENDED, True, rows)
     assert sorted(row["n"] for row in lab.rows()) == [1, 2, 3]
+
+
+def test_a_failure_between_flags_and_their_step_repeats_none(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie in two tables, as does the row that says that they are written."""
+
+    def flags() -> Counter[tuple[str, str, str]]:
+        return Counter((flag.kind, flag.source, flag.channel) for flag in lab.ledger.table(FinishedRow).rows())
+
+    # Of the rows of `checkpoints` the first is COMPLETED; before the second come the flags, in their own table.
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+    monkeypatch.setenv(failpoints.VARIABLE, "ledger.checkpoints.before=raise#2")
+    with pytest.raises(JobFailedError):
+        lab.run(lab.source(), checkpoint_interval="1 hour", restart_attempts=0)
+    steps = JobMemory.read(lab.ledger).of("q").final
+    assert steps is not None and steps.passed == {"COMPLETED"}
+    before = flags()
+    assert before[("query", "", "")] == 1
+    monkeypatch.delenv(failpoints.VARIABLE)
+    assert lab.run(lab.source()).finished and flags() == before

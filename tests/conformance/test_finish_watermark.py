@@ -6,23 +6,20 @@ One test per line, named after it. The queries run outside a job, so that each e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from spark_ext import async_map, with_watermark
-from tests.support.watermarks import DAY, Given, Streams, hour, sorted_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tests.support.watermarks import DAY, Given, Streams, hour, hourly, sorted_rows
 
 NOW = {"availableNow": True}
 
@@ -31,10 +28,6 @@ NOW = {"availableNow": True}
 def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
     with closing(Streams(spark, tmp_path)) as found:
         yield found
-
-
-def hourly(df: DataFrame) -> DataFrame:
-    return df.groupBy(F.window("ts", "1 hour")).agg(F.sum("n").alias("n")).select("window.start", "n")
 
 
 @pytest.mark.core
@@ -107,8 +100,6 @@ def test_f11_a_crash_in_either_epoch_of_the_end_is_repeated(streams: Streams, st
 
 
 class Alarm(StatefulProcessor):
-    """Sets a timer one day after each row, which emits what was summed up until then."""
-
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
         self.total = handle.getValueState("total", "n bigint")
@@ -166,28 +157,25 @@ FAR = {
 }
 
 
-@pytest.mark.core_for("9999-12-31")
+Shape = Callable[[DataFrame], DataFrame]
+
+
+def times(df: DataFrame) -> DataFrame:
+    return df.select("n", "k", F.unix_micros("ts"))
+
+
+def windows(df: DataFrame) -> DataFrame:
+    return df.groupBy(F.window("ts", "1 hour")).agg(F.sum("n").alias("n")).select(F.unix_micros("window.start"), "n")
+
+
+@pytest.mark.core_for("9999-12-31-times")
+@pytest.mark.parametrize("shape", [times, windows])
 @pytest.mark.parametrize("far", FAR.values(), ids=FAR)
-def test_f17_rows_with_null_or_far_future_times_pass_unharmed(streams: Streams, far: float) -> None:
-    def shape(df: DataFrame) -> DataFrame:
-        return df.select("n", "k", F.unix_micros("ts"))
-
+def test_f17_null_and_far_future_times_pass_unharmed(streams: Streams, far: float, shape: Shape) -> None:
     streams.put("a", [(0.5, "x", 1), (None, "x", 2), (far, "x", 3), (far + 0.25, "y", 4)])
-    streams.run(shape(with_watermark(streams.read("a"), "ts", "1 hour")))
+    streams.run(shape(with_watermark(streams.read("a"), "ts", "1 hour")), NOW if shape is windows else None)
     assert streams.rows() == sorted_rows(shape(streams.batch("a")))
-    assert len(streams.rows()) == 4
-
-
-@pytest.mark.parametrize("far", FAR.values(), ids=FAR)
-def test_f17_windows_of_far_future_rows_come_out_at_the_end(streams: Streams, far: float) -> None:
-    def shape(df: DataFrame) -> DataFrame:
-        windows = df.groupBy(F.window("ts", "1 hour")).agg(F.sum("n").alias("n"))
-        return windows.select(F.unix_micros("window.start"), "n")
-
-    streams.put("a", [(0.5, "x", 1), (None, "x", 2), (far, "x", 3), (far + 0.25, "y", 4)])
-    streams.run(shape(with_watermark(streams.read("a"), "ts", "1 hour")), NOW)
-    assert streams.rows() == sorted_rows(shape(streams.batch("a")))
-    assert set(streams.state_rows()) == {0}
+    assert len(streams.rows()) == 4 if shape is times else set(streams.state_rows()) == {0}
 
 
 @pytest.mark.parametrize("form", ["one watermark over both", "one watermark each"])

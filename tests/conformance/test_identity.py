@@ -18,8 +18,10 @@ from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import IncidentRow
+from spark_ext.ledger.schema import EpochRow, IncidentRow
+from spark_ext.sinks.runtime.position import remembered
 from spark_ext.spark.logs.spark_log import SparkLog
+from spark_ext.spark.session import registry
 from tests.support.jobs import JobHarness, expected
 from tests.support.ledgers import checkpoints, flagged
 from tests.support.waiting import until
@@ -28,7 +30,6 @@ COUNTS: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20}
 
 
 def half_read(lab: JobHarness, gate: Path, **job: Any) -> None:
-    """A job that was stopped after its first epoch."""
     first = lab.job(lab.source(**COUNTS, gate=gate), **job).start()
     query = str(job.get("query", "q"))
     until(lambda: SparkLog(str(lab.checkpoint(query))).newest_commit() is not None, "the first epoch to be committed")
@@ -125,7 +126,6 @@ def test_i2_a_source_that_moves_to_another_query_is_refused(lab: JobHarness) -> 
 
 
 def files(lab: JobHarness, path: Path, *, sink: str = "out", out: str = "out", **words: Any) -> Job:
-    """A job that copies the Parquet files of a folder, one per epoch."""
     read = lab.spark.readStream.schema("n bigint").format("files").option("uid", "in").option("path", str(path))
     frame = read.option("max_rows_per_epoch", 10).option("readers", 1).load()
     writer = frame.writeStream.format("delta_2pc").option("uid", sink).option("path", str(lab.folder / out))
@@ -262,3 +262,75 @@ def test_i9_a_checkpoint_that_is_gone_is_refused_whichever_was_written_last(lab:
         with pytest.raises(StateError, match="this query is missing: the ledger has committed epochs up to 0"):
             lab.job(frame).start()
     assert lab.numbers() == before
+
+
+def into_table(lab: JobHarness, uid: str = "q-out") -> Job:
+    made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    frame = lab.source(**COUNTS, gate=lab.folder / "gate")
+    return made.add("q", frame.writeStream.format("delta_2pc").option("uid", uid).option("path", str(table(lab))))
+
+
+def table(lab: JobHarness) -> Path:
+    return lab.folder / "table"
+
+
+def ids(lab: JobHarness) -> list[int]:
+    return sorted(DeltaTable(table(lab)).to_pyarrow_table().column("n").to_pylist())
+
+
+def first_read(lab: JobHarness) -> None:
+    job = into_table(lab).start()
+    until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
+    job.stop()
+    (lab.folder / "gate").touch()
+
+
+def refused(job: Job, match: str) -> SparkExtError:
+    with pytest.raises(SparkExtError, match=match) as failure:
+        job.run(progress=False)
+    return failure.value
+
+
+@pytest.mark.core
+def test_i3_a_job_whose_temporary_folder_is_cleaned_continues_exactly(lab: JobHarness) -> None:
+    job = into_table(lab).start()
+    until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
+    place = registry.folder_of(lab.spark)
+    shutil.rmtree(place)
+    (lab.folder / "gate").touch()
+    assert job.await_termination(120).finished
+    assert ids(lab) == list(range(100))
+    fences = DeltaTable(table(lab))
+    ledger = Ledger(str(lab.folder / "state"))
+    started = ledger.jobs()[0]
+    assert (fences.transaction_version("fence:q-out"), fences.transaction_version("start:q-out")) == (
+        1,
+        started.start_id,
+    )
+    assert all(len(row.offsets) and row.offsets[0]["lineage"] == 1 for row in ledger.table(EpochRow).rows())
+
+
+@pytest.mark.core
+@pytest.mark.slow(14, "four starts of a job, and the session's first query")
+def test_i4_state_put_back_from_a_backup_is_refused(lab: JobHarness) -> None:
+    first_read(lab)
+    shutil.copytree(lab.folder / "state", lab.folder / "backup")
+    assert into_table(lab).run(progress=False).finished
+    shutil.rmtree(lab.folder / "state")
+    (lab.folder / "backup").rename(lab.folder / "state")
+    refused(into_table(lab), "incarnation 2 of the job has been started twice")
+    refused(into_table(lab), "the target is ahead of this state: it holds epoch 4, and the newest .* planned is 0")
+    assert ids(lab) == list(range(100))
+
+
+@pytest.mark.core
+def test_i7_a_table_deleted_while_the_job_is_stopped_is_refused_and_reset_is_the_way_out(lab: JobHarness) -> None:
+    first_read(lab)
+    assert remembered(str(lab.checkpoint())) is not None
+    shutil.rmtree(table(lab))
+    failure = refused(into_table(lab), "not the target that was claimed")
+    assert "job.reset(" in str(failure)
+    assert not table(lab).exists()
+    into_table(lab).reset("q", "its table was deleted by mistake")
+    assert into_table(lab).run(progress=False).finished
+    assert ids(lab) == list(range(100))

@@ -20,7 +20,6 @@ from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 
 SOON = 60.0
-
 FILE = """
 types:
   - {{name: late_prices, severity: WARNING, description: Prices are late., window: 1 min}}

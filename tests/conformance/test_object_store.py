@@ -22,8 +22,7 @@ from tests.sinks.store_targets import DeltaInStore, FilesInStore
 from tests.sources.files import files_kit
 from tests.support.contracts import SAME_IN_ALL_MODES, without
 
-SIZES = (3, 11, 1, 24)
-"""Rows of each channel."""
+SIZES = (3, 11, 1, 24)  # rows of each channel
 
 
 @pytest.fixture
@@ -60,8 +59,6 @@ class TestFiles2pcInStore(SinkContract):
 
 
 class FilesWorld(SourceWorld):
-    """Parquet files in a bucket."""
-
     schema = files_kit.SCHEMA
 
     def __init__(self, bucket: Bucket, folder: Path) -> None:

@@ -13,20 +13,17 @@ import pytest
 
 from spark_ext.spark.session.spark_home import home_without_zip
 
-BARE_IMPORT = """
-import json, sys, threading
-import psutil
-
-process = psutil.Process()
-before = process.num_threads(), threading.active_count()
-import spark_ext
-after = process.num_threads(), threading.active_count()
-print(json.dumps({"before": before, "after": after}))
-"""
-
 PLAIN_QUERY = """
 import json, os, threading
 from pathlib import Path
+import psutil
+
+def bare():
+    return psutil.Process().num_threads(), threading.active_count(), [str(path) for path in Path().rglob("*")]
+
+without = bare()
+import spark_ext as sx
+imported = bare()
 from pyspark.sql import SparkSession
 
 spark = (
@@ -47,7 +44,6 @@ def looked():
     }
 
 before = looked()
-import spark_ext as sx
 from spark_ext.spark.session import registry
 sx.register(spark, require_delta=False)
 registered = looked()
@@ -64,7 +60,8 @@ query = (
 query.awaitTermination()
 ended = looked()
 folder = registry.folder_of(spark)
-print("FACTS", json.dumps({"before": before, "registered": registered, "ended": ended, "registry": str(folder),
+print("FACTS", json.dumps({"imported": imported == without, "before": before, "registered": registered,
+    "ended": ended, "registry": str(folder),
     "registry_is_there": folder.exists(), "in_tmp": str(folder).startswith(os.environ["TMPDIR"])}))
 spark.stop()
 """
@@ -86,9 +83,9 @@ def run(program: str, folder: Path) -> str:
 
 @pytest.mark.core
 def test_l7_with_everything_off_no_thread_no_file(tmp_path: Path) -> None:
-    """Registering leaves nothing behind; a query without a job makes its table and checkpoint, and no ledger."""
     line = next(text for text in run(PLAIN_QUERY, tmp_path).splitlines() if text.startswith("FACTS "))
     facts: dict[str, Any] = json.loads(line.removeprefix("FACTS "))
+    assert facts["imported"], "the import alone starts no thread and makes no file"
     assert facts["registered"] == facts["before"]
     assert facts["in_tmp"] and not facts["registry_is_there"], facts["registry"]
     assert facts["ended"]["threads"] == facts["before"]["threads"]
@@ -96,10 +93,3 @@ def test_l7_with_everything_off_no_thread_no_file(tmp_path: Path) -> None:
     assert {name.partition("/")[0] for name in made} == {"out", "checkpoint"}
     tables = {name.rpartition("/")[0] for name in made if name.endswith("/_delta_log")}
     assert tables == {"out"}, "one table, the query's own"
-
-
-@pytest.mark.core
-def test_l7_the_import_alone_starts_no_thread(tmp_path: Path) -> None:
-    facts = json.loads(run(BARE_IMPORT, tmp_path))
-    assert facts["after"] == facts["before"]
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["tmp"]

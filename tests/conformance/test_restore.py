@@ -85,7 +85,6 @@ def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab:
 @pytest.mark.core_for("[5]")
 @pytest.mark.parametrize("readers", [5, 1, 2])
 def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: JobHarness, readers: int) -> None:
-    """4 channels with 2 finished continue with 5 readers, with 1 and with 2."""
     counts = "20,20,400,400"
     gate = lab.folder / "gate"
     first = lab.job(lab.source(counts=counts, readers=4, max_rows_per_epoch=80, gate=gate)).start()
@@ -156,7 +155,6 @@ def test_r12_two_sources_swapped_between_runs_are_refused(lab: JobHarness) -> No
 
 @pytest.mark.core
 def test_r12_one_uid_twice_in_a_plan_is_refused(lab: JobHarness) -> None:
-    """A self-join, and two operators of one uid in two queries."""
     stream = lab.source("twice", counts="10")
     with pytest.raises(ConfigurationError, match="uid 'twice' stands for 2 operators"):
         lab.job(stream.union(stream))

@@ -22,20 +22,16 @@ from spark_ext.testing.source_queries import SourceQueryContract
 from tests.exchange.exchange_kit import ExchangeWorld, PutBackWorld
 from tests.sources.files import files_kit
 
-SIZES = (3, 11, 1, 0, 24)
-"""Rows of each channel."""
+SIZES = (3, 11, 1, 0, 24)  # rows of each channel
 
 
 def numbered(sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
-    """The rows of all channels."""
     parts = [files_kit.table(number * 100, rows) for number, rows in enumerate(sizes)]
     rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
     return rows
 
 
 class FilesWorld(SourceWorld):
-    """A folder of files of one format."""
-
     schema = files_kit.SCHEMA
 
     def __init__(self, path: Path, kind: str) -> None:
@@ -54,8 +50,6 @@ class FilesWorld(SourceWorld):
 
 
 class SnapshotWorld(SourceWorld):
-    """A table of some files; a file is a channel."""
-
     def __init__(self, path: Path | str, sizes: Sequence[int] = SIZES) -> None:
         self.path, self.sizes = path, sizes
         for number, rows in enumerate(sizes):

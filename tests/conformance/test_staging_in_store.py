@@ -19,12 +19,10 @@ from tests.sinks.kafka_2pc.kafka_kit import KafkaTarget
 from tests.sinks.store_targets import FilesInStore
 from tests.support.contracts import SAME_IN_ALL_MODES, without
 
-FOLDER = "t"
-"""Of what is kept, in the bucket; that of `FilesInStore`."""
+FOLDER = "t"  # of what is kept, in the bucket; that of `FilesInStore`
 
 
 def staged(bucket: Bucket, suffix: str) -> set[str]:
-    """The files of rows that are kept."""
     return {key for key in bucket.keys(f"{FOLDER}/") if key.endswith(suffix)}
 
 
@@ -51,8 +49,6 @@ class HttpFromStore(HttpTarget):
 
 
 class KafkaFromStore(KafkaTarget):
-    """A topic, and a staging folder in a bucket."""
-
     def __init__(self, kafka: Broker, folder: Path, bucket: Bucket) -> None:
         super().__init__(kafka, folder)
         self.store = FilesInStore(bucket)

@@ -26,9 +26,7 @@ from tests.support.waiting import until
 PREFIX = "spark.sql.streaming."
 PARTITIONS = "spark.sql.shuffle.partitions"
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-LIMIT = 60.0
-"""A job that has not ended by then hangs, s."""
-
+LIMIT = 60.0  # a job that has not ended by then hangs, s
 LOG_FORMAT = "offsetLog.formatVersion"
 EVOLUTION = {"queryEvolution.enableSourceEvolution": "true", "queryEvolution.enableSinkEvolution": "true"}
 FURTHER = {
@@ -83,19 +81,6 @@ def windowed(lab: JobHarness, limit: int = 20) -> Job:
     return job.add("q", writer.option("uid", "out").option("path", str(lab.folder / "out")))
 
 
-def stopped_and_continued(lab: JobHarness, settings: Mapping[str, str]) -> None:
-    for name, value in settings.items():
-        lab.spark.conf.set(PREFIX + name, value)
-    job = windowed(lab).start()
-    first_epoch(lab)
-    job.stop(LIMIT)
-    (lab.folder / "gate").touch()
-    result = windowed(lab, 80).start().await_termination(LIMIT)
-    assert result.state is State.FINISHED
-    assert result.query("q").state_rows == 0
-    check_counts(lab)
-
-
 def check_counts(lab: JobHarness) -> None:
     counts: list[Any] = DeltaTable(lab.folder / "out").to_pyarrow_table()["count"].to_pylist()
     # Second n of both channels is in window n // 30: two rows for each of the first 60 seconds, one for the others.
@@ -103,8 +88,17 @@ def check_counts(lab: JobHarness) -> None:
 
 
 @pytest.mark.slow(15, "two starts of a stateful query; the first one also starts the Python workers")
-def test_evolution_of_sources_and_sinks_gives_the_right_rows(lab: JobHarness) -> None:
-    stopped_and_continued(lab, EVOLUTION)
+@pytest.mark.parametrize("settings", [EVOLUTION, FURTHER], ids=["evolution of sources and sinks", "others"])
+def test_settings_give_the_right_rows(lab: JobHarness, settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        lab.spark.conf.set(PREFIX + name, value)
+    job = windowed(lab).start()
+    first_epoch(lab)
+    job.stop(LIMIT)
+    (lab.folder / "gate").touch()
+    result = windowed(lab, 80).start().await_termination(LIMIT)
+    assert (result.state, result.query("q").state_rows) == (State.FINISHED, 0)
+    check_counts(lab)
 
 
 @pytest.mark.slow(15, "two starts of a stateful query")
@@ -134,11 +128,6 @@ def test_the_formats_of_the_offset_log_may_change_between_runs(lab: JobHarness) 
     newest = log.newest_offsets()
     assert newest is not None and log.offsets(newest) is not None
     assert sum(DeltaTable(lab.folder / "out").to_pyarrow_table()["count"].to_pylist()) == 180
-
-
-@pytest.mark.slow(15, "two starts of a stateful query")
-def test_other_settings_give_the_right_rows(lab: JobHarness) -> None:
-    stopped_and_continued(lab, FURTHER)
 
 
 @pytest.mark.parametrize("name", REFUSED)

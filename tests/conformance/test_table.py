@@ -20,18 +20,15 @@ from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
 PAGE = pages.read("conformance")
-
 SHOWN, _, REST = PAGE.partition("\n## Not yet\n")
 ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| [^|]+ \| ([^|]+) \|$", SHOWN, re.MULTILINE))
 TABLE_LINES = [line for line in SHOWN.splitlines() if line.startswith("| ") and not line.startswith("| line ")]
-
 ALL = {"P": 10, "R": 14, "F": 18, "C": 11, "U": 9, "X": 6, "E": 14, "L": 11, "I": 12}
 """How many lines each group has, from 1 without gaps."""
 
 
 @cache
 def functions(path: str) -> frozenset[str]:
-    """Names of a file's tests, those of its classes included."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return frozenset(item.name for item in ast.walk(tree) if isinstance(item, ast.FunctionDef))
 

@@ -6,11 +6,12 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -23,12 +24,8 @@ from spark_ext.spark.logs.spark_log import SparkLog
 from tests.control import sights
 from tests.support import operators
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 def sight(where: str, epoch: int | None = None) -> dict[str, Any]:
-    """What the calling code sees."""
     context = TaskContext.get()
     if epoch is None and context is not None:
         epoch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
@@ -44,13 +41,10 @@ def sight(where: str, epoch: int | None = None) -> dict[str, Any]:
 
 
 def look(log: str, where: str, epoch: int | None = None) -> None:
-    """Write down what the calling code sees."""
     operators.record(log, "sight", **sight(where, epoch))
 
 
 class Telling(operators.Numbers):
-    """`numbers` that looks while it plans, reads and is told of committed epochs."""
-
     @classmethod
     def name(cls) -> str:
         return "telling"
@@ -73,8 +67,6 @@ class Telling(operators.Numbers):
 
 
 class TellingFolder(operators.Folder):
-    """`folder` that looks while it writes and commits."""
-
     @classmethod
     def name(cls) -> str:
         return "telling_folder"

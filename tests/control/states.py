@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from spark_ext.control import stamps
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, Request
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.schema import ControlTransitionRow, DefinitionRow, EpochRow
 from spark_ext.model.configuration import Configuration, Stamp
 from spark_ext.model.control import Event
 from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
 from spark_ext.model.offsets import SourceOffset
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.logs.spark_log import SparkLog
+from tests.support.waiting import until
 
 
 class State:
-    """The state directory of a job that this process has started."""
-
     def __init__(self, folder: Path, job: str = "orders", queries: Sequence[str] = ("q", "r")) -> None:
         self.path = str(folder)
         self.folder = folder
@@ -27,15 +30,10 @@ class State:
         self.incarnation: Incarnation = start_incarnation(self.ledger, job)
         self.writer = LedgerWriter(self.ledger, self.incarnation)
         for query in queries:
-            made_of = QueryDefinition(
-                (
-                    OperatorDefinition(f"{query}-in", Role.SOURCE, "files"),
-                    OperatorDefinition(f"{query}-out", Role.SINK, "delta_2pc"),
-                )
-            )
-            self.writer.append(
-                DefinitionRow(query=query, lineage=1, incarnation=1, at=now(), definition=made_of.to_json())
-            )
+            source = OperatorDefinition(f"{query}-in", Role.SOURCE, "files")
+            made_of = QueryDefinition((source, OperatorDefinition(f"{query}-out", Role.SINK, "delta_2pc")))
+            row = DefinitionRow(query=query, lineage=1, incarnation=1, at=now(), definition=made_of.to_json())
+            self.writer.append(row)
 
     def step(
         self,
@@ -49,23 +47,14 @@ class State:
         result: Any = None,
     ) -> None:
         """What a driver writes of an event, so many ms after its acceptance."""
-        self.writer.append(
-            ControlTransitionRow(
-                event_id=event.event_id,
-                sequence=event.sequence,
-                status=status,
-                query=query,
-                epoch=epoch,
-                lineage=1,
-                incarnation=1,
-                at=datetime.fromtimestamp(event.at_ms / 1000, timezone.utc) + timedelta(milliseconds=ms),
-                reason=reason,
-                result=result,
-            )
-        )
+        at = datetime.fromtimestamp(event.at_ms / 1000, timezone.utc) + timedelta(milliseconds=ms)
+        row = ControlTransitionRow(
+            event_id=event.event_id, sequence=event.sequence, status=status, query=query, epoch=epoch, lineage=1,
+            incarnation=1, at=at, reason=reason, result=result,
+        )  # fmt: skip
+        self.writer.append(row)
 
     def epoch(self, query: str, number: int, configuration: Configuration | None) -> Mapping[str, Any]:
-        """An epoch as Spark's log has it; returns the offset."""
         checkpoint = self.folder / "queries" / query / "checkpoint"
         name = ""
         if configuration is not None:
@@ -77,21 +66,40 @@ class State:
         return offset
 
     def committed(self, query: str, number: int, offsets: Sequence[Any]) -> None:
-        """An epoch as the ledger has it."""
-        self.writer.append(
-            EpochRow(
-                query=query,
-                query_id="0",
-                epoch=number,
-                lineage=1,
-                incarnation=1,
-                input_rows=7,
-                committed_at=now(),
-                duration_ms=12,
-                offsets=list(offsets),
-            )
-        )
+        row = EpochRow(
+            query=query, query_id="0", epoch=number, lineage=1, incarnation=1, input_rows=7, committed_at=now(),
+            duration_ms=12, offsets=list(offsets),
+        )  # fmt: skip
+        self.writer.append(row)
 
 
 def now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+class Sent:
+    """A job's control log, from outside.
+
+    Args:
+        state: the job's state directory.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._log = ControlLog(Ledger(str(state)))
+
+    def __call__(self, kind: str, value: Any = None, target: str = "job") -> int:
+        done = self._log.accept([Request(kind, target, value)])[0]
+        assert isinstance(done, Accepted), done
+        return done.event.sequence
+
+
+def obeyed(checkpoint: Path, sequence: int) -> None:
+    """Wait until an epoch of a query has been planned that obeys an event."""
+    log = SparkLog(str(checkpoint))
+
+    def there() -> bool:
+        newest = log.newest_offsets()
+        offsets = None if newest is None else log.offsets(newest)
+        return offsets is not None and any(one.control >= sequence for one in source_offsets(offsets).values())
+
+    until(there, f"event {sequence} is obeyed")

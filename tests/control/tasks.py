@@ -25,14 +25,12 @@ class Epochs:
         current._last = None, None, None  # a start of Spark's has a name of its own, those of tests have not
 
     def add(self, *offsets: SourceOffset) -> int:
-        """Plan the next epoch, and return its number."""
         lines = ["v1", "{}", *(json.dumps(offset.to_json()) for offset in offsets)]
         (self.checkpoint / "offsets" / str(self._number)).write_text("\n".join(lines))
         self._number += 1
         return self._number - 1
 
     def commit(self, epoch: int) -> None:
-        """Spark has committed an epoch."""
         (self.checkpoint / "commits").mkdir(exist_ok=True)
         (self.checkpoint / "commits" / str(epoch)).write_text("v1\n{}")
 
@@ -58,7 +56,6 @@ class Epochs:
     def task(
         self, epoch: int, *, stage: int = 0, partition: int = 0, attempt: int = 0, start: str = "1"
     ) -> Iterator[None]:
-        """This process runs a task of an epoch."""
         before = TaskContext.get()
         properties = {
             current.CHECKPOINT: str(self.checkpoint),
@@ -68,17 +65,8 @@ class Epochs:
             current.EPOCH: str(epoch),
         }
         TaskContext._setTaskContext(None)  # type: ignore[arg-type]
-        TaskContext.from_json(
-            {
-                "stageId": stage,
-                "partitionId": partition,
-                "attemptNumber": 0,
-                "taskAttemptId": attempt,
-                "cpus": 1,
-                "resources": {},
-                "localProperties": properties,
-            }
-        )
+        given = {"stageId": stage, "partitionId": partition, "attemptNumber": 0, "taskAttemptId": attempt}
+        TaskContext.from_json({**given, "cpus": 1, "resources": {}, "localProperties": properties})
         try:
             yield
         finally:
@@ -86,10 +74,8 @@ class Epochs:
 
 
 def setting(sequence: int, key: str, value: object) -> Event:
-    """A `set_config`."""
     return Event(sequence, f"e{sequence}", "set_config", value={"key": key, "value": value})
 
 
 def note(sequence: int, type: str = "note") -> Event:
-    """A `broadcast`."""
     return Event(sequence, f"e{sequence}", "broadcast", value={"type": type, "value": sequence}, at_ms=1000 * sequence)

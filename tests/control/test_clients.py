@@ -137,9 +137,7 @@ def test_follows_what_happens(state: State, client: Client) -> None:
     assert seen == [(1, "accepted"), (1, "applied"), (1, "acknowledged")]
 
 
-def test_a_stream_is_continued_when_the_server_has_been_started_again(
-    state: State, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stream_continues_after_a_restart(state: State, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from spark_ext.server.tokens import create
 
     file = tmp_path / "tokens"

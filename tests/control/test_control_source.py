@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_ext import masking
 from spark_ext.control.log import ControlLog
@@ -19,14 +20,10 @@ from spark_ext.sources.control_events import CHANNEL, FOLDER, ControlEvents, Eve
 from spark_ext.spark.logs.spark_log import SparkLog
 from spark_ext.spark.session import registry
 from spark_ext.spark.session.registry import Registration
-from tests.control.sent import Sent
-from tests.control.states import State
+from tests.control.states import Sent, State
 from tests.control.tasks import Epochs
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def accept(state: Path, *requests: Request) -> None:
@@ -38,8 +35,6 @@ def note(number: int) -> Request:
 
 
 class Planned:
-    """The source as its planner has it, in a job that this process has started."""
-
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
         self.state = State(folder / "state").folder
         self.epochs = Epochs(folder)
@@ -56,7 +51,6 @@ class Planned:
         return self.source.advance(self.channel, start, Limit(rows)).end
 
     def read(self, start: Any, end: Any) -> list[dict[str, Any]]:
-        """As a task does."""
         with self.epochs.task(0):
             found = ControlEvents({"uid": "e"}).read(Channel(CHANNEL, None), start, end)
             return [row for batch in found for row in batch.to_pylist()]
@@ -66,10 +60,12 @@ class Planned:
         return sorted(SparkLog(str(self.epochs.checkpoint)).names(FOLDER))
 
 
-def test_rows_say_all_of_an_event_and_are_read_from_a_file_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = Planned(tmp_path, monkeypatch)
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
+    return Planned(tmp_path, monkeypatch)
+
+
+def test_rows_say_all_of_an_event_and_are_read_from_a_file_alone(job: Planned) -> None:
     first = job.channel.begin
     assert job.advance(first) == first
     accept(job.state, note(1), Request("pause", "query:q"), Request("set_config", value={"key": "k", "value": [1]}))
@@ -88,8 +84,7 @@ def test_rows_say_all_of_an_event_and_are_read_from_a_file_alone(
     assert rows[0]["at"].tzinfo is not None and len({row["event_id"] for row in rows}) == 3
 
 
-def test_limits_cut_between_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Planned(tmp_path, monkeypatch)
+def test_limits_cut_between_events(job: Planned) -> None:
     accept(job.state, *map(note, range(5)))
     at, read = job.channel.begin, []
     while (end := job.advance(at, rows=2)) != at:
@@ -99,8 +94,7 @@ def test_limits_cut_between_events(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert job.source.latest(job.channel) == {"sequence": 5}
 
 
-def test_a_plan_that_is_made_again_gives_the_same_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Planned(tmp_path, monkeypatch)
+def test_a_plan_that_is_made_again_gives_the_same_position(job: Planned) -> None:
     accept(job.state, note(1))
     end = job.advance(job.channel.begin)
     again = ControlEvents({"uid": "e"})
@@ -118,8 +112,7 @@ def test_only_the_kinds_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.
         ControlEvents({"uid": "e", "kinds": "pauses"})
 
 
-def test_files_go_once_no_replay_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Planned(tmp_path, monkeypatch)
+def test_files_go_once_no_replay_needs_them(job: Planned) -> None:
     accept(job.state, note(1), note(2))
     first = job.advance(job.channel.begin, rows=1)
     second = job.advance(first)
@@ -132,8 +125,7 @@ def test_files_go_once_no_replay_needs_them(tmp_path: Path, monkeypatch: pytest.
     assert "backup" in gone.value.do
 
 
-def test_a_channel_that_is_sent_back_reads_events_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Planned(tmp_path, monkeypatch)
+def test_a_channel_that_is_sent_back_reads_events_again(job: Planned) -> None:
     accept(job.state, note(1), note(2), note(3))
     end = job.advance(job.channel.begin)
     assert job.advance(end) == end
@@ -144,17 +136,14 @@ def test_a_channel_that_is_sent_back_reads_events_again(tmp_path: Path, monkeypa
             job.source.seek(job.channel, end, wrong)
 
 
-def test_secrets_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Planned(tmp_path, monkeypatch)
+def test_secrets_are_masked(job: Planned) -> None:
     masking.remember("correct-horse-battery")
     accept(job.state, Request("set_config", value={"key": "dsn", "value": "x:correct-horse-battery@h"}))
     end = job.advance(job.channel.begin)
     assert "correct-horse-battery" not in json.dumps(job.read(job.channel.begin, end), default=str)
 
 
-def test_the_ledger_is_read_once_in_a_while_and_only_what_is_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_new_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     rows = EventRows(str(State(tmp_path / "state").folder), (), lambda: now[0])
     accept(tmp_path / "state", note(1))

@@ -1,11 +1,13 @@
-"""How a task finds what is in force in its epoch: from files, the same for all tasks, at little cost."""
+"""How a task finds what is in force in its epoch: from stamps, the same for all tasks, at little cost."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
+import time
 import timeit
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -17,6 +19,7 @@ import spark_ext as sx
 from spark_ext import masking
 from spark_ext.control import levels, stamps
 from spark_ext.errors import OffsetError, StateError
+from spark_ext.model.configuration import Configuration, Stamp
 from spark_ext.model.control import Event
 from spark_ext.model.offsets import SourceOffset
 from tests.control.tasks import Epochs, note, setting
@@ -32,16 +35,11 @@ def seen(epochs: Epochs, epoch: int, start: str = "1") -> list[int]:
         return [event.sequence for event in sx.control.events()]
 
 
-def test_a_query_without_events_has_an_empty_configuration(epochs: Epochs) -> None:
-    epoch = epochs.add(SourceOffset("in"))
-    with epochs.task(epoch):
-        assert dict(sx.control.config()) == {}
-        assert sx.control.events() == ()
-
-
-def test_the_configuration_cannot_be_changed(epochs: Epochs) -> None:
-    epoch = epochs.add(epochs.stamped("in", [setting(1, "list", [1]), setting(2, "n", 7)]))
-    with epochs.task(epoch):
+def test_the_configuration_is_empty_at_first_and_cannot_be_changed(epochs: Epochs) -> None:
+    first, second = epochs.add(SourceOffset("in")), epochs.stamped("in", [setting(1, "list", [1]), setting(2, "n", 7)])
+    with epochs.task(first):
+        assert dict(sx.control.config()) == {} and sx.control.events() == ()
+    with epochs.task(epochs.add(second)):
         found = sx.control.config()
         assert not hasattr(found, "__setitem__")
         found["list"].append(2)
@@ -110,16 +108,12 @@ def test_what_is_missing_or_damaged_is_an_error_by_name(epochs: Epochs) -> None:
         sx.control.config()
 
 
-# -- log levels -------------------------------------------------------------------------------------------------------
-
-
 def level(sequence: int, name: str, logger: str = "") -> Event:
     return Event(sequence, f"e{sequence}", "log_level", value={"level": name, "logger": logger})
 
 
 @pytest.fixture
 def ordinary() -> Iterator[None]:
-    """No level of one test stays."""
     yield
     levels.apply({})
 
@@ -170,9 +164,6 @@ def test_a_logger_keeps_its_kind_in_another_process() -> None:
     assert done.stdout.decode().strip() == "EpochLogger"
 
 
-# -- what it costs ----------------------------------------------------------------------------------------------------
-
-
 def test_a_further_call_reads_nothing_and_takes_microseconds(epochs: Epochs) -> None:
     epoch = epochs.add(epochs.stamped("in", [setting(1, "k", 1)]))
     with epochs.task(epoch):
@@ -184,18 +175,84 @@ def test_a_further_call_reads_nothing_and_takes_microseconds(epochs: Epochs) -> 
     assert per_call < 20e-6, f"{per_call * 1e6:.2f} us"
 
 
-def test_workers_need_no_delta_reader() -> None:
-    # delta-rs fails in a process that was forked from one that has used it.
-    names = ["config", "emit", "events", "logger", "value"]
-    code = f"import json, sys, spark_ext as sx; {[*names]}; [getattr(sx.control, n) for n in {names}]; "
-    code += (
-        "import spark_ext.sources.control_events, spark_ext.sources.control_stamp; print(json.dumps([*sys.modules]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(json.loads(done.stdout)) & {"deltalake", "pandas", "fastapi", "jsonschema"}
+NAMES = ["config", "emit", "events", "logger", "value"]
+OF_WORKERS = f"""import spark_ext as sx; [getattr(sx.control, name) for name in {NAMES}]
+import spark_ext.sources.control_events, spark_ext.sources.control_stamp"""
 
 
-def test_the_package_itself_costs_nothing() -> None:
-    code = "import json, sys, spark_ext.control; print(json.dumps([*sys.modules]))"
+# delta-rs fails in a process that was forked from one that has used it.
+@pytest.mark.parametrize(
+    ("code", "without"),
+    [
+        (OF_WORKERS, {"deltalake", "pandas", "fastapi", "jsonschema"}),
+        ("import spark_ext.control", {"pyspark", "pyarrow", "pydantic", "deltalake"}),
+    ],
+    ids=["workers", "the package alone"],
+)
+def test_what_is_not_needed_is_not_imported(code: str, without: set[str]) -> None:
+    code += "\nimport json, sys; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(json.loads(done.stdout)) & {"pyspark", "pyarrow", "pydantic", "deltalake"}
+    assert not set(json.loads(done.stdout)) & without
+
+
+DAY = 86_400.0
+
+
+def stamp(sequence: int) -> Stamp:
+    return Stamp(Configuration(sequence, {"pause": {"job": {"": None}}}), sequence - 1)
+
+
+def test_a_stamp_is_read_as_it_was_written_and_written_once(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    name = stamps.write(place, stamp(5).text())
+    assert stamps.write(place, stamp(5).text()) == name == stamp(5).name
+    assert stamps.read(place, name) == stamp(5)
+    assert [file.name for file in (tmp_path / "control").iterdir()] == [f"{name}.json"]
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_a_stamp_that_is_gone_or_changed_is_named(tmp_path: Path, damage: str) -> None:
+    name = stamps.write(str(tmp_path), stamp(6).text())
+    file = tmp_path / "control" / f"{name}.json"
+    file.unlink() if damage == "gone" else file.write_text(file.read_text().replace("6", "7"))
+    with pytest.raises(StateError, match=f"control/{name}.json"):
+        stamps.read(str(tmp_path), name)
+
+
+def test_a_stamp_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    raw = {**json.loads(stamp(5).text()), "version": 2}
+    name = stamps.write(str(tmp_path), json.dumps(raw))
+    with pytest.raises(OffsetError, match="has version 2; this release reads version 1"):
+        stamps.read(str(tmp_path), name)
+
+
+def test_the_greatest_sequence_of_the_sources_counts(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    offsets = [
+        SourceOffset(f"s{number}", control=number, stamp=stamps.write(place, stamp(number).text()))
+        for number in (3, 9, 4)
+    ]
+    assert stamps.configuration(place, [*offsets, SourceOffset("ended")]).sequence == 9
+    assert stamps.configuration(place, [SourceOffset("ended")]) == Configuration()
+
+
+def test_a_question_is_decided_once(tmp_path: Path) -> None:
+    assert stamps.decide(str(tmp_path), "expiry-1-5", "late") == "late"
+    assert stamps.decide(str(tmp_path), "expiry-1-5", "in time") == "late"
+
+
+def test_old_stamps_are_deleted_unless_an_offset_names_them(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    names = {number: stamps.write(place, stamp(number).text()) for number in (1, 2, 3)}
+    stamps.decide(place, "expiry-1-1", "late")
+    for number in (1, 2):
+        os.utime(tmp_path / "control" / f"{names[number]}.json", (time.time() - 2 * DAY,) * 2)
+    os.utime(tmp_path / "control" / "expiry-1-1.txt", (time.time() - 2 * DAY,) * 2)
+    (tmp_path / "offsets").mkdir()
+    line = json.dumps(SourceOffset("s", control=2, stamp=names[2]).to_json())
+    (tmp_path / "offsets" / "7").write_text(f"v1\n{{}}\n{line}")
+    assert stamps.sweep(place, 3 * DAY) == 0
+    assert stamps.sweep(place, DAY) == 2
+    assert {file.stem for file in (tmp_path / "control").iterdir()} == {names[2], names[3]}
+    (tmp_path / "offsets" / "7").unlink()
+    assert stamps.sweep(place, DAY) == 0, "it was in force until now"

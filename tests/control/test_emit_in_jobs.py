@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import pandas as pd
 import pyarrow as pa
-import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 import spark_ext as sx
-from spark_ext.errors import JobFailedError
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.model.lifecycle import State
+from tests.control import test_emit_in_jobs
+from tests.control.states import Sent, obeyed
 from tests.support.jobs import JobHarness
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from tests.support.waiting import until
 
 
 def emitting(frame: DataFrame) -> DataFrame:
-    """The rows; every tenth emits an event."""
-
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for n in batch.column("n").to_pylist():
@@ -35,7 +36,6 @@ def emitting(frame: DataFrame) -> DataFrame:
 
 
 def emitted(state: Path) -> list[ControlEventRow]:
-    """What the ledger has of them, in the order of acceptance."""
     rows = [row for row in Ledger(str(state)).table(ControlEventRow).rows() if row.origin == "emit"]
     return sorted(rows, key=lambda row: row.sequence)
 
@@ -51,13 +51,6 @@ def test_e13_a_replayed_epoch_has_emitted_once(lab: JobHarness) -> None:
     assert {row.target for row in found} == {"job"}
 
 
-def test_an_epoch_that_fails_has_emitted_nothing(lab: JobHarness) -> None:
-    frame = emitting(lab.source(counts="100", max_rows_per_epoch=30, fail_at=45))
-    with pytest.raises(JobFailedError):
-        lab.run(frame, restart_attempts=0)
-    assert [row.value["value"] for row in emitted(lab.folder / "state")] == [0, 10, 20]
-
-
 def test_foreach_batch_and_the_tasks_that_it_runs_emit(lab: JobHarness) -> None:
     def work(batch: DataFrame, epoch: int) -> None:
         count = emitting(batch).count()
@@ -70,3 +63,35 @@ def test_foreach_batch_and_the_tasks_that_it_runs_emit(lab: JobHarness) -> None:
     assert found == {"0": 1, "10": 1}
     batches = [row.value["value"] for row in emitted(lab.folder / "state") if row.value["type"] == "batch"]
     assert batches == [[0, 10], [1, 10]]
+
+
+class Seeing(StatefulProcessor):
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        assert not self._count.exists() and any(len(frame) for frame in rows)
+        sx.control.emit("key", key[0])
+        yield pd.DataFrame({"channel": [key[0]], "n": [0], "config": [json.dumps(dict(sx.control.config()))]})
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_stateful_processor_sees_the_configuration_of_its_epoch(spark: SparkSession, lab: JobHarness) -> None:
+    cloudpickle.register_pickle_by_value(test_emit_in_jobs)
+    gate = lab.folder / "gate"
+    frame = lab.source(counts="40", max_rows_per_epoch=20, gate=gate)
+    states = frame.groupBy("channel").transformWithStateInPandas(
+        statefulProcessor=Seeing(),
+        outputStructType="channel string, n bigint, config string",
+        outputMode="Append",
+        timeMode="None",
+    )
+    job = lab.job(states).start()
+    until(lambda: lab.rows(), "the first epoch")
+    obeyed(lab.checkpoint(), Sent(lab.folder / "state")("set_config", {"key": "k", "value": 1}))
+    gate.touch()
+    assert job.await_termination().finished
+    assert [row["config"] for row in lab.rows()] == ["{}", '{"k": 1}']
+    assert [row.value for row in emitted(lab.folder / "state")] == [{"type": "key", "value": "0"}] * 2

@@ -7,29 +7,25 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import spark_ext as sx
 from spark_ext.errors import StateError
 from spark_ext.spark.logs.spark_log import SparkLog
 from tests.control import sights
-from tests.control.sent import Sent
+from tests.control.states import Sent
 from tests.support import operators
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 IN_TASKS = ("udf", "pandas_udf", "arrow_udf", "mapInArrow", "mapInPandas", "read", "write")
 EVERYWHERE = (*IN_TASKS, "commit", "advance", "committed")
 
 
 class Watched:
-    """A job with two queries that has obeyed some events, and what was seen of them."""
-
     def __init__(self, folder: Path, log: str, sent: dict[str, int]) -> None:
         self.folder, self.sent = folder, sent
         self.seen = operators.events(log, "sight")
@@ -86,7 +82,6 @@ def watched(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFac
 
 
 def _committed(checkpoint: Path) -> list[dict[str, Any]]:
-    """The offsets of the newest committed epoch."""
     log = SparkLog(str(checkpoint))
     newest = log.newest_commit()
     offsets = None if newest is None else log.offsets(newest)
@@ -98,7 +93,6 @@ def _ended(checkpoint: Path) -> bool:
 
 
 def _obeyed(checkpoint: Path) -> dict[str, int]:
-    """The last event that each source has obeyed in a committed epoch."""
     return {raw["uid"]: raw.get("control", 0) for raw in _committed(checkpoint)}
 
 

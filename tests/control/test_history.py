@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from spark_ext.control.epoch_configuration import epoch_configuration
 from spark_ext.control.event_state import EventState, state_of
-from spark_ext.control.history import Filter, History
+from spark_ext.control.history import MARGIN, Changes, Filter, History
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
 from spark_ext.errors import StateError
@@ -23,32 +23,16 @@ from tests.control.states import State
 
 AT = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
 EVENT = ControlEventRow(
-    event_id="e",
-    sequence=4,
-    kind="pause",
-    target="source:s",
-    value=None,
-    status="accepted",
-    lineage=1,
-    incarnation=2,
-    at=AT,
-    reason="",
-    delivery="immediate",
-)
+    event_id="e", sequence=4, kind="pause", target="source:s", value=None, status="accepted", lineage=1, incarnation=2,
+    at=AT, reason="", delivery="immediate",
+)  # fmt: skip
 
 
 def step(status: str, query: str = "", epoch: int | None = None, ms: float = 0, **more: object) -> ControlTransitionRow:
     given = ControlTransitionRow(
-        event_id="e",
-        sequence=4,
-        status=status,
-        query=query,
-        epoch=epoch,
-        lineage=1,
-        incarnation=2,
-        at=AT + timedelta(milliseconds=ms),
-        reason="",
-    )
+        event_id="e", sequence=4, status=status, query=query, epoch=epoch, lineage=1, incarnation=2,
+        at=AT + timedelta(milliseconds=ms), reason="",
+    )  # fmt: skip
     return replace(given, **more)  # type: ignore[arg-type]
 
 
@@ -243,3 +227,65 @@ class TestEpochConfiguration:
             file.unlink()
         with pytest.raises(StateError, match="is missing"):
             epoch_configuration(state.ledger, "q", 1)
+
+
+def added(state: State, number: int = 1) -> list[Event]:
+    return accept(state, *map(set_key, range(number)))
+
+
+def taken(changes: Changes) -> list[tuple[int, str, int]]:
+    return [(one.sequence, one.status, len(one.steps)) for _, one in changes.take()]
+
+
+def test_each_state_is_given_once(state: State) -> None:
+    changes = Changes(History(Ledger(state.path)), after=0)
+    first, second = added(state, 2)
+    assert taken(changes) == [(1, "accepted", 0), (2, "accepted", 0)]
+    assert taken(changes) == []
+    state.step(first, "applied", "q", 1)
+    state.step(first, "applied", "r", 1, ms=11)
+    assert taken(changes) == [(1, "applied", 2)]
+    state.step(first, "acknowledged", ms=12)
+    state.step(second, "rejected", ms=12, reason="no")
+    assert taken(changes) == [(1, "acknowledged", 3), (2, "rejected", 1)]
+    assert taken(changes) == []
+    added(state)
+    assert taken(changes) == [(3, "accepted", 0)]
+
+
+def test_what_is_known_at_the_beginning_is_left_out(state: State) -> None:
+    first, second = added(state, 2)
+    state.step(first, "acknowledged")
+    changes = Changes(History(Ledger(state.path)))
+    assert taken(changes) == []
+    state.step(second, "acknowledged")
+    assert taken(changes) == [(2, "acknowledged", 1)]
+    assert taken(Changes(History(Ledger(state.path)), after=1)) == [(2, "acknowledged", 1)]
+
+
+def test_a_step_that_is_written_late_is_given_as_long_as_the_event_is_not_over(state: State) -> None:
+    changes = Changes(History(Ledger(state.path)), after=0)
+    late, other = added(state, 2)
+    taken(changes)
+    state.step(other, "applied", "q", 9, ms=3 * MARGIN * 1000)
+    assert taken(changes) == [(2, "applied", 1)]
+    state.step(late, "acknowledged", ms=1)
+    assert taken(changes) == [(1, "acknowledged", 1)]
+    assert taken(changes) == []
+
+
+def test_another_one_continues_at_a_mark_and_leaves_nothing_out(state: State) -> None:
+    history = History(Ledger(state.path))
+    changes = Changes(history, after=0)
+    first, second = added(state, 2)
+    (_, _), (mark, _) = changes.take()
+    state.step(first, "acknowledged")
+    added(state)
+    found = taken(Changes(history, mark=mark))
+    assert [one for one in found if one[0] != second.sequence] == [(1, "acknowledged", 1), (3, "accepted", 0)]
+
+
+@pytest.mark.parametrize("mark", ["x", "1", "1-", "-1-1", "1-1-1", "9" * 30 + "-1", "١-1\x00"])
+def test_a_mark_of_something_else_is_refused(state: State, mark: str) -> None:
+    with pytest.raises(ControlRefused):
+        Changes(History(Ledger(state.path)), mark=mark)

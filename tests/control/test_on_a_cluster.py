@@ -30,7 +30,7 @@ from pyspark import TaskContext, cloudpickle
 import spark_ext as sx
 from spark_ext.sinks.contract import CommitOutcome, SinkOptions, TwoPhaseCommitSink
 from spark_ext.sources.contract import Advance, Channel, ChannelSource
-from tests.control.sent import Sent, obeyed
+from tests.control.states import Sent, obeyed
 from tests.support import operators
 from tests.support.jobs import register
 from tests.support.waiting import until
@@ -166,7 +166,6 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the driver has left."""
     folder = tmp_path_factory.mktemp("driver")
     (folder / "driver.py").write_text(DRIVER)
     (folder / "cluster").mkdir()
@@ -193,7 +192,6 @@ def test_sources_and_sinks_of_main_and_of_a_module_run_on_executors_in_processes
 
 
 def test_e6_e7_and_e13_on_two_workers(folder: Path) -> None:
-    """All tasks of an epoch see one configuration, and what they emit counts once."""
     rows = operators.rows(folder / "out")
     assert sorted((row["channel"], row["n"]) for row in rows) == [(c, n) for c in "01" for n in range(60)]
 

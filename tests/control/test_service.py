@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_ext.control.log import ControlLog
-from spark_ext.control.requests import ControlRefused, Refusal, Request
+from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
 from spark_ext.control.service import ControlService
 from spark_ext.errors import StorageError
 from spark_ext.ledger import Ledger
@@ -40,16 +42,17 @@ def stored(state: State) -> list[ControlEventRow]:
     return sorted(Ledger(state.path).table(ControlEventRow).rows(), key=lambda row: row.sequence)
 
 
-def test_an_accepted_request_is_in_the_ledger(state: State, service: ControlService) -> None:
-    accepted = service.submit(set_key(1))
-    (row,) = stored(state)
-    assert (row.event_id, row.sequence) == (accepted.event.event_id, accepted.event.sequence)
+@contextmanager
+def held(service: ControlService) -> Iterator[Future[Accepted]]:
+    """Nothing is committed while the block runs; the thread has taken a first request."""
+    with service.log._lock:
+        first = service.offer(set_key(0))
+        until(lambda: service.waiting == 0, "the thread has taken the first one")
+        yield first
 
 
 def test_a_refused_request_raises_and_the_others_of_its_commit_are_accepted(service: ControlService) -> None:
-    with service.log._lock:  # nothing is committed until all of them wait
-        first = service.offer(set_key(1))
-        until(lambda: service.waiting == 0, "the thread has taken the first one")
+    with held(service) as first:
         bad, good = service.offer(Request("nonsense")), service.offer(set_key(2))
     with pytest.raises(ControlRefused) as refused:
         bad.result()
@@ -58,26 +61,22 @@ def test_a_refused_request_raises_and_the_others_of_its_commit_are_accepted(serv
 
 
 def test_what_waits_is_one_commit_in_the_order_of_arrival(state: State, service: ControlService) -> None:
-    service.submit(set_key(0))
+    service.submit(set_key(-1))
     before = state.ledger.table(ControlEventRow)
     before.refresh()
     version = before.version
-    with service.log._lock:
-        first = service.offer(set_key(1))
-        until(lambda: service.waiting == 0, "the thread has taken the first one")
-        later = [service.offer(set_key(number)) for number in range(2, 200)]
+    with held(service) as first:
+        later = [service.offer(set_key(number)) for number in range(1, 200)]
     sequences = [one.result().event.sequence for one in (first, *later)]
     assert sequences == sorted(sequences)
-    assert [row.value["value"] for row in stored(state)] == list(range(200))
+    assert [row.value["value"] for row in stored(state)] == list(range(-1, 200))
     before.refresh()
     assert version is not None and before.version == version + 2
 
 
 def test_a_full_queue_refuses_with_a_time_to_wait(state: State) -> None:
     service = ControlService(Ledger(state.path), capacity=3)
-    with service.log._lock:
-        taken = service.offer(set_key(0))
-        until(lambda: service.waiting == 0, "the thread has taken the first one")
+    with held(service) as taken:
         waiting = [service.offer(set_key(number)) for number in range(1, 4)]
         with pytest.raises(ControlRefused) as refused:
             service.offer(set_key(4))
@@ -98,9 +97,8 @@ def test_commits_are_bounded_by_number_and_bytes(state: State, monkeypatch: pyte
 
     monkeypatch.setattr(service.log, "accept", counted)
     monkeypatch.setattr("spark_ext.control.service.BATCH_BYTES", 5_000)
-    with service.log._lock:
-        futures = [service.offer(set_key(0))]
-        until(lambda: service.waiting == 0, "the thread has taken the first one")
+    with held(service) as first:
+        futures = [first]
         futures += [service.offer(set_key(number)) for number in range(25)]
         futures += [service.offer(Request("set_config", "job", {"key": "k", "value": "x" * 3_000})) for _ in range(3)]
     service.close()
@@ -108,18 +106,17 @@ def test_commits_are_bounded_by_number_and_bytes(state: State, monkeypatch: pyte
     assert sizes == [1, 10, 10, 6, 1, 1]
 
 
-def test_a_failed_commit_is_repeated_for_requests_with_a_key_only(
+def test_a_failed_commit_is_repeated_with_keys(
     state: State, service: ControlService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.submit(set_key(0))
-    swap, failures = service.log._swap, [1]
+    swap, fails = service.log._swap, [True]
 
-    def commits_and_fails(*arguments: object) -> bool:
-        done = swap(*arguments)  # type: ignore[arg-type]
-        if failures.pop():
-            failures.append(0)
+    def commits_and_fails(*arguments: Any) -> bool:
+        done = swap(*arguments)
+        if any(fails):
+            fails.clear()
             raise StorageError("the answer of the storage was lost")
-        failures.append(0)
         return done
 
     monkeypatch.setattr(service.log, "_swap", commits_and_fails)
@@ -127,7 +124,7 @@ def test_a_failed_commit_is_repeated_for_requests_with_a_key_only(
         keyed = service.offer(set_key(1, "a"))
         until(lambda: service.waiting == 0, "the thread has taken it")
     assert keyed.result().repeated
-    failures[:] = [1]
+    fails.append(True)
     plain = service.offer(set_key(2))
     with pytest.raises(StorageError, match="the answer of the storage was lost"):
         plain.result()
@@ -200,7 +197,7 @@ def test_nobody_waits_for_a_checkpoint_of_the_log_but_closing(state: State, monk
 
 
 @pytest.mark.slow(2, "as many commits as there are between two checkpoints of the log")
-def test_a_checkpoint_of_the_log_that_fails_fails_no_request(
+def test_a_failed_checkpoint_fails_none(
     state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(table: LedgerTable[ControlEventRow]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -17,18 +17,13 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.result import JobResult
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.logs.spark_log import SparkLog
-from tests.control.sent import Sent
+from tests.control.states import Sent
 from tests.support import operators
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 def seen(frame: DataFrame) -> DataFrame:
-    """The rows' numbers, with the configuration that their epoch has."""
-
     def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             found = json.dumps(dict(sx.control.config()))
@@ -39,7 +34,6 @@ def seen(frame: DataFrame) -> DataFrame:
 
 
 def stamps(lab: JobHarness) -> list[int]:
-    """The control sequence in the newest offsets."""
     log = SparkLog(str(lab.checkpoint()))
     newest = log.newest_offsets()
     offsets = None if newest is None else log.offsets(newest)
@@ -80,9 +74,7 @@ def test_it_is_refused_where_it_would_do_nothing(spark: SparkSession, lab: JobHa
 
 
 @pytest.mark.core
-def test_functions_over_sparks_own_source_see_events_and_a_drain_ends_the_query(
-    spark: SparkSession, lab: JobHarness
-) -> None:
+def test_functions_see_events_and_a_drain_ends_the_query(spark: SparkSession, lab: JobHarness) -> None:
     rate = spark.readStream.format("rate").option("rowsPerSecond", "20").load()
     job = lab.job(seen(sx.with_control(rate.withColumnRenamed("value", "n"), uid="c"))).start()
     until(lambda: lab.rows(), "rows")

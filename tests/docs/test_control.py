@@ -9,7 +9,7 @@ import pytest
 from spark_ext.clients.listener import SHARE
 from spark_ext.control import emitted, functions, levels, service
 from spark_ext.control.event_state import STATUSES
-from spark_ext.control.requests import STATUS
+from spark_ext.control.requests import Refusal
 from spark_ext.model.configuration import MAX_CONFIGURATION_BYTES
 from spark_ext.model.control import MAX_VALUE_BYTES
 from spark_ext.model.control_kinds import BUILT_IN, GROUP, Kind
@@ -73,7 +73,7 @@ def test_every_refusal_has_its_status() -> None:
         for row in table(PAGE.split("| status | `reason` of a refused event | when |")[1])
         for reason in re.findall(r"`(\w+)`", row[1])
     }
-    assert shown == {str(refusal): status for refusal, status in STATUS.items()}
+    assert shown == {str(refusal): refusal.status for refusal in Refusal}
 
 
 def test_the_routes_are_those_of_the_server(tmp_path: object) -> None:

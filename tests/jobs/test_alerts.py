@@ -11,8 +11,8 @@ from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentChangeRow, IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
-from spark_ext.observing.alerts import Alerts
 from spark_ext.observing.job_incidents import NO_RULE, JobIncidents
+from spark_ext.observing.upkeep import Alerts
 
 RULES = """
 alerts:

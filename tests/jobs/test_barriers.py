@@ -331,7 +331,7 @@ def test_a_producer_whose_channels_have_ended_refuses_it(linked: Linked) -> None
     until(lambda: job.a.run.committed == 0, "the epoch")
     with pytest.raises(CheckpointError, match="or others that have ended"):
         job.parts.aligned.request().wait(END)
-    job.a.run._launcher.spec = replace(job.a.spec, available_now=True)
+    job.a.run.launcher.spec = replace(job.a.spec, available_now=True)
     with pytest.raises(CheckpointError, match="still missing: a, c"):
         job.ask().wait(END)
 

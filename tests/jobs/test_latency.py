@@ -45,6 +45,7 @@ class Run:
         self.recent: tuple[tuple[int, LoggedOffsets], ...] = ()
         self.committed = -1
         self.recorded: int | None = None
+        self.observer = self
 
     def commit(self, stamp: int, *offsets: SourceOffset, epoch: int | None = None) -> None:
         self.committed = self.committed + 1 if epoch is None else epoch

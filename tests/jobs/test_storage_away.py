@@ -49,7 +49,7 @@ class WatchedJob(FakeJob):
 
     def released(self) -> bool:
         """Whether the next start in this process finds nothing of it."""
-        registered = any(run._launcher.registrations._there for run in self.coordinator.runs)
+        registered = any(run.launcher.registrations._there for run in self.coordinator.runs)
         return self.last_actions == ["listener removed"] and self.a.writer.forgotten and not registered
 
 
@@ -134,7 +134,7 @@ def test_a_refused_start_releases_all_its_queries(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Registrations, "withdraw", fail_once)
     job.coordinator.refuse()
     assert job.coordinator.done.is_set() and job.states() == (State.CANCELED,) * 3
-    assert job.b.run._launcher.registrations._withdrawn
+    assert job.b.run.launcher.registrations._withdrawn
 
 
 # -- the look at the fence --------------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ def held_in_c() -> None:
 
 
 def main(folder: Path) -> None:
-    """Hold one query after another, and print what is found."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()

@@ -56,7 +56,6 @@ def recorded(state: Path) -> set[int]:
 
 
 def outlives_rows(state: Path) -> bool:
-    """Whether the first driver's heartbeat is later than its last row."""
     ledger = Ledger(str(state))
     (mine,) = ledger.jobs()
     beat = last_beat(ledger.uri, mine.incarnation, mine.start_id)

@@ -21,13 +21,16 @@ def write(folder: DumpFolder, name: str, at: float, text: str = "stacks") -> Non
     folder.write(name, {"at": at}, text)
 
 
-def test_the_oldest_go_first(tmp_path: Path) -> None:
+def test_the_oldest_go_first_and_the_others_are_private(tmp_path: Path) -> None:
     folder = DumpFolder(str(tmp_path), 2, 1 << 20)
     for at, name in enumerate(("zz", "aa", "mm")):
         write(folder, name, at)
-    assert names(tmp_path) == {"aa", "mm"}
-    assert (tmp_path / FOLDER / "mm" / STACKS).read_text() == "stacks"
+    place = tmp_path / FOLDER
+    assert names(tmp_path) == {"aa", "mm"} and (place / "mm" / STACKS).read_text() == "stacks"
     assert folder.there("aa") and not folder.there("zz")
+    assert sorted((one.name, one.at) for one in folder.kept()) == [("aa", 1.0), ("mm", 2.0)]
+    assert json.loads((place / "mm" / ABOUT).read_text())["bytes"] == len("stacks")
+    assert [path.stat().st_mode & 0o077 for path in (place, place / "mm")] == [0, 0]
 
 
 def test_one_that_a_killed_driver_has_left_goes_before_all_others(tmp_path: Path) -> None:
@@ -70,11 +73,6 @@ def test_nothing_of_others_is_deleted(tmp_path: Path) -> None:
     assert names(tmp_path) == {"notes.txt", "link", "b"} and (elsewhere / "kept").exists()
 
 
-def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    write(DumpFolder(str(tmp_path), 1, 1 << 20), "a", 1)
-    assert [path.stat().st_mode & 0o077 for path in (tmp_path / FOLDER, tmp_path / FOLDER / "a")] == [0, 0]
-
-
 def test_on_an_object_store_the_same_holds() -> None:
     folder = DumpFolder("memory:///state", 2, 1_000)
     for at, name in enumerate(("zz", "aa", "mm")):
@@ -93,11 +91,3 @@ def test_a_heap_on_an_object_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="local path only") as refused:
         check_dumps(heap, "s3://bucket/state", "job 'j'")
     assert "dumps='stacks'" in refused.value.do
-
-
-def test_what_is_kept_has_its_time(tmp_path: Path) -> None:
-    folder = DumpFolder(str(tmp_path), 2, 1 << 20)
-    write(folder, "a", 7.0)
-    about = json.loads((tmp_path / FOLDER / "a" / ABOUT).read_text())
-    (one,) = folder.kept()
-    assert (one.name, one.at, about["bytes"]) == ("a", 7.0, len("stacks"))

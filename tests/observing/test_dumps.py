@@ -5,20 +5,18 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_ext import masking
-from spark_ext.errors import ConfigurationError, StorageError
+from spark_ext.errors import StorageError
 from spark_ext.observing.dump_folder import ABOUT, FOLDER, HEAP, STACKS
 from spark_ext.observing.dumps import Dumps
 from spark_ext.settings import JobSettings
 from spark_ext.testing.waiting import until
 from tests.incidents.made import incident
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 STALL = replace(incident("i1", query="load", what="no progress"), type="stall")
 OURS = "spark-ext-dumps-lab"
@@ -103,8 +101,3 @@ def test_nothing_is_taken_after_the_end(spark: SparkSession, tmp_path: Path) -> 
     with pytest.raises(StorageError):
         ended.take("on request", heap=False, timeout=60)
     assert not (tmp_path / FOLDER).exists()
-
-
-def test_a_heap_is_not_asked_for_on_an_object_store(spark: SparkSession) -> None:
-    with pytest.raises(ConfigurationError, match="local path only"):
-        dumps(spark, "s3://bucket/state").take("on request", heap=True, timeout=60)

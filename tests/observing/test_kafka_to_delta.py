@@ -7,10 +7,11 @@ import sys
 import urllib.request
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentChangeRow, IncidentRow
@@ -19,13 +20,9 @@ from spark_ext.server.page_view import PageView
 from spark_ext.spark.session.jars import delta_jars
 from spark_ext.testing.children import Child
 from spark_ext.testing.waiting import until
+from tests.servers.kafka import Broker
 from tests.servers.ports import free_ports
 from tests.servers.spark_kafka import spark_kafka_jars
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from tests.servers.kafka import Broker
 
 MESSAGES = 180
 DELTA: dict[str, Any] = {
@@ -86,7 +83,6 @@ def scrape(port: int, file: Path) -> None:
 
 
 def lag(file: Path) -> float:
-    """What Spark's source had still to read."""
     series = 'spark_ext_source_lag_rows{job="theirs",query="clicks",source="KafkaV2"} '
     (line,) = [line for line in file.read_text().splitlines() if line.startswith(series)]
     return float(line.removeprefix(series))

@@ -10,10 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ext as sx
 from spark_ext.control.client import LocalClient
@@ -30,23 +32,18 @@ from spark_ext.ledger.schema import (
     Row,
 )
 from spark_ext.listeners import Observer
-from spark_ext.observing import inbox
+from spark_ext.observing import observation
 from spark_ext.server.page_view import PageView
 from spark_ext.views.status import read_status
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 from tests.test_cli import spark_ext
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
 R = TypeVar("R", bound=Row)
 
 
 @contextmanager
 def observed(spark: SparkSession, state: Path, **settings: Any) -> Iterator[Observer]:
-    """An Observer for as long as the block runs."""
     observer = Observer(state=state, name="nightly", **settings)
     spark.streams.addListener(observer)
     try:
@@ -57,14 +54,12 @@ def observed(spark: SparkSession, state: Path, **settings: Any) -> Iterator[Obse
 
 
 def ticks(spark: SparkSession, rows: int = 10) -> DataFrame:
-    """A stream of so many rows in each epoch."""
     return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
 
 
 def started(
     frame: DataFrame, name: str = "", checkpoint: Path | None = None, *, every: str = "100 milliseconds"
 ) -> StreamingQuery:
-    """As anybody would start a query."""
     writer = frame.writeStream.format("noop").trigger(processingTime=every)
     if name:
         writer = writer.queryName(name)
@@ -74,7 +69,6 @@ def started(
 
 
 def moves(query: StreamingQuery, epochs: int) -> None:
-    """Wait for so many epochs of this run."""
     until(lambda: len(query.recentProgress) >= epochs or query.exception() is not None, "epochs are committed", 60)
 
 
@@ -89,7 +83,7 @@ def test_l5_a_query_of_somebody_else_is_recorded_whatever_events_are_dropped(
 ) -> None:
     state = tmp_path / "state"
     if dropped:
-        monkeypatch.setattr(inbox.Inbox, "_put", lambda self, event: None)
+        monkeypatch.setattr(observation.Inbox, "_put", lambda self, event: None)
     with observed(spark, state):
         query = started(ticks(spark), "ticks", tmp_path / "checkpoint")
         moves(query, 5)

@@ -20,6 +20,7 @@ from spark_ext.ledger import Incarnation
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, ExecutionStateRow, Row
 from spark_ext.ledger.view import event_of
 from spark_ext.ledger.write_behind import WriteBehind
+from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import Finished, SourceOffset
 from spark_ext.model.until import UntilNow
 from spark_ext.queries.assembly import query_run
@@ -36,12 +37,10 @@ from spark_ext.spark.watching.query_events import Hint
 
 R = TypeVar("R")
 T = TypeVar("T")
-
 QUERY_ID = "fake-id"
 
 
 def java_failure(kind: str, message: str) -> SparkFailure:
-    """A failure as Spark raises it: an exception of the JVM."""
     evidence = Evidence((Raised(kind, message),))
     return SparkFailure(f"{kind}: {message}", evidence, Classifier().judge(evidence))
 
@@ -51,8 +50,6 @@ TASK_LOST = java_failure("org.apache.spark.SparkException", "ExecutorLostFailure
 
 
 class Clock:
-    """Time that a test sets, s."""
-
     def __init__(self) -> None:
         self.now = 100.0
 
@@ -60,23 +57,17 @@ class Clock:
         return self.now
 
 
-STALE = OSError(errno.ESTALE, "Stale file handle")
-"""What a read of a lost network mount raises."""
+STALE = OSError(errno.ESTALE, "Stale file handle")  # what a read of a lost network mount raises
 
 
 class Storage:
-    """Storage that a test makes fail or hang."""
-
     def __init__(self) -> None:
-        self.problem: Exception | None = None
-        """What a look at it raises."""
-        self.answers = threading.Event()
-        """Not set: a look at it hangs."""
+        self.problem: Exception | None = None  # what a look at it raises
+        self.answers = threading.Event()  # not set: a look at it hangs
         self.answers.set()
         self.looks = 0
 
     def look(self) -> None:
-        """What every access does first."""
         self.looks += 1
         self.answers.wait()
         if self.problem is not None:
@@ -98,15 +89,12 @@ class Storage:
 
 
 class FakeLedger:
-    """A ledger in memory: the parts that the coordinator reads."""
-
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.newest = 1
         self.storage = Storage()
 
     def of(self, kind: type[R]) -> list[R]:
-        """The rows of a table."""
         return [row for row in self.rows if isinstance(row, kind)]
 
     def newest_incarnation(self) -> int:
@@ -122,8 +110,6 @@ class FakeLedger:
 
 
 class FakeControlLog:
-    """Accepts events into the ledger in memory."""
-
     def __init__(self, ledger: FakeLedger) -> None:
         self.ledger = ledger
 
@@ -131,38 +117,24 @@ class FakeControlLog:
         out: list[Accepted | ControlRefused] = []
         for asked in requests:
             sequence = len(self.ledger.of(ControlEventRow)) + 1
-            self.ledger.rows.append(
-                ControlEventRow(
-                    event_id=f"e{sequence}",
-                    sequence=sequence,
-                    kind=asked.kind,
-                    target=asked.target,
-                    value=asked.value,
-                    status="accepted",
-                    lineage=1,
-                    incarnation=1,
-                    at=datetime.now(timezone.utc),
-                    reason="",
-                    delivery="immediate",
-                )
-            )
-            out.append(Accepted(event_of(self.ledger.of(ControlEventRow)[-1])))
+            row = ControlEventRow(
+                event_id=f"e{sequence}", sequence=sequence, kind=asked.kind, target=asked.target, value=asked.value,
+                status="accepted", lineage=1, incarnation=1, at=datetime.now(timezone.utc), reason="",
+                delivery="immediate",
+            )  # fmt: skip
+            self.ledger.rows.append(row)
+            out.append(Accepted(event_of(row)))
         return out
 
 
 class FakeWriter:
-    """Writes to the ledger in memory."""
-
     def __init__(self, ledger: FakeLedger) -> None:
         self.ledger = ledger
         self.incarnation = Incarnation("lab", "job-id", 1, 1)
-        self.failures: list[Exception] = []
-        """Raised by the next appends, one each."""
+        self.failures: list[Exception] = []  # raised by the next appends, one each
         self.storage = Storage()
-        self.ended: list[str] = []
-        """How the incarnation has ended."""
-        self.forgotten = False
-        """Whether this process knows that it no longer runs."""
+        self.ended: list[str] = []  # how the incarnation has ended
+        self.forgotten = False  # whether this process knows that it no longer runs
 
     def append(self, rows: Sequence[Row]) -> None:
         self.storage.look()
@@ -185,12 +157,9 @@ class FakeQuery:
         self.checkpoint = checkpoint
         self.starts = 0
         self.running = False
-        self.only_planned = False
-        """Whether the last start was for the planned epoch alone."""
-        self.refusals: list[Exception] = []
-        """Raised by the next starts, one each."""
-        self.hints: list[Hint] = []
-        """What Spark reports when it is asked."""
+        self.only_planned = False  # whether the last start was for the planned epoch alone
+        self.refusals: list[Exception] = []  # raised by the next starts, one each
+        self.hints: list[Hint] = []  # what Spark reports when it is asked
         self._end: End | None = None
 
     # -- what the supervision sees ------------------------------------------------------------------------------------
@@ -250,13 +219,11 @@ class FakeQuery:
         return epoch
 
     def commit(self, *sources: Any, epoch: int | None = None) -> int:
-        """Plan and commit the next epoch."""
         epoch = self.plan(*sources, epoch=epoch)
         self._write(f"commits/{epoch}", "v1\n{}")
         return epoch
 
     def commit_planned(self) -> None:
-        """Commit the newest planned epoch."""
         newest = max(int(path.name) for path in (self.checkpoint / "offsets").iterdir())
         self._write(f"commits/{newest}", "v1\n{}")
 
@@ -272,8 +239,6 @@ class FakeQuery:
 
 
 class Inline(Worker):
-    """Carries out commands at once, on the thread that gives them."""
-
     def __init__(self) -> None:
         super().__init__("inline", lambda: None)
 
@@ -287,17 +252,8 @@ class Inline(Worker):
 class Bench:
     """One supervised query, with everything around it made by hand.
 
-    Args:
-        folder: for the state directory.
-        natives: descriptions of Spark's own sources in the query.
-        sources: uids of channel sources.
-        fed: uids of sources that read exchanges.
-        available_now: the query's trigger.
-        query: its uid.
-        around: another query's bench, whose job this query belongs to.
-        worker: carries out the query's commands; None: at once.
-        until: of a run that ends with what is there.
-        **settings: of the job.
+    `natives` describes Spark's own sources in it, `sources` and `fed` have the uids of channel sources and of
+    those that read exchanges. `around` is the bench of another query of the same job.
     """
 
     def __init__(
@@ -319,17 +275,10 @@ class Bench:
         self.ledger: FakeLedger = FakeLedger() if around is None else around.ledger
         self.writer: FakeWriter = FakeWriter(self.ledger) if around is None else around.writer
         self.context: JobContext = self._context(folder, settings) if around is None else around.context
-        self.spec = QuerySpec(
-            query,
-            None,  # type: ignore[arg-type]
-            tuple(OperatorSpec(uid, "fake", {}) for uid in sources)
-            + tuple(OperatorSpec(uid, "exchange", {}) for uid in fed),
-            (),
-            tuple(natives),
-            None,
-            "noop",
-            available_now,
-        )
+        operators = [OperatorSpec(uid, "fake", {}) for uid in sources]
+        operators += [OperatorSpec(uid, "exchange", {}) for uid in fed]
+        nothing: Any = None
+        self.spec = QuerySpec(query, nothing, (*operators,), (), (*natives,), None, "noop", available_now)
         self.query = FakeQuery(folder / "state" / "queries" / query / "checkpoint")
         self.worker: Worker = worker or Inline()
         self.run = self.made()
@@ -349,34 +298,36 @@ class Bench:
         )
 
     def made(self) -> QueryRun:
-        """A run as a start of the job makes one."""
-        return query_run(
-            self.spec,
-            self.context,
-            1,
-            {},
-            in_spark=lambda *_: self.query,
-            workers=lambda *_: self.worker,
-            clock=self.clock,
-        )
+        made: dict[str, Any] = {
+            "in_spark": lambda *_: self.query,
+            "workers": lambda *_: self.worker,
+            "clock": self.clock,
+        }
+        return query_run(self.spec, self.context, 1, {}, **made)
 
     def started(self) -> Bench:
-        """With the query running."""
         self.run.start()
         return self
 
-    def tick(self, seconds: float = 0.0) -> None:
-        """Let time pass, and look once."""
-        self.clock.now += seconds
-        self.run.tick(self.clock.now)
+    @staticmethod
+    def native(folder: Path, **given: Any) -> Bench:
+        """A running query with one of Spark's own sources."""
+        return Bench(folder, natives=["rate"], sources=[], **given).started()
+
+    def state(self) -> State:
+        """Not a property: mypy would keep what an earlier assertion has found."""
+        return self.run.state
+
+    def tick(self, seconds: float = 0.0, *, times: int = 1) -> None:
+        for _ in range(times):
+            self.clock.now += seconds
+            self.run.tick(self.clock.now)
 
     def rows(self, kind: type[R]) -> list[R]:
-        """The rows of a table, those under way included."""
         self.context.write_behind.flush()
         return self.ledger.of(kind)
 
     def states(self) -> list[str]:
-        """The states that the query has entered, by the ledger."""
         return [row.state for row in self.rows(ExecutionStateRow) if row.operator == self.spec.uid]
 
 

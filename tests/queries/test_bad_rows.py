@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,17 @@ from spark_ext.spark.watching.query_events import Hint
 from tests.queries.fakes import QUERY_ID, Bench, position
 
 
-def quarantining(folder: Path, **options: Any) -> Bench:
-    """A running query whose source collects bad rows."""
+def quarantining(folder: Path, *, sink: bool = False, **options: Any) -> Bench:
+    """A running query whose source, or sink, collects bad rows."""
     bench = Bench(folder)
     given = {"on_bad_row": "quarantine", **{name: str(value) for name, value in options.items()}}
-    bench.spec = replace(bench.spec, sources=(OperatorSpec("in", "fake", given),))
+    found = OperatorSpec("out" if sink else "in", "fake", given)
+    bench.spec = replace(bench.spec, sink=found) if sink else replace(bench.spec, sources=(found,))
     bench.run = bench.made()
     return bench.started()
 
 
 def epoch(bench: Bench, end: SourceOffset, bad: int) -> None:
-    """Plan the next epoch, read it, and commit it."""
     number = bench.query.plan(end)
     state = bench.context.state
     to = Destination(state, bench.run.checkpoint, "in", default_table(state), end.lineage, key_of(end), 1)
@@ -46,11 +47,6 @@ def epoch(bench: Bench, end: SourceOffset, bad: int) -> None:
 
 def at(number: int, *, ended: bool = False) -> SourceOffset:
     return replace(position("in", at=number, ended=ended), lineage=1)
-
-
-def state_of(bench: Bench) -> State:
-    """The current state, by a function: mypy keeps the state that an earlier assertion on the attribute has found."""
-    return bench.run.state
 
 
 def moved(bench: Bench) -> list[tuple[int, int]]:
@@ -67,8 +63,7 @@ def test_they_are_moved_with_the_commit_and_counted(bench: Bench) -> None:
     bench.tick()
     epoch(bench, at(2), 0)
     epoch(bench, at(3), 2)
-    bench.tick()
-    bench.tick()
+    bench.tick(times=2)
     assert moved(bench) == [(0, 3), (2, 2)] and bench.run.bad_rows.total == 5
     [incident] = [row for row in bench.rows(IncidentRow) if row.type == "bad_rows"]
     assert "'in' has bad rows: 3 in epoch 0" in incident.what and incident.severity == "INFO"
@@ -110,7 +105,7 @@ def test_an_error_that_would_recur_stops_the_query(bench: Bench, monkeypatch: py
     monkeypatch.setattr(BadRowsTable, "add", lost)
     epoch(bench, at(1), 3)
     bench.tick()
-    assert state_of(bench) is State.FAILED and "the table is gone" in str(bench.run.error)
+    assert bench.state() is State.FAILED and "the table is gone" in str(bench.run.error)
 
 
 def test_what_is_committed_while_the_job_ends_is_moved(bench: Bench) -> None:
@@ -126,12 +121,12 @@ def test_a_share_is_judged_once_the_figures_are_there(tmp_path: Path, good: int 
     bench = quarantining(tmp_path, max_bad_share=0.25)
     epoch(bench, at(1), 5)
     bench.tick()
-    assert state_of(bench) is State.RUNNING
+    assert bench.state() is State.RUNNING
     if good is not None:
         bench.run.report(Hint("progress", QUERY_ID, "run", 0, good, 1, 0, source_rows={"in": good, "other": 99}))
     bench.tick()
     failed = good == 14
-    assert (state_of(bench) is State.FAILED) is failed
+    assert (bench.state() is State.FAILED) is failed
     if failed:
         assert "5 of 19 rows are bad: 26.32%, which is more than max_bad_share=0.25" in str(bench.run.error)
         assert default_table(bench.context.state) in str(bench.run.error)
@@ -142,19 +137,20 @@ def test_with_figures_missing_a_share_is_not_judged(tmp_path: Path) -> None:
     for number in range(2):
         epoch(bench, at(1 + number), 5 * number)
     bench.run.report(Hint("progress", QUERY_ID, "run", 1, 1, 1, 0, source_rows={"in": 1}))
-    bench.tick()
-    bench.tick()
-    assert state_of(bench) is State.RUNNING, "epoch 0 may have had any number of rows"
+    bench.tick(times=2)
+    assert bench.state() is State.RUNNING, "epoch 0 may have had any number of rows"
 
 
-def test_a_number_is_judged_at_once(tmp_path: Path) -> None:
-    bench = quarantining(tmp_path, max_bad_rows=5)
-    epoch(bench, at(1), 5)
+@pytest.mark.parametrize("sink", [False, True])
+def test_a_number_is_judged_at_once_over_all_epochs(tmp_path: Path, sink: bool) -> None:
+    bench = quarantining(tmp_path, sink=sink, max_bad_rows=5)
+    run = partial(sink_epoch, given=100) if sink else epoch
+    run(bench, at(1), 5)
     bench.tick()
-    assert state_of(bench) is State.RUNNING
-    epoch(bench, at(2), 1)
+    assert bench.state() is State.RUNNING
+    run(bench, at(2), 1)
     bench.tick()
-    assert state_of(bench) is State.FAILED and "6 rows are bad" in str(bench.run.error)
+    assert bench.state() is State.FAILED and "6 rows are bad" in str(bench.run.error)
 
 
 def test_a_query_without_bad_rows_looks_once_for_what_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,15 +161,6 @@ def test_a_query_without_bad_rows_looks_once_for_what_was_left(tmp_path: Path, m
         bench.query.commit(at(number))
         bench.tick()
     assert looks == ["in"] and not is_source("fake")
-
-
-def with_sink(folder: Path, **options: Any) -> Bench:
-    """A running query whose sink puts bad rows aside."""
-    bench = Bench(folder)
-    given = {"on_bad_row": "quarantine", **{name: str(value) for name, value in options.items()}}
-    bench.spec = replace(bench.spec, sink=OperatorSpec("out", "fake", given))
-    bench.run = bench.made()
-    return bench.started()
 
 
 def sink_epoch(bench: Bench, end: SourceOffset, bad: int, given: int) -> None:
@@ -190,12 +177,12 @@ def sink_epoch(bench: Bench, end: SourceOffset, bad: int, given: int) -> None:
 
 
 def test_those_of_a_sink_are_moved_with_the_commit_and_counted(tmp_path: Path) -> None:
-    bench = with_sink(tmp_path)
+    bench = quarantining(tmp_path, sink=True)
     sink_epoch(bench, at(1), 3, 10)
     bench.tick()
-    sink_epoch(bench, at(2), 0, 20)
-    bench.tick()
-    bench.tick()
+    sink_epoch(bench, at(2, ended=True), 0, 20)
+    bench.tick(times=2)
+    assert bench.run.may_finish(bench.clock.now)
     assert [(row.source, row.role, row.epoch, row.rows) for row in bench.rows(BadRowsRow)] == [("out", "sink", 0, 3)]
     [incident] = [row for row in bench.rows(IncidentRow) if row.type == "bad_rows"]
     assert incident.what == "sink 'out' has bad rows: 3 in epoch 0" and bench.run.bad_rows.total == 3
@@ -203,27 +190,9 @@ def test_those_of_a_sink_are_moved_with_the_commit_and_counted(tmp_path: Path) -
 
 @pytest.mark.parametrize(("given", "failed"), [(19, True), (20, False)])
 def test_the_share_of_a_sink_is_judged_by_what_its_commits_say(tmp_path: Path, given: int, failed: bool) -> None:
-    bench = with_sink(tmp_path, max_bad_share=0.25)
+    bench = quarantining(tmp_path, sink=True, max_bad_share=0.25)
     sink_epoch(bench, at(1), 5, given)
-    bench.tick()
-    bench.tick()
-    assert (state_of(bench) is State.FAILED) is failed
+    bench.tick(times=2)
+    assert (bench.state() is State.FAILED) is failed
     if failed:
         assert "5 of 19 rows are bad: 26.32%" in str(bench.run.error) and "sink 'out'" in str(bench.run.error)
-
-
-def test_a_number_of_a_sink_is_judged_over_all_epochs(tmp_path: Path) -> None:
-    bench = with_sink(tmp_path, max_bad_rows=5)
-    sink_epoch(bench, at(1), 5, 100)
-    bench.tick()
-    assert state_of(bench) is State.RUNNING
-    sink_epoch(bench, at(2), 1, 200)
-    bench.tick()
-    assert state_of(bench) is State.FAILED and "6 rows are bad" in str(bench.run.error)
-
-
-def test_a_query_finishes_once_those_of_its_sink_are_in_their_table(tmp_path: Path) -> None:
-    bench = with_sink(tmp_path)
-    sink_epoch(bench, at(1, ended=True), 3, 10)
-    bench.tick()
-    assert bench.run.may_finish(bench.clock.now) and len(bench.rows(BadRowsRow)) == 1

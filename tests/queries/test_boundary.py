@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from spark_ext.control import holds
+from spark_ext.control import stamps
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
-from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, RestartPhase
+from spark_ext.queries.launcher import IDLE_WITHIN, BoundaryRestart, RestartPhase
 from spark_ext.spark.session import registry
 from tests.queries.fakes import TASK_LOST, Bench, java_failure, position
 
@@ -18,18 +17,14 @@ from tests.queries.fakes import TASK_LOST, Bench, java_failure, position
 def wanted(bench: Bench, sequence: int = 5, within: float = 60.0) -> BoundaryRestart:
     now = bench.clock.now
     asked = BoundaryRestart(sequence, now + within, now, bench.run.spec)
-    bench.run.restart_at(asked)
+    bench.run.launcher.restart_at(asked)
     return asked
 
 
 def hold(bench: Bench, *sources: str, sequence: int = 5) -> None:
     for source in sources:
         start = bench.context.incarnation.start
-        holds.hold(str(bench.query.checkpoint), start, sequence, source)
-
-
-def native(folder: Path, **given: Any) -> Bench:
-    return Bench(folder, natives=["rate"], sources=[], **given).started()
+        stamps.hold(str(bench.query.checkpoint), start, sequence, source)
 
 
 def test_a_query_is_restarted_once_all_its_sources_hold_and_no_epoch_is_under_way(tmp_path: Path) -> None:
@@ -46,14 +41,13 @@ def test_a_query_is_restarted_once_all_its_sources_hold_and_no_epoch_is_under_wa
     bench.tick(1)
     assert (asked.phase, bench.query.starts) == (RestartPhase.WAITING, 1)
     bench.query.commit_planned()
-    bench.tick(1)
-    bench.tick(1)
+    bench.tick(1, times=2)
     assert (asked.phase, asked.epoch, asked.took_ms, asked.completed) == (RestartPhase.DONE, 2, 6000, None)
     assert (bench.query.starts, bench.query.only_planned) == (2, False)
     assert bench.states() == ["RUNNING", "RESTARTING", "RUNNING"]
     assert bench.rows(IncidentRow) == []
     found = registry.lookup("a", bench.context.registry)
-    assert found is not None and found.passed == bench.run.passed == 5
+    assert found is not None and found.passed == bench.run.launcher.passed == 5
 
 
 def test_an_ended_source_is_not_waited_for(tmp_path: Path) -> None:
@@ -61,8 +55,7 @@ def test_an_ended_source_is_not_waited_for(tmp_path: Path) -> None:
     bench.query.commit(position("a", ended=True), position("b"))
     asked = wanted(bench)
     hold(bench, "b")
-    bench.tick(1)
-    bench.tick(1)
+    bench.tick(1, times=2)
     assert asked.phase is RestartPhase.DONE
 
 
@@ -76,10 +69,8 @@ def test_a_query_that_does_not_come_to_a_boundary_continues(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("working", [False, True])
-def test_sources_of_sparks_own_are_stopped_between_two_epochs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, working: bool
-) -> None:
-    bench = native(tmp_path)
+def test_sparks_own_sources_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, working: bool) -> None:
+    bench = Bench.native(tmp_path)
     monkeypatch.setattr(type(bench.query), "working", property(lambda _: working))
     bench.query.plan(1)
     asked = wanted(bench)
@@ -95,7 +86,7 @@ def test_sources_of_sparks_own_are_stopped_between_two_epochs(
 
 
 def test_an_epoch_that_is_interrupted_is_completed_as_it_was_planned(tmp_path: Path) -> None:
-    bench = native(tmp_path)
+    bench = Bench.native(tmp_path)
     bench.query.plan(1)
     asked = wanted(bench, within=10)
     bench.tick(10)
@@ -105,18 +96,16 @@ def test_an_epoch_that_is_interrupted_is_completed_as_it_was_planned(tmp_path: P
     bench.tick(30)
     bench.query.commit_planned()
     bench.query.end()
-    bench.tick()
-    bench.tick()
+    bench.tick(times=2)
     assert (asked.phase, asked.completed, asked.epoch) == (RestartPhase.DONE, 0, 1)
     assert (bench.query.only_planned, bench.query.starts) == (False, 3)
 
 
 def test_a_failure_of_the_epoch_that_is_completed_is_a_failure(tmp_path: Path) -> None:
-    bench = native(tmp_path)
+    bench = Bench.native(tmp_path)
     bench.query.plan(1)
     asked = wanted(bench, within=0)
-    bench.tick()
-    bench.tick()
+    bench.tick(times=2)
     bench.query.end(TASK_LOST)
     bench.tick()
     assert (asked.phase, len(bench.rows(IncidentRow))) == (RestartPhase.COMPLETING, 1)
@@ -124,8 +113,7 @@ def test_a_failure_of_the_epoch_that_is_completed_is_a_failure(tmp_path: Path) -
     assert (bench.query.running, bench.query.only_planned) == (True, True)
     bench.query.commit_planned()
     bench.query.end()
-    bench.tick()
-    bench.tick()
+    bench.tick(times=2)
     assert asked.phase is RestartPhase.DONE
 
 
@@ -143,19 +131,14 @@ def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ask", ["stop", "drain"])
 def test_a_stop_or_drain_of_the_job_comes_first(tmp_path: Path, ask: str) -> None:
-    bench = native(tmp_path)
+    bench = Bench.native(tmp_path)
     bench.query.commit(1)
     bench.tick()
     asked = wanted(bench)
-    if ask == "stop":
-        bench.run.request_stop()
-    else:
-        bench.run.request_drain()
-    bench.tick()
-    bench.tick()
-    assert asked.phase is RestartPhase.OVER
-    assert bench.query.starts == 1
-    assert bench.run.state is (State.CANCELED if ask == "stop" else State.FINISHING)
+    (bench.run.request_stop if ask == "stop" else bench.run.request_drain)()
+    bench.tick(times=2)
+    ends = State.CANCELED if ask == "stop" else State.FINISHING
+    assert (asked.phase, bench.query.starts, bench.run.state) == (RestartPhase.OVER, 1, ends)
 
 
 def test_a_run_of_what_is_available_does_not_finish_while_it_holds(tmp_path: Path) -> None:
@@ -163,8 +146,7 @@ def test_a_run_of_what_is_available_does_not_finish_while_it_holds(tmp_path: Pat
     bench.query.commit(position())
     asked = wanted(bench)
     bench.query.end()
-    bench.tick()
-    bench.tick()
+    bench.tick(times=2)
     assert (asked.phase, bench.run.state, bench.query.starts) == (RestartPhase.DONE, State.RUNNING, 2)
 
 
@@ -174,3 +156,4 @@ def test_somebody_elses_stop_is_no_restart(tmp_path: Path) -> None:
     bench.query.end()
     bench.tick()
     assert (bench.run.state, asked.phase) == (State.CANCELED, RestartPhase.OVER)
+    assert bench.run.reason == "the query was stopped from outside the job"

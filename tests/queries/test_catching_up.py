@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.ledger.schema import ExecutionStateRow
 from spark_ext.model.lifecycle import State
 from spark_ext.model.until import UntilNow, Upstream
 from spark_ext.queries.catching_up import AT_REST
@@ -22,33 +21,24 @@ STOPPED = OwnEnd(found_nothing=False, one_epoch=False)
 ONE_EPOCH = OwnEnd(found_nothing=False, one_epoch=True)
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+@pytest.fixture(params=[{"until": UntilNow()}, {"available_now": True}], ids=["until now", "available now"])
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
     # Its operators are made up, and have no hooks.
-    return Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow()).started()
-
-
-def state_of(bench: Bench) -> State:
-    return bench.run.state
+    return Bench.native(tmp_path, **request.param)
 
 
 def ended(bench: Bench, own: OwnEnd | None) -> State:
     bench.query.end(own=own)
-    bench.tick()
-    bench.tick()
+    bench.tick(times=2)
     return bench.run.state
 
 
-def test_what_was_there_is_read_and_the_query_is_suspended(bench: Bench) -> None:
-    bench.query.commit({"offset": 1})
+@pytest.mark.parametrize("epochs", [0, 3])
+def test_what_was_there_is_read_and_the_query_is_suspended(bench: Bench, epochs: int) -> None:
+    for epoch in range(epochs):
+        bench.query.commit({"offset": epoch})
     assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
-    assert (bench.query.starts, bench.run.committed) == (1, 0)
-    assert [row.state for row in bench.rows(ExecutionStateRow)][-1] == "SUSPENDED"
-
-
-def test_without_anything_to_read_there_is_no_epoch(bench: Bench) -> None:
-    assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
-    assert (bench.query.starts, bench.run.committed) == (1, -1)
+    assert (bench.query.starts, bench.run.committed, bench.states()[-1]) == (1, epochs - 1, "SUSPENDED")
 
 
 @pytest.mark.parametrize("own", [STOPPED, None], ids=["in between", "with Spark itself"])
@@ -60,7 +50,7 @@ def test_a_stop_from_outside_is_not_the_end_of_the_input(bench: Bench, own: OwnE
 
 def test_an_epoch_that_was_not_committed_is_no_end(bench: Bench) -> None:
     bench.query.plan({"offset": 1})
-    assert ended(bench, NOTHING_LEFT) is State.CANCELED
+    assert ended(bench, NOTHING_LEFT) is State.CANCELED and bench.query.starts == 1
 
 
 def test_a_source_that_gives_one_epoch_at_a_time_has_given_what_was_there(bench: Bench) -> None:
@@ -83,7 +73,7 @@ def test_a_failure_leads_to_a_restart_and_the_run_goes_on_to_its_end(bench: Benc
     bench.query.commit({"offset": 1})
     bench.query.end(TASK_LOST)
     bench.tick()
-    assert state_of(bench) is State.RESTARTING
+    assert bench.state() is State.RESTARTING
     bench.tick(1.0)
     assert ended(bench, NOTHING_LEFT) is State.SUSPENDED
 
@@ -94,34 +84,23 @@ def test_a_query_that_has_all_its_input_finishes_and_is_not_suspended(tmp_path: 
     assert ended(bench, NOTHING_LEFT) is State.FINISHING
 
 
-def test_a_stop_while_it_rests_is_a_stop(bench: Bench) -> None:
-    bench.run.request_stop()
-    bench.tick()
-    assert state_of(bench) is State.CANCELED
-
-
-class Feeding:
-    """Queries that feed another one, as a test says."""
-
-    def __init__(self) -> None:
-        self.now = Upstream(ended=False)
-
-    def __call__(self, uid: str) -> Upstream:
-        return self.now
+def following(folder: Path, unread: str = "") -> tuple[Bench, list[Upstream]]:
+    """A query, and what those that feed it say: the last one of these."""
+    feeding = [Upstream(ended=False)]
+    return Bench.native(folder, until=UntilNow(lambda uid: feeding[-1], lambda uid: unread)), feeding
 
 
 def test_a_query_follows_those_that_feed_it_until_they_have_ended(tmp_path: Path) -> None:
-    feeding = Feeding()
-    bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(feeding)).started()
+    bench, feeding = following(tmp_path)
     assert ended(bench, NOTHING_LEFT) is State.RUNNING
     bench.tick(AT_REST)
     assert bench.query.starts == 1, "there is nothing new"
-    feeding.now = Upstream(ended=False, epochs=1)
+    feeding.append(Upstream(ended=False, epochs=1))
     bench.tick()
     assert bench.query.starts == 2
     bench.query.commit({"offset": 1})
     # They end while it runs: what they committed last may have come after its last look.
-    feeding.now = Upstream(ended=True, epochs=2)
+    feeding.append(Upstream(ended=True, epochs=2))
     assert ended(bench, NOTHING_LEFT) is State.RUNNING
     bench.tick(AT_REST)
     assert bench.query.starts == 3
@@ -129,35 +108,33 @@ def test_a_query_follows_those_that_feed_it_until_they_have_ended(tmp_path: Path
 
 
 def test_a_query_that_waits_for_those_that_feed_it_can_be_stopped(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(Feeding())).started()
+    bench, _ = following(tmp_path)
     assert ended(bench, NOTHING_LEFT) is State.RUNNING
     bench.run.request_stop()
     bench.tick()
-    assert state_of(bench) is State.CANCELED
+    assert bench.state() is State.CANCELED
 
 
 def test_a_query_of_which_something_is_paused_has_not_caught_up(tmp_path: Path) -> None:
-    until = UntilNow(unread=lambda uid: f"{uid} is paused")
-    bench = Bench(tmp_path, natives=["rate"], sources=[], until=until).started()
+    bench = Bench.native(tmp_path, until=UntilNow(unread=lambda uid: f"{uid} is paused"))
     assert ended(bench, NOTHING_LEFT) is State.CANCELED
     assert bench.run.reason == "q is paused"
 
 
 def test_a_paused_query_does_not_wait_for_those_that_feed_it(tmp_path: Path) -> None:
     """They may wait for it, at an exchange that is full."""
-    until = UntilNow(Feeding(), lambda uid: "paused")
-    bench = Bench(tmp_path, natives=["rate"], sources=[], until=until).started()
+    bench, _ = following(tmp_path, "paused")
     assert ended(bench, NOTHING_LEFT) is State.RUNNING
-    bench.run.look_closer(paused=True)
+    bench.run.take_snapshots(paused=True)
     bench.tick(AT_REST)
     bench.tick()
-    assert (state_of(bench), bench.query.starts) == (State.CANCELED, 1)
+    assert (bench.state(), bench.query.starts) == (State.CANCELED, 1)
 
 
 def test_the_event_times_of_a_run_are_written_down_before_the_query_is_started_again(tmp_path: Path) -> None:
     """Spark forgets them, also where a query follows others within one run of the job."""
-    feeding = Feeding()
-    bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(feeding))
+    feeding = [Upstream(ended=False)]
+    bench = Bench(tmp_path, natives=["rate"], sources=[], until=UntilNow(lambda uid: feeding[-1]))
     bench.spec = replace(bench.spec, ends=(OperatorSpec("a~end", "end_of_input", {}),))
     bench.run = bench.made()
     bench.started()
@@ -165,6 +142,6 @@ def test_the_event_times_of_a_run_are_written_down_before_the_query_is_started_a
     bench.query.hints.append(Hint("progress", QUERY_ID, "run", 0, event_times={"a~end": 50}))
     assert ended(bench, NOTHING_LEFT) is State.RUNNING
     assert watermarks.newest(bench.run.checkpoint, 0) == {}
-    feeding.now = Upstream(ended=False, epochs=1)
+    feeding.append(Upstream(ended=False, epochs=1))
     bench.tick(AT_REST)
     assert (bench.query.starts, watermarks.newest(bench.run.checkpoint, 0)) == (2, {"a~end": 50})

@@ -1,4 +1,4 @@
-"""The claim of a target beside an older driver that still lives, without Spark."""
+"""The claim of a target, without Spark: beside an older driver that still lives, and when something is planned."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from spark_ext.errors import StateError
+from spark_ext.errors import FencedError, StateError
 from spark_ext.model.commits import Claim
+from spark_ext.model.lifecycle import State
+from spark_ext.model.until import UntilNow
 from spark_ext.queries import operators
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.spec import OperatorSpec
 from spark_ext.sinks.contract import SinkOptions
 from spark_ext.sinks.runtime.position import Position, remember, remembered
 from spark_ext.spark.backend.classic import CLASSIC
-from tests.queries.fakes import QUERY_ID, Bench
+from spark_ext.spark.session import registry
+from tests.queries.fakes import QUERY_ID, Bench, position
 
 
 class Target:
-    """A sink whose target knows its newest epoch."""
-
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.options = SinkOptions(uid="out")
         self.claims: list[Claim] = []
@@ -53,10 +54,7 @@ def hooks(bench: Bench, target: Target, monkeypatch: pytest.MonkeyPatch, **given
     return OperatorHooks(bench.spec, bench.context, 1, str(bench.query.checkpoint), **given)
 
 
-def test_an_epoch_that_an_older_driver_commits_during_the_claim_is_no_reason_to_refuse(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before, the target seemed to be ahead of the state, which had been read a moment earlier."""
+def test_a_commit_during_the_claim_is_no_reason_to_refuse(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [1, 2]
 
     def commit() -> None:
@@ -96,3 +94,95 @@ def test_a_new_target_is_not_compared_with_the_former_one(bench: Bench, monkeypa
     moved = Target()
     hooks(bench, moved, monkeypatch, elsewhere=True).claim()
     assert moved.claims[0].previous is None and remembered(checkpoint) is None
+
+
+class Late:
+    """A query that has committed an epoch in an earlier run, and its target."""
+
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, until: UntilNow | None, **given: object
+    ) -> None:
+        self.target = Target()
+        monkeypatch.setattr(CLASSIC, "frame", lambda _: SimpleNamespace(schema=None))
+        monkeypatch.setattr(operators, "sink", lambda *_: self.target)
+        self.bench = Bench(folder, until=until, **given)  # type: ignore[arg-type]
+        self.bench.spec = replace(self.bench.spec, sink=OperatorSpec("out", "fake", {}))
+        self.bench.query._write("metadata", f'{{"id": "{QUERY_ID}"}}')
+        self.bench.query.commit(position(at=1))
+
+    def start(self, *, late: bool = True) -> Late:
+        self.bench.run = self.bench.made()
+        self.bench.run.restore(None)
+        self.bench.run.launcher.claim(late=late)
+        self.bench.run.start()
+        return self
+
+    @property
+    def claims(self) -> int:
+        return len(self.target.claims)
+
+    @property
+    def registered(self) -> int | None:
+        found = registry.lookup("in", self.bench.context.registry)
+        assert found is not None
+        return found.claims_after
+
+    def ask(self) -> None:
+        context = self.bench.context
+        registry.write_private(context.registry / registry.note("in", "claim"), context.incarnation.start)
+        self.bench.tick()
+
+
+@pytest.fixture
+def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Late:
+    return Late(tmp_path, monkeypatch, until=UntilNow())
+
+
+def test_it_is_claimed_when_a_planner_asks_for_it(late: Late) -> None:
+    late.start().bench.tick()
+    assert (late.claims, late.registered) == (0, 0)
+    late.ask()
+    assert (late.claims, late.registered) == (1, None)
+    assert late.target.claims[0].planned == 0
+    late.bench.tick()
+    assert late.claims == 1
+
+
+def test_an_epoch_that_is_to_be_repeated_is_claimed_at_the_start(late: Late) -> None:
+    late.bench.query.plan(position(at=2))
+    assert (late.start().claims, late.registered) == (1, None)
+
+
+def test_an_epoch_that_an_older_driver_plans_meanwhile_is_claimed_before_it_is_repeated(late: Late) -> None:
+    late.bench.run = late.bench.made()
+    late.bench.run.restore(None)
+    late.bench.run.launcher.claim(late=True)
+    late.bench.query.plan(position(at=2))
+    late.bench.run.start()
+    assert (late.claims, late.registered) == (1, None)
+
+
+@pytest.mark.parametrize("natives", [(), ("rate",)])
+def test_others_are_claimed_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, natives: tuple[str]) -> None:
+    """Runs without such an end, queries with one of Spark's own sources, and jobs that have changed."""
+    until = UntilNow() if natives else None
+    assert Late(tmp_path, monkeypatch, until=until, natives=natives).start().claims == 1
+    assert Late(tmp_path / "changed", monkeypatch, until=UntilNow()).start(late=False).claims == 1
+
+
+def test_a_target_that_refuses_the_claim_fails_the_query(late: Late) -> None:
+    late.start()
+    late.target.newest = 5
+    late.ask()
+    assert late.bench.run.state is State.FAILED and isinstance(late.bench.run.error, StateError)
+    assert late.registered == 0, "nothing is planned"
+
+
+def test_a_newer_start_fences_it_off(late: Late) -> None:
+    def fenced() -> None:
+        raise FencedError("a newer incarnation has the target")
+
+    late.start()
+    late.target._before = fenced
+    with pytest.raises(FencedError):
+        late.ask()

@@ -19,7 +19,6 @@ from spark_ext.model.restarts import Handling
 from spark_ext.queries.describe_failure import Diagnosis, SparkFailure, diagnosed
 
 CLASSIFIER = Classifier()
-
 WORDS = {
     "our error": "spark_ext.errors.StateError: [STATE] the checkpoint is gone",
     "our error in brackets": "[STATE] the checkpoint is gone\n  at:   job 'x'\n  do:   weep",
@@ -52,12 +51,15 @@ def in_spark(raised: str) -> str:
 
 
 def diagnosis_of(text: str, query: str = "q") -> Diagnosis:
-    """The diagnosis of a failure of which only the text is left."""
     evidence = evidence_of_text(text)
     assert evidence is not None
     return diagnosed(
         SparkFailure(text, evidence, CLASSIFIER.judge(evidence)), f"job 'j', query '{query}'", 3, CLASSIFIER, query
     )
+
+
+def stopped_by(words: str, query: str = "q") -> Diagnosis:
+    return diagnosis_of(f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words}", query)
 
 
 def judged(failure: BaseException, classifier: Classifier = CLASSIFIER) -> BaseException:
@@ -121,10 +123,7 @@ def test_an_error_of_ours_counts_by_the_mark_of_the_sessions_workers(monkeypatch
     ],
 )
 def test_a_disk_counts_where_java_says_so(line: str, kind: type[SparkExtError]) -> None:
-    text = (
-        f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: it failed\n\n{line}\n\tat x.Y(Z.java:1)"
-    )
-    assert type(diagnosis_of(text).error) is kind
+    assert type(stopped_by(f"it failed\n\n{line}\n\tat x.Y(Z.java:1)").error) is kind
 
 
 def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
@@ -146,8 +145,7 @@ def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
     ],
 )
 def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -> None:
-    text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words} SQLSTATE: XXKST"
-    found = diagnosis_of(text, "daily").error
+    found = stopped_by(f"{words} SQLSTATE: XXKST", "daily").error
     assert type(found) is StateError
     assert "job.reset('daily', cascade=True)" in found.do and "emptied targets" in found.do and "restore" in found.do
 
@@ -155,15 +153,14 @@ def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -
 def test_state_that_is_written_late_is_removed_by_a_restart() -> None:
     """Neither a restore nor a reset is a way out: what has written it would write again."""
     words = "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location state should be empty on batch 0."
-    found = diagnosis_of(f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words}")
+    found = stopped_by(words)
     assert found.handling.response is Response.RESTART
     assert "restore" not in found.error.do and "earlier driver" in found.error.do
 
 
 def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None:
     words = "[STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED] HDFSBackedStateStoreProvider does not support it"
-    text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words}"
-    found = diagnosis_of(text).error
+    found = stopped_by(words).error
     assert type(found) is ConfigurationError
     assert "stateStore.providerClass" in found.what and "checkpointFormatVersion" in found.do
 

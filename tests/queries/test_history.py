@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,24 +12,19 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.epoch_parts import Sample
 from spark_ext.queries import history as module
-from spark_ext.queries.history import CommittedEpoch, EpochHistory
-from spark_ext.spark.watching.query_events import Hint
+from spark_ext.queries.history import CommittedEpoch, EpochHistory, Figures, vitals
+from spark_ext.spark.watching.query_events import Hint, SourceReport
 from tests.queries.fakes import Clock
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def report(epoch: int, rows: int) -> Hint:
     return Hint("progress", "id", "run", epoch, rows, 7, 0)
 
 
-def test_an_epoch_waits_for_its_figures_and_is_given_once(clock: Clock) -> None:
-    history = EpochHistory(clock)
+def test_an_epoch_waits_for_its_figures_and_is_given_once() -> None:
+    history = EpochHistory(Clock())
     history.committed(0, None)
     assert list(history.ready()) == []
     history.report(report(0, 5))
@@ -38,8 +34,8 @@ def test_an_epoch_waits_for_its_figures_and_is_given_once(clock: Clock) -> None:
     assert (history.figures.epochs, history.figures.input_rows) == (1, 5)
 
 
-def test_late_rows_are_added_up_and_kept_with_their_epoch(clock: Clock) -> None:
-    history = EpochHistory(clock)
+def test_late_rows_are_added_up_and_kept_with_their_epoch() -> None:
+    history = EpochHistory(Clock())
     for number, late in enumerate((2, 0, 3)):
         history.committed(number, None)
         history.report(replace(report(number, 5), late_rows=late))
@@ -48,8 +44,8 @@ def test_late_rows_are_added_up_and_kept_with_their_epoch(clock: Clock) -> None:
     assert history.figures.late_rows == 5
 
 
-def test_late_figures_are_asked_for_at_intervals_and_not_forever(clock: Clock) -> None:
-    history = EpochHistory(clock)
+def test_late_figures_are_asked_for_at_intervals_and_not_forever() -> None:
+    history = EpochHistory(clock := Clock())
     assert not history.overdue()
     history.committed(0, None)
     assert not history.overdue()
@@ -66,8 +62,8 @@ def test_late_figures_are_asked_for_at_intervals_and_not_forever(clock: Clock) -
     assert [it.input_rows for it in history.ready()] == [5, None]
 
 
-def test_nobody_waits_for_figures_of_an_earlier_run(clock: Clock) -> None:
-    history = EpochHistory(clock)
+def test_nobody_waits_for_figures_of_an_earlier_run() -> None:
+    history = EpochHistory(Clock())
     history.begin_after(3)
     history.committed(3, None, in_this_run=False)
     assert list(history.ready()) == [CommittedEpoch(3, None, None, None)]
@@ -95,8 +91,8 @@ def timed(epoch: int) -> Hint:
     return Hint("progress", "id", "run", epoch, 1, 103, 0, spent_ms=SPENT)
 
 
-def test_an_epoch_waits_for_a_sample_of_it_or_of_a_later_one(clock: Clock) -> None:
-    history = EpochHistory(clock, divides=True)
+def test_an_epoch_waits_for_a_sample_of_it_or_of_a_later_one() -> None:
+    history = EpochHistory(clock := Clock(), divides=True)
     for epoch in range(3):
         history.committed(epoch, None)
         history.report(timed(epoch))
@@ -111,8 +107,8 @@ def test_an_epoch_waits_for_a_sample_of_it_or_of_a_later_one(clock: Clock) -> No
     assert late.parts_ms is not None, "an older sample is better than none"
 
 
-def test_nobody_waits_long_for_a_sample(clock: Clock) -> None:
-    history = EpochHistory(clock, divides=True)
+def test_nobody_waits_long_for_a_sample() -> None:
+    history = EpochHistory(clock := Clock(), divides=True)
     history.committed(0, None)
     history.report(timed(0))
     clock.now += module.PARTS_WITHIN + 1
@@ -123,18 +119,36 @@ def test_nobody_waits_long_for_a_sample(clock: Clock) -> None:
     assert [epoch.number for epoch in history.ready(everything=True)] == [1]
 
 
-def test_without_the_wish_nothing_is_divided(clock: Clock) -> None:
-    history = EpochHistory(clock)
+def test_without_the_wish_nothing_is_divided() -> None:
+    history = EpochHistory(Clock())
     history.committed(0, None)
     history.report(timed(0))
     history.figures.sampled(Sample(0, 90.0))
     assert [epoch.parts_ms for epoch in history.ready()] == [None]
 
 
-def test_proportions_are_those_of_the_epoch_that_was_looked_at(clock: Clock) -> None:
-    history = EpochHistory(clock, divides=True)
+def test_proportions_are_those_of_the_epoch_that_was_looked_at() -> None:
+    history = EpochHistory(Clock(), divides=True)
     for epoch, execution in enumerate((100, 1_000)):
         history.committed(epoch, None)
         history.report(replace(timed(epoch), spent_ms={**SPENT, "execution": execution}))
     history.figures.sampled(Sample(1, 1_000.0, state=500.0))
     assert [epoch.parts_ms["state"] for epoch in history.ready() if epoch.parts_ms] == [50, 500]
+
+
+def test_each_query_says_what_is_known_of_it() -> None:
+    both = {"in": SourceReport(7, 0, 12.5), "other": SourceReport(None, 3, 12.5)}
+    found = vitals(
+        [
+            ("quiet", Figures()),
+            ("half", Figures(reported=both, watermark="1970-01-01T00:00:00.000Z")),
+            ("whole", Figures(reported={"in": both["in"]}, noted=lambda: {"in": SourceReport(9, None, 20.0)})),
+            ("timed", Figures(watermark="2026-01-01T00:00:00.000Z", newest_row="2026-01-01T00:00:10.000Z")),
+        ]
+    )
+    assert found == {
+        "half": {"lag": {"in": [7, 12_500]}, "complete": False},
+        "whole": {"lag": {"in": [9, 20_000]}, "complete": True},
+        "timed": {"watermark": 1_767_225_600_000, "newest_row": 1_767_225_610_000},
+    }
+    assert json.loads(json.dumps(found)) == found

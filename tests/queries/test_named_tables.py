@@ -38,7 +38,6 @@ class Shop:
         return job.add("copy", self.rows().writeStream.format("delta_2pc").options(uid="out", **options))
 
     def begin(self, **options: str) -> None:
-        """Commit the first epoch, and stop."""
         running = self.job(interval=NEVER, **options).start()
         until(lambda: min(query.rows for query in running.snapshot().queries) >= 2, "the first epoch")
         running.stop()

@@ -32,18 +32,13 @@ def outages(bench: Bench) -> list[str]:
     return [row.what for row in bench.rows(IncidentRow) if row.type == "storage"]
 
 
-def state_of(bench: Bench) -> State:
-    return bench.run.state
-
-
 def test_a_log_that_cannot_be_read_is_read_again(tmp_path: Path, disk: Storage) -> None:
-    """One OSError, such as that of a stale handle, ended the coordinator's loop and failed the job at once."""
     bench = Bench(tmp_path).started()
     for outage in (1, 2):
         disk.problem = STALE
         for _ in range(100):
             bench.tick(0.1)
-        assert state_of(bench) is State.RUNNING and len(outages(bench)) == outage
+        assert bench.state() is State.RUNNING and len(outages(bench)) == outage
         assert "Stale file handle" in outages(bench)[-1] and bench.run.checkpoint in outages(bench)[-1]
         disk.problem = None
         bench.query.commit(position(finished=outage))
@@ -54,16 +49,14 @@ def test_a_log_that_cannot_be_read_is_read_again(tmp_path: Path, disk: Storage) 
 
 
 @pytest.mark.parametrize("attempts", [0, 3])
-def test_a_log_that_cannot_be_read_for_too_long_fails_its_query_by_name(
-    tmp_path: Path, disk: Storage, attempts: int
-) -> None:
+def test_an_outage_that_lasts_fails_the_query(tmp_path: Path, disk: Storage, attempts: int) -> None:
     bench = Bench(tmp_path, outage_patience=60_000, restart_attempts=attempts).started()
     disk.problem = STALE
     for _ in range(60):
         bench.tick(1.0)
-    assert state_of(bench) is State.RUNNING
+    assert bench.state() is State.RUNNING
     bench.tick(1.0)
-    assert state_of(bench) is State.FAILED and not bench.query.running
+    assert bench.state() is State.FAILED and not bench.query.running
     assert isinstance(bench.run.error, StorageError)
     assert f"{bench.run.checkpoint}, could not be read, for 60 s: OSError: [Errno 116]" in bench.run.error.what
     assert "outage_patience" in bench.run.error.do
@@ -75,7 +68,7 @@ def test_without_patience_a_look_is_repeated_as_often_as_a_restart(tmp_path: Pat
     disk.problem = STALE
     for state in (State.RUNNING, State.RUNNING, State.FAILED):
         bench.tick(1.0)
-        assert state_of(bench) is state
+        assert bench.state() is state
 
 
 def test_an_error_that_is_none_of_storage_is_raised(tmp_path: Path, disk: Storage) -> None:
@@ -92,15 +85,13 @@ def test_an_end_waits_until_it_is_known_what_was_committed_before(tmp_path: Path
     disk.problem = STALE
     bench.tick()
     bench.tick(1.0)
-    assert state_of(bench) is State.RUNNING
+    assert bench.state() is State.RUNNING
     disk.problem = None
     bench.tick(1.0)
-    assert state_of(bench) is State.FINISHING
+    assert bench.state() is State.FINISHING
 
 
-def test_the_end_of_a_run_is_not_lost_with_the_look_that_judges_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_is_not_lost_with_a_failed_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what was planned cannot be read."""
     disk = Storage().under_spark_log(monkeypatch, "newest_offsets")
     bench = Bench(tmp_path, natives=["rate"], sources=[], available_now=True).started()
@@ -108,11 +99,11 @@ def test_the_end_of_a_run_is_not_lost_with_the_look_that_judges_it(
     bench.query.end(own=OwnEnd(found_nothing=True, one_epoch=False))
     disk.problem = STALE
     bench.tick()
-    assert (state_of(bench), bench.query.starts) == (State.RUNNING, 1)
+    assert (bench.state(), bench.query.starts) == (State.RUNNING, 1)
     disk.problem = None
     bench.tick(1.0)
     bench.tick()
-    assert state_of(bench) is State.SUSPENDED
+    assert bench.state() is State.SUSPENDED
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -124,13 +115,10 @@ def test_a_stop_does_not_wait_for_the_end_of_an_outage(tmp_path: Path, disk: Sto
         bench.query.end(PASSING)
     bench.run.request_stop()
     bench.tick()
-    assert state_of(bench) is State.CANCELED and not bench.query.running
+    assert bench.state() is State.CANCELED and not bench.query.running
 
 
-def test_a_look_that_fails_in_the_middle_is_repeated_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Epochs that it had taken in before it failed would be counted, and written, twice."""
+def test_a_failed_poll_is_repeated_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Storage().under_spark_log(monkeypatch, "offsets")
     bench = Bench(tmp_path).started()
     for finished in (1, 2, 3):
@@ -152,7 +140,6 @@ def test_a_look_that_fails_in_the_middle_is_repeated_as_a_whole(
 
 
 def test_an_epoch_whose_time_cannot_be_read_keeps_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It had been taken from the list of those that wait."""
     disk = Storage().under_spark_log(monkeypatch, "committed_at")
     bench = Bench(tmp_path).started()
     bench.query.commit(position())
@@ -176,7 +163,6 @@ def test_what_is_known_is_written_although_the_last_look_fails(tmp_path: Path, m
 
 
 def test_a_listing_that_fails_alone_is_one_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look after the one that failed did not list, and so seemed to end the outage."""
     disk = Storage().under_spark_log(monkeypatch, "newest_commit")
     bench = Bench(tmp_path).started()
     disk.problem = STALE
@@ -185,10 +171,7 @@ def test_a_listing_that_fails_alone_is_one_outage(tmp_path: Path, monkeypatch: p
     assert len(outages(bench)) == 1
 
 
-def test_a_restart_that_was_given_up_does_not_start_when_its_claim_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It published the uids of a job that had ended, and started Spark's query once more."""
+def test_a_canceled_restart_never_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, claiming = threading.Event(), threading.Event()
 
     def claim(operators: OperatorHooks) -> None:
@@ -204,16 +187,8 @@ def test_a_restart_that_was_given_up_does_not_start_when_its_claim_returns(
     assert claiming.wait(END)
     bench.run.cancel("it did not stop in time")
     bench.run.release()
-    stopped = _stops(bench, monkeypatch)
-    gate.set()
-    until(lambda: len(stopped) == 1, "the last command, behind the one that was under way", END)
-    assert not bench.query.started
-    assert registry.lookup("in", bench.context.registry) is None
-
-
-def _stops(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The stops of the query from here on. The one that is under way when it is given up has its own reference."""
-    stopped: list[Any] = []
+    # The stop that is under way when it is given up has its own reference.
+    stopped: list[int] = []
     worker: Any = bench.worker
     last = worker._last
 
@@ -222,4 +197,7 @@ def _stops(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         stopped.append(1)
 
     monkeypatch.setattr(worker, "_last", count)
-    return stopped
+    gate.set()
+    until(lambda: len(stopped) == 1, "the last command, behind the one that was under way", END)
+    assert not bench.query.started
+    assert registry.lookup("in", bench.context.registry) is None

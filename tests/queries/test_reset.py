@@ -12,10 +12,7 @@ from spark_ext.spark.logs.rescaled import complete
 from tests.servers.object_store import Bucket
 
 
-def test_in_an_object_store_the_checkpoint_is_copied_aside(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its files have the same content under another name, and the next start finds none of them."""
+def test_a_copy_in_an_object_store(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.use(monkeypatch)
     ledger = Ledger(str(tmp_path))
     LedgerWriter(ledger, start_incarnation(ledger, "lab")).end("done")
@@ -31,10 +28,7 @@ def test_in_an_object_store_the_checkpoint_is_copied_aside(
 
 
 def test_a_copy_for_a_rescale_that_was_interrupted_goes_as_well(tmp_path: Path) -> None:
-    """Under the query's name and its former one, whether or not the checkpoint was moved aside for it already.
-
-    Before, the next start took it for the checkpoint, and never read again what it had read.
-    """
+    """Under the query's name and its former one, whether or not the checkpoint was moved aside for it already."""
     ledger = Ledger(str(tmp_path))
     LedgerWriter(ledger, start_incarnation(ledger, "lab")).end("done")
     places = [tmp_path / "queries" / query / "checkpoint" for query in ("q", "former")]

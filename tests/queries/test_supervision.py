@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spark_ext.errors import DataError, SparkExtError, StateError, StorageError
 from spark_ext.jobs.starting.start import needs_spark
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, FinishedRow, IncidentChangeRow, IncidentRow
-from spark_ext.model.lifecycle import IllegalTransition, State
+from spark_ext.model.lifecycle import IllegalTransition, State, can_follow
 from spark_ext.queries.history import ASK_AFTER
 from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.sources.runtime.view import PlannerView
@@ -31,19 +37,6 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path).started()
 
 
-def native(folder: Path, **given: Any) -> Bench:
-    """A query with one of Spark's own sources."""
-    return Bench(folder, natives=["rate"], sources=[], **given).started()
-
-
-def state_of(bench: Bench) -> State:
-    """The current state, by a function: mypy keeps the state that an earlier assertion on the attribute has found."""
-    return bench.run.state
-
-
-# -- start and epochs -------------------------------------------------------------------------------------------------
-
-
 def test_planners_are_told_which_barriers_are_from_before_the_start(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.context = replace(bench.context, first_checkpoint=7)
@@ -54,13 +47,6 @@ def test_planners_are_told_which_barriers_are_from_before_the_start(tmp_path: Pa
     known, _ = PlannerView(found).barriers()
     assert not known.any_pending(0, upto=6)
     assert known.any_pending(0, upto=7)
-
-
-def test_a_started_query_runs(bench: Bench) -> None:
-    assert bench.query.starts == 1
-    assert (bench.run.state, bench.run.query_id, bench.run.committed) == (State.RUNNING, QUERY_ID, -1)
-    bench.tick()
-    assert bench.states() == ["RUNNING"]
 
 
 @pytest.mark.parametrize("planned", [False, True])
@@ -76,24 +62,21 @@ def test_state_that_no_epoch_has_written_is_removed(tmp_path: Path, planned: boo
 
 
 def test_committed_epochs_become_rows_and_flags_once(bench: Bench) -> None:
-    bench.query.commit(position(finished=1))
-    bench.query.commit(position(finished=3))
+    run, query = bench.run, bench.query
+    assert (query.starts, run.state, run.query_id, run.committed) == (1, State.RUNNING, QUERY_ID, -1)
+    query.plan(position(finished=1))
     bench.tick()
-    bench.tick()
-    assert bench.run.committed == 1
-    assert [row.sequence for row in bench.rows(FinishedRow)] == [1, 2, 3]
-    assert {row.epoch for row in bench.rows(FinishedRow)} == {1}
-    bench.query.commit(position(finished=4))
+    assert run.committed == -1 and not bench.rows(FinishedRow) and bench.states() == ["RUNNING"]
+    query.commit_planned()
+    query.commit(position(finished=3))
+    bench.tick(times=2)
+    assert run.committed == 1
+    assert [(row.sequence, row.epoch) for row in bench.rows(FinishedRow)] == [(1, 1), (2, 1), (3, 1)]
+    query.commit(position(finished=4))
     bench.tick()
     assert [(row.sequence, row.epoch) for row in bench.rows(FinishedRow)][3:] == [(4, 2)]
-    bench.run.observe_late()
+    run.observe_late()
     assert [(row.epoch, row.query_id) for row in bench.rows(EpochRow)] == [(epoch, QUERY_ID) for epoch in range(3)]
-
-
-def test_a_planned_epoch_is_not_committed(bench: Bench) -> None:
-    bench.query.plan(position(finished=1))
-    bench.tick()
-    assert bench.run.committed == -1 and not bench.rows(FinishedRow)
 
 
 def test_figures_come_by_events_of_this_query_or_are_asked_for(bench: Bench) -> None:
@@ -114,10 +97,10 @@ def test_the_end_of_input_comes_when_the_last_source_has_ended(tmp_path: Path) -
     bench = Bench(tmp_path, sources=["a", "b"]).started()
     bench.query.commit(position("a", ended=True), position("b"))
     bench.tick()
-    assert state_of(bench) is State.RUNNING
+    assert bench.state() is State.RUNNING
     bench.query.commit(position("a", ended=True), position("b", ended=True))
     bench.tick()
-    assert state_of(bench) is State.FINISHING
+    assert bench.state() is State.FINISHING
     bench.run.finished()
     assert bench.states() == ["RUNNING", "FINISHING", "FINISHED"]
 
@@ -158,18 +141,16 @@ def test_a_report_of_a_later_epoch_is_enough_to_look_for_it(bench: Bench) -> Non
 def test_a_failed_query_is_restarted_after_the_wait_and_not_before(bench: Bench) -> None:
     bench.query.end(PASSING)
     bench.tick()
-    assert (bench.run.state, bench.query.starts) == (State.RESTARTING, 1)
     bench.tick(0.099)
-    assert bench.query.starts == 1
+    assert (bench.state(), bench.query.starts) == (State.RESTARTING, 1)
     bench.tick(0.002)
-    assert (bench.run.state, bench.query.starts) == (State.RUNNING, 2)
-    (incident,) = bench.rows(IncidentRow)
+    assert (bench.state(), bench.query.starts) == (State.RUNNING, 2)
+    (incident,) = bench.ledger.of(IncidentRow)  # written before the restart
     assert (incident.type, incident.action) == ("failure", "restart 1 in 100 ms")
     assert bench.states() == ["RUNNING", "RESTARTING", "RUNNING"]
 
 
 def failures_until_the_end(bench: Bench, failure: Exception, most: int = 100) -> int:
-    """How often the query fails, each time at once, until it is given up."""
     for count in range(1, most):
         bench.query.end(failure)
         bench.tick()
@@ -180,23 +161,20 @@ def failures_until_the_end(bench: Bench, failure: Exception, most: int = 100) ->
 
 
 def test_a_query_that_fails_each_time_fails_for_good(bench: Bench) -> None:
+    """Listeners are notified of the first failure and of the end, which is another incident, not of each attempt."""
     assert failures_until_the_end(bench, PASSING) == 4
-    assert bench.run.state is State.FAILED
+    assert bench.state() is State.FAILED
     assert isinstance(bench.run.error, SparkExtError) and "a task was lost" in bench.run.reason
-    assert [row.action for row in bench.rows(IncidentRow)][2:] == ["restart 3 in 1600 ms", "stopped: FAILED"]
-    bench.tick(1000.0)
-    assert bench.query.starts == 4
-
-
-def test_attempts_are_one_incident_and_the_end_is_another(bench: Bench) -> None:
-    """So a listener is notified of the first failure and of the last one, and not of each attempt."""
-    failures_until_the_end(bench, PASSING)
     rows = bench.rows(IncidentRow)
+    assert [row.action for row in rows][2:] == ["restart 3 in 1600 ms", "stopped: FAILED"]
+    assert "a poison epoch: it has failed 4 times in the same way" in rows[-1].what
     first, *attempts, last = [row.incident_id for row in rows]
     assert attempts == [first, first] and last != first
     assert (rows[0].parent, rows[-1].parent) == (None, first)
     opened = [row.incident_id for row in bench.rows(IncidentChangeRow) if row.old != row.new]
     assert opened == [first, last], "neither is resolved: the query has committed nothing since"
+    bench.tick(1000.0)
+    assert bench.query.starts == 4
 
 
 def test_an_epoch_resolves_a_failure_and_the_next_one_opens_it_again(bench: Bench) -> None:
@@ -207,19 +185,15 @@ def test_an_epoch_resolves_a_failure_and_the_next_one_opens_it_again(bench: Benc
         bench.query.commit(position())
         bench.tick()
     changes = bench.rows(IncidentChangeRow)
-    assert [(row.old, row.new) for row in changes] == [
-        ("", "OPEN"),
-        ("OPEN", "RESOLVED"),
-        ("RESOLVED", "OPEN"),
-        ("OPEN", "RESOLVED"),
-    ]
+    steps = [("", "OPEN"), ("OPEN", "RESOLVED"), ("RESOLVED", "OPEN"), ("OPEN", "RESOLVED")]
+    assert [(row.old, row.new) for row in changes] == steps
     assert changes[-1].cause == "query 'q' has committed epoch 1"
     assert len({row.incident_id for row in changes}) == 1
 
 
 def test_an_epoch_before_a_failure_does_not_resolve_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was committed, and the query has failed, between the look at Spark's log and that at the query's end."""
-    poll = bench.run._observer.poll
+    poll = bench.run.observer.poll
 
     def poll_and_then(*, once: list[None] = [None]) -> Any:  # noqa: B006
         found = poll()
@@ -229,7 +203,7 @@ def test_an_epoch_before_a_failure_does_not_resolve_it(bench: Bench, monkeypatch
             bench.query.end(PASSING)
         return found
 
-    monkeypatch.setattr(bench.run._observer, "poll", poll_and_then)
+    monkeypatch.setattr(bench.run.observer, "poll", poll_and_then)
     bench.tick()
     bench.tick(0.1)
     assert bench.run.committed == 0
@@ -241,16 +215,18 @@ def test_a_committed_epoch_starts_the_count_of_failures_again(bench: Bench) -> N
         bench.query.commit(position())
         bench.query.end(PASSING)
         bench.tick()
-        assert state_of(bench) is State.RESTARTING
+        assert bench.state() is State.RESTARTING
         bench.tick(0.1)
-        assert state_of(bench) is State.RUNNING
+        assert bench.state() is State.RUNNING
     assert {row.action for row in bench.rows(IncidentRow)} == {"restart 1 in 100 ms"}
     assert failures_until_the_end(bench, PASSING) == 3, "one that followed the last epoch, then three more"
 
 
-def test_a_terminal_error_is_not_retried(bench: Bench) -> None:
-    assert failures_until_the_end(bench, POISON) == 1
-    assert (bench.run.state, bench.run.error, bench.query.starts) == (State.FAILED, POISON, 1)
+@pytest.mark.parametrize(("failure", "failures"), [(POISON, 1), (OUTAGE, 11)], ids=["terminal", "every 30 s for 300 s"])
+def test_errors_of_ours_are_retried_by_their_kind(tmp_path: Path, failure: Exception, failures: int) -> None:
+    bench = Bench(tmp_path, outage_patience=300_000).started()
+    assert failures_until_the_end(bench, failure) == failures
+    assert (bench.state(), bench.run.error, bench.query.starts) == (State.FAILED, failure, failures)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +238,7 @@ def test_a_terminal_error_is_not_retried(bench: Bench) -> None:
         ("org.rocksdb.RocksDBException", "Corruption: bad block", 1, "STATE", "restore"),
     ],
 )
-def test_what_is_not_ours_is_handled_by_its_type(
-    tmp_path: Path, kind: str, message: str, failures: int, type: str, decision: str
-) -> None:
+def test_others_errors(tmp_path: Path, kind: str, message: str, failures: int, type: str, decision: str) -> None:
     bench = Bench(tmp_path, outage_patience=300_000).started()
     assert failures_until_the_end(bench, java_failure(kind, message)) == failures
     last = bench.rows(IncidentRow)[-1]
@@ -274,33 +248,15 @@ def test_what_is_not_ours_is_handled_by_its_type(
     assert bench.context.classifier.decision(last.labels).do.value == decision
 
 
-def test_a_failure_is_in_the_ledger_before_the_restart(bench: Bench) -> None:
-    bench.query.end(PASSING)
-    bench.tick()
-    bench.tick(0.1)
-    assert bench.query.starts == 2
-    assert [row.action for row in bench.ledger.of(IncidentRow)] == ["restart 1 in 100 ms"]
-
-
-def test_an_epoch_that_fails_in_the_same_way_each_time_is_named(bench: Bench) -> None:
-    failures_until_the_end(bench, PASSING)
-    assert "a poison epoch: it has failed 4 times in the same way" in bench.rows(IncidentRow)[-1].what
-
-
-def test_an_outage_is_retried_for_its_time(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, outage_patience=300_000).started()
-    assert failures_until_the_end(bench, OUTAGE) == 11, "one every 30 s, for 300 s"
-
-
 def test_a_restart_that_fails_is_a_failure(bench: Bench) -> None:
     bench.query.end(PASSING)
     bench.query.refusals = [PASSING, PASSING]
     bench.tick()
     bench.tick(0.1)
     bench.tick(0.4)
-    assert (bench.run.state, bench.query.starts) == (State.RESTARTING, 1)
+    assert (bench.state(), bench.query.starts) == (State.RESTARTING, 1)
     bench.tick(1.6)
-    assert (bench.run.state, bench.query.starts) == (State.RUNNING, 2)
+    assert (bench.state(), bench.query.starts) == (State.RUNNING, 2)
     assert [row.action for row in bench.rows(IncidentRow)] == [
         f"restart {n} in {100 * 4 ** (n - 1)} ms" for n in (1, 2, 3)
     ]
@@ -310,12 +266,12 @@ def test_an_epoch_that_was_committed_before_the_failure_may_be_the_last(bench: B
     bench.query.commit(position(ended=True))
     bench.query.end(PASSING)
     bench.tick()
-    assert bench.run.state is State.FINISHING
+    assert bench.state() is State.FINISHING
     bench.tick()
     assert bench.query.starts == 1
     bench.run.ensure_running()
     assert bench.query.starts == 2, "finalization may need further epochs"
-    assert bench.run.state is State.FINISHING
+    assert bench.state() is State.FINISHING
     bench.run.ensure_running()
     assert bench.query.starts == 2
 
@@ -323,60 +279,53 @@ def test_an_epoch_that_was_committed_before_the_failure_may_be_the_last(bench: B
 # -- stop -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_query_is_canceled_once_it_has_ended(bench: Bench) -> None:
+def fail_once(bench: Bench) -> None:
+    bench.query.end(PASSING)
+    bench.tick()
+
+
+BEFORE_A_STOP: dict[str, Callable[[Bench], object]] = {
+    "it runs": lambda bench: None,
+    "it waits for a restart": fail_once,
+    "it has failed": lambda bench: bench.query.end(PASSING),
+    "it has failed for good": lambda bench: bench.query.end(POISON),
+    "it has read all": lambda bench: bench.query.commit(position(ended=True)),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE_A_STOP)
+def test_a_stopped_query_is_canceled_whatever_it_does(bench: Bench, before: str) -> None:
+    BEFORE_A_STOP[before](bench)
+    incidents = len(bench.rows(IncidentRow))
     bench.run.request_stop()
     assert not bench.query.running
     bench.tick()
-    assert (bench.run.state, bench.run.reason) == (State.CANCELED, "stopped")
-
-
-def test_a_stop_cancels_a_restart(bench: Bench) -> None:
-    bench.query.end(PASSING)
-    bench.tick()
-    bench.run.request_stop()
-    assert bench.run.state is State.CANCELED
     bench.tick(1000.0)
-    assert bench.query.starts == 1
-
-
-@pytest.mark.parametrize("failure", [PASSING, POISON])
-def test_a_failure_while_stopping_is_no_failure_of_the_query(bench: Bench, failure: Exception) -> None:
-    bench.query.end(failure)
-    bench.run.request_stop()
-    bench.tick()
-    assert (bench.run.state, bench.run.error) == (State.CANCELED, None)
-    assert not bench.rows(IncidentRow)
+    assert (bench.state(), bench.run.error) == (State.CANCELED, None) and bench.run.reason.startswith("stopped")
+    assert (bench.query.starts, len(bench.rows(IncidentRow))) == (1, incidents)
 
 
 def test_a_query_that_was_never_started_is_stopped_at_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.run.request_stop()
-    assert bench.run.state is State.CANCELED
-
-
-def test_a_stop_does_not_begin_the_final_checkpoint(bench: Bench) -> None:
-    bench.query.commit(position(ended=True))
-    bench.run.request_stop()
-    bench.tick()
-    assert bench.run.state is State.CANCELED
-
-
-def test_a_query_that_was_stopped_by_others_is_canceled(bench: Bench) -> None:
-    bench.query.end()
-    bench.tick()
-    assert (bench.run.state, bench.run.reason) == (State.CANCELED, "the query was stopped from outside the job")
+    assert bench.state() is State.CANCELED
 
 
 # -- drain ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_drain_stops_a_query_whose_sources_cannot_end_it(tmp_path: Path) -> None:
-    bench = native(tmp_path)
+@pytest.mark.parametrize("restarting", [False, True])
+def test_a_drain_ends_a_query_whose_sources_cannot_end_it(tmp_path: Path, restarting: bool) -> None:
+    bench = Bench.native(tmp_path)
     bench.query.commit({"logOffset": 1})
+    if restarting:
+        bench.query.end(PASSING)
+        bench.tick()
+        assert bench.state() is State.RESTARTING
     bench.run.request_drain()
     assert not bench.query.running
-    bench.tick()
-    assert (bench.run.state, bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 0)
+    bench.tick(1000.0)
+    assert (bench.state(), bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 0)
     bench.run.request_drain()
     assert bench.query.starts == 1
 
@@ -384,11 +333,7 @@ def test_a_drain_stops_a_query_whose_sources_cannot_end_it(tmp_path: Path) -> No
 def test_a_drain_leaves_channel_sources_to_end_by_themselves(bench: Bench) -> None:
     bench.run.request_drain()
     bench.tick()
-    assert bench.query.running and bench.run.state is State.RUNNING
-
-
-def may_end(bench: Bench) -> bool:
-    return bench.run.may_end_by_drain
+    assert bench.query.running and bench.state() is State.RUNNING
 
 
 def test_a_drain_waits_for_what_other_queries_still_write(tmp_path: Path) -> None:
@@ -397,49 +342,35 @@ def test_a_drain_waits_for_what_other_queries_still_write(tmp_path: Path) -> Non
     bench.query.commit(position("x-in"), {"logOffset": 1})
     bench.tick()
     bench.run.request_drain()
-    assert bench.query.running and not may_end(bench)
+    assert (bench.query.running, bench.run.may_end_by_drain) == (True, False)
     bench.query.commit(position("x-in", ended=True), {"logOffset": 2})
     bench.tick()
-    assert may_end(bench)
+    assert bench.run.may_end_by_drain is True
     bench.run.request_drain()
     bench.tick()
-    assert (bench.run.state, bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 1)
-
-
-def test_a_drain_that_comes_while_a_restart_is_waited_for_is_not_lost(tmp_path: Path) -> None:
-    bench = native(tmp_path)
-    bench.query.commit({"logOffset": 1})
-    bench.query.end(PASSING)
-    bench.tick()
-    assert state_of(bench) is State.RESTARTING
-    bench.run.request_drain()
-    bench.tick(1000.0)
-    assert (bench.run.state, bench.query.starts) == (State.FINISHING, 1)
+    assert (bench.state(), bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 1)
 
 
 def test_a_drain_in_the_middle_of_an_epoch_runs_it_to_its_end(tmp_path: Path) -> None:
-    """Before, the query was FINISHED although an epoch was planned, and a sink may have shown a part of it."""
-    bench = native(tmp_path)
+    bench = Bench.native(tmp_path)
     bench.query.commit({"logOffset": 1})
     bench.query.plan({"logOffset": 2})
     bench.run.request_drain()
     bench.tick()
-    assert bench.query.running and bench.query.only_planned and bench.run.state is State.RUNNING
+    assert bench.query.running and bench.query.only_planned and bench.state() is State.RUNNING
     bench.query.end(PASSING)
     bench.tick()
-    assert state_of(bench) is State.RESTARTING
+    assert bench.state() is State.RESTARTING
     bench.tick(1000.0)
     assert bench.query.running and bench.query.only_planned
     bench.query.commit_planned()
     bench.query.end()
     bench.tick()
-    assert (bench.run.state, bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 1)
+    assert (bench.state(), bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 1)
 
 
-def test_a_drained_query_whose_last_epoch_is_committed_after_the_look_is_not_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = native(tmp_path)
+def test_a_drained_query_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench.native(tmp_path)
     bench.query.commit({"logOffset": 1})
     bench.tick()
     bench.query.plan({"logOffset": 2})
@@ -455,13 +386,13 @@ def test_a_drained_query_whose_last_epoch_is_committed_after_the_look_is_not_sta
     monkeypatch.setattr(bench.query, "stop", lambda: None)
     bench.run.request_drain()
     bench.tick()
-    assert (bench.run.state, bench.run.reason) == (State.FINISHING, "drained")
+    assert (bench.state(), bench.run.reason) == (State.FINISHING, "drained")
     assert (bench.query.starts, bench.run.committed) == (1, 1)
 
 
 def test_a_drain_waits_for_storage_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not known then whether an epoch is planned; a query that restarted in the meantime ran without an end."""
-    bench = native(tmp_path)
+    bench = Bench.native(tmp_path)
     bench.query.commit({"logOffset": 1})
     bench.query.end(PASSING)
     bench.tick()
@@ -470,23 +401,22 @@ def test_a_drain_waits_for_storage_that_does_not_answer(tmp_path: Path, monkeypa
         raise OSError("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(bench.run._observer, "newest_planned", away)
+        patched.setattr(bench.run.observer, "newest_planned", away)
         bench.run.request_drain()
-        assert state_of(bench) is State.RESTARTING
+        assert bench.state() is State.RESTARTING
     bench.run.request_drain()
-    assert (state_of(bench), bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 1)
+    assert (bench.state(), bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 1)
 
 
 def test_a_drain_that_was_in_force_before_the_start_runs_the_planned_epoch(tmp_path: Path) -> None:
-    """The same after a crash."""
-    bench = native(tmp_path)
+    bench = Bench.native(tmp_path)
     bench.query.commit({"logOffset": 1})
     bench.query.plan({"logOffset": 2})
     bench.tick()
     bench.query.end()
     again = bench.made()
     again.resume_drain()
-    assert again.unsettled
+    assert again.launcher.unsettled
     again.start()
     assert bench.query.only_planned
     bench.query.commit_planned()
@@ -495,14 +425,11 @@ def test_a_drain_that_was_in_force_before_the_start_runs_the_planned_epoch(tmp_p
     assert (again.state, again.reason, again.committed) == (State.FINISHING, "drained", 1)
 
 
-def test_a_drain_that_is_in_force_at_the_start_needs_no_spark(tmp_path: Path) -> None:
+def test_a_drain_that_is_in_force_at_the_start_ends_what_has_settled_without_spark(tmp_path: Path) -> None:
     bench = Bench(tmp_path, natives=["rate"], sources=[])
     bench.run.request_drain()
-    assert (bench.run.state, bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 0)
-
-
-def test_a_drain_that_is_in_force_at_the_start_ends_what_has_settled(tmp_path: Path) -> None:
-    bench = native(tmp_path)
+    assert (bench.state(), bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 0)
+    bench = Bench.native(tmp_path / "begun")
     bench.query.commit({"logOffset": 1})
     bench.tick()
     bench.query.end()
@@ -519,7 +446,7 @@ def test_a_drain_that_is_in_force_at_the_start_ends_what_has_settled(tmp_path: P
 def finishing(bench: Bench) -> Bench:
     bench.query.commit(position(ended=True))
     bench.tick()
-    assert state_of(bench) is State.FINISHING
+    assert bench.state() is State.FINISHING
     return bench
 
 
@@ -532,10 +459,10 @@ def test_a_further_epoch_that_fails_takes_the_way_of_every_failure(bench: Bench)
         bench.tick(30.0)
         assert bench.run.may_finish(bench.clock.now)
         bench.run.ensure_running()
-        assert (bench.run.state, bench.query.starts) == (State.FINISHING, starts + 1)
+        assert (bench.state(), bench.query.starts) == (State.FINISHING, starts + 1)
     bench.query.end(PASSING)
     bench.tick()
-    assert state_of(bench) is State.FAILED
+    assert bench.state() is State.FAILED
     assert [row.action for row in bench.rows(IncidentRow)][2:] == ["restart 3 in 1600 ms", "stopped: FAILED"]
 
 
@@ -548,7 +475,7 @@ def test_a_step_that_fails_is_tried_again_as_often_as_the_policy_says(bench: Ben
         assert bench.run.may_finish(bench.clock.now)
         bench.run.take_step("a hook", fail, lambda _: None)
         bench.tick(30.0)
-    assert state_of(bench) is State.FAILED and not bench.query.running
+    assert bench.state() is State.FAILED and not bench.query.running
     assert "ValueError: a hook" in bench.run.reason
 
 
@@ -558,44 +485,8 @@ def test_a_stop_ends_a_query_that_waits_for_its_final_checkpoint(bench: Bench, r
     finishing(bench).run.step_taken(recorded=recorded)
     bench.run.request_stop()
     bench.tick()
-    assert state_of(bench) is (State.FINISHING if recorded else State.CANCELED)
+    assert bench.state() is (State.FINISHING if recorded else State.CANCELED)
     assert bench.run.may_finish(bench.clock.now) == recorded and not bench.query.running
-
-
-# -- available now ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("committed", [0, 3])
-def test_available_now_ends_with_what_is_there_and_has_not_finished(tmp_path: Path, committed: int) -> None:
-    bench = native(tmp_path, available_now=True)
-    for epoch in range(committed):
-        bench.query.commit({"logOffset": epoch})
-    bench.query.end(own=OwnEnd(found_nothing=True, one_epoch=False))
-    bench.tick()
-    bench.tick()
-    assert (bench.run.state, bench.query.starts) == (State.SUSPENDED, 1)
-
-
-def test_available_now_is_not_at_its_end_by_an_epoch_that_was_not_committed(tmp_path: Path) -> None:
-    bench = native(tmp_path, available_now=True)
-    bench.query.plan({"logOffset": 1})
-    bench.query.end(own=OwnEnd(found_nothing=True, one_epoch=False))
-    bench.tick()
-    assert (bench.run.state, bench.query.starts) == (State.CANCELED, 1)
-
-
-def test_a_bounded_source_whose_query_was_stopped_from_outside_has_not_finished(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, available_now=True).started()
-    bench.query.end(own=OwnEnd(found_nothing=False, one_epoch=False))
-    bench.tick()
-    assert (bench.run.state, bench.query.starts) == (State.CANCELED, 1)
-
-
-def test_a_stopped_available_now_is_canceled(tmp_path: Path) -> None:
-    bench = native(tmp_path, available_now=True)
-    bench.run.request_stop()
-    bench.tick()
-    assert (bench.run.state, bench.query.starts) == (State.CANCELED, 1)
 
 
 # -- what earlier runs left -------------------------------------------------------------------------------------------
@@ -635,7 +526,7 @@ def test_a_query_that_had_finished_is_not_started(bench: Bench) -> None:
 def test_a_state_that_cannot_follow_is_refused(bench: Bench) -> None:
     with pytest.raises(IllegalTransition, match="FINISHED cannot follow RUNNING"):
         bench.run.finished()
-    assert bench.run.state is State.RUNNING
+    assert bench.state() is State.RUNNING
     bench.run.fail(POISON)
     for change in (bench.run.resume_final, bench.run.start):
         with pytest.raises(IllegalTransition):
@@ -645,7 +536,82 @@ def test_a_state_that_cannot_follow_is_refused(bench: Bench) -> None:
 
 def test_an_abandoned_query_fails_and_writes_nothing(bench: Bench) -> None:
     bench.run.abandon(OUTAGE)
-    assert (bench.run.state, bench.run.error) == (State.FAILED, OUTAGE)
+    assert (bench.state(), bench.run.error) == (State.FAILED, OUTAGE)
     assert bench.states() == ["RUNNING"] and not bench.rows(IncidentRow)
     bench.run.abandon(POISON)
     assert bench.run.error is OUTAGE, "it had ended"
+
+
+class AnyOrder(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.since_commit = 0
+        self.stopped = False
+
+    @initialize(natives=st.booleans(), available_now=st.booleans())
+    def begin(self, natives: bool, available_now: bool) -> None:
+        self.bench = Bench(
+            Path(self.folder.name), natives=["rate"] if natives else [], available_now=available_now
+        ).started()
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    def runs(self) -> bool:
+        return self.bench.query.running
+
+    @precondition(runs)
+    @rule()
+    def commit(self) -> None:
+        self.bench.query.commit(position(at=len(self.bench.ledger.rows)))
+        self.bench.tick()
+        self.since_commit = 0
+
+    @precondition(runs)
+    @rule(failure=st.sampled_from([PASSING, POISON]))
+    def fail(self, failure: Exception) -> None:
+        self.bench.query.end(failure)
+        finishing = self.bench.run.state is State.FINISHING
+        self.bench.tick()
+        self.since_commit += 1
+        if failure is POISON and not self.stopped and not finishing:
+            assert self.bench.run.state is State.FAILED
+
+    @precondition(runs)
+    @rule(own=st.sampled_from([None, OwnEnd(True, False), OwnEnd(False, True), OwnEnd(False, False)]))
+    def end(self, own: OwnEnd | None) -> None:
+        self.bench.query.end(own=own)
+        self.bench.tick()
+
+    @rule()
+    def stop(self) -> None:
+        self.stopped = True
+        if not self.bench.run.state.ended:
+            self.bench.run.request_stop()
+        self.bench.tick()
+
+    @rule()
+    def drain(self) -> None:
+        self.bench.run.request_drain()
+        self.bench.tick()
+
+    @rule(seconds=st.floats(0, 60))
+    def wait(self, seconds: float) -> None:
+        self.bench.tick(seconds)
+
+    @invariant()
+    def holds(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        run, query = self.bench.run, self.bench.query
+        for before, after in pairwise([State.CREATED, *map(State, self.bench.states())]):
+            assert can_follow(before, after)
+        assert query.running == (run.state is State.RUNNING), "an end is dealt with at the next look"
+        assert self.since_commit <= 4 and query.starts >= 1
+        assert run.state is not State.RESTARTING or not self.stopped
+        assert (run.error is not None) == (run.state is State.FAILED)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=2 * settings().max_examples // 5, stateful_step_count=20, deadline=None)

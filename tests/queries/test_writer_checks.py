@@ -26,9 +26,6 @@ SINKS = ("delta_2pc", "files_2pc", "kafka_2pc", "http_2pc", "postgres_2pc")
 PLAIN = WriterTarget("delta_2pc", {"uid": "out"}, "Append", "ProcessingTimeTrigger(0)", ())
 
 
-# -- the writer's settings, without Spark -----------------------------------------------------------------------------
-
-
 def test_a_plain_writer_passes() -> None:
     check_target(PLAIN, "q")
     check_target(replace(PLAIN, trigger="AvailableNowTrigger"), "q")
@@ -48,17 +45,19 @@ def test_sparks_own_sinks_keep_their_modes() -> None:
     assert partition_option(replace(PLAIN, format="parquet", partitioning=("n",)), "q") is None
 
 
-@pytest.mark.parametrize("trigger", ["ProcessingTimeTrigger(2000)", "ContinuousTrigger(1000)", "RealTimeTrigger(5000)"])
-def test_a_trigger_is_refused(trigger: str) -> None:
-    with pytest.raises(ConfigurationError, match="the trigger") as refused:
-        check_target(replace(PLAIN, trigger=trigger), "q")
-    assert "interval" in refused.value.do
-
-
-def test_cluster_by_is_refused() -> None:
-    """As with `partitionBy`: `clusterBy` reaches Spark's own sinks only."""
-    with pytest.raises(ConfigurationError, match=r"clusterBy\(n\)"):
-        check_target(replace(PLAIN, clustering=("n",)), "q")
+@pytest.mark.parametrize(
+    ("change", "words", "do"),
+    [
+        ({"trigger": "ProcessingTimeTrigger(2000)"}, "the trigger", "interval"),
+        ({"trigger": "ContinuousTrigger(1000)"}, "the trigger", "interval"),
+        ({"trigger": "RealTimeTrigger(5000)"}, "the trigger", "interval"),
+        ({"clustering": ("n",)}, r"clusterBy\(n\)", "remove"),
+    ],
+)
+def test_what_a_job_sets_or_would_ignore_is_refused(change: dict[str, Any], words: str, do: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        check_target(replace(PLAIN, **change), "q")
+    assert do in refused.value.do
 
 
 @pytest.mark.parametrize("sink", ["delta_2pc", "files_2pc"])
@@ -94,11 +93,7 @@ def test_a_writer_of_spark_connect_is_refused() -> None:
         check_writer(from_connect(), "q")
 
 
-# -- with Spark -------------------------------------------------------------------------------------------------------
-
-
 def refused(lab: JobHarness, writer: Any, **added: Any) -> ConfigurationError:
-    """The error with which a query is refused, after which nothing has been made."""
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
     with pytest.raises(ConfigurationError) as error:
         job.add("q", writer, **added)
@@ -123,18 +118,17 @@ def test_objects_that_are_no_stream_writers_are_refused(lab: JobHarness) -> None
     assert "runs already" in error.what and "toTable()" in error.what and "stop()" in error.do
 
 
-def test_a_source_without_a_uid_is_refused(lab: JobHarness) -> None:
+def test_sources_that_a_job_cannot_read_to_an_end_are_refused(lab: JobHarness) -> None:
     stream = lab.spark.readStream.format("numbers").schema("channel string, n bigint, ts timestamp").load()
     assert "'uid' is missing" in refused(lab, delta(lab, stream)).what
-
-
-def test_an_unbounded_source_with_available_now_is_refused(lab: JobHarness) -> None:
     (lab.folder / "in").mkdir()
     lab.spark.range(3).write.parquet(str(lab.folder / "in"), mode="append")
     reader = lab.spark.readStream.format("files").option("uid", "in").option("path", str(lab.folder / "in"))
     error = refused(lab, delta(lab, reader.option("watch", "true").load()), available_now=True)
     assert "'in' (files) has no end" in error.what and "watch" in error.do
     assert "has no end" in refused(lab, delta(lab, lab.source(live=True)).trigger(availableNow=True)).what
+    error = refused(lab, delta(lab, lab.source("out")))
+    assert "self-join" not in error.do and "'out-in'" in error.do
 
 
 def windows(frame: DataFrame) -> DataFrame:
@@ -183,30 +177,24 @@ def test_partition_by_of_the_writer_partitions_the_table(lab: JobHarness) -> Non
 
 
 def test_settings_of_a_writer_are_found_on_it(lab: JobHarness) -> None:
-    """Mode, trigger and clustering as Spark's writer has them."""
     rows = lab.source()
     counts = windows(sx.with_watermark(rows, "ts", "1 second"))
     assert "output mode is complete" in refused(lab, delta(lab, counts).outputMode("complete")).what
-    assert "trigger" in refused(lab, delta(lab, rows).trigger(processingTime="3 seconds")).what
-    assert "trigger" in refused(lab, delta(lab, rows).trigger(continuous="3 seconds")).what
-    assert "trigger" in refused(lab, delta(lab, rows).trigger(realTime="3 seconds")).what
+    for trigger in ("processingTime", "continuous", "realTime"):
+        assert "trigger" in refused(lab, delta(lab, rows).trigger(**{trigger: "3 seconds"})).what
     assert "Trigger.Once" in refused(lab, delta(lab, rows).trigger(once=True)).what
     assert "clusterBy" in refused(lab, delta(lab, rows).clusterBy("n")).what
 
 
 def test_what_a_job_sets_is_not_set_on_the_users_writer(lab: JobHarness) -> None:
-    """Before, a writer that a job had started was refused by a second one for its checkpoint location."""
     frame = lab.spark.readStream.format("rate").load()
     given = delta(lab, frame).option("Compression", "zstd").partitionBy("value").outputMode("append")
     before = CLASSIC.target(given)
     own = query_spec("j", "q", given, available_now=False).writer
     own.option("checkpointLocation", "elsewhere").trigger(once=True)
     assert CLASSIC.target(given) == before
-    assert {**CLASSIC.target(own).options, "checkpointlocation": ""} == {
-        **before.options,
-        "checkpointlocation": "",
-        "partition_by": "value",
-    }
+    ours = {"checkpointlocation": ""}
+    assert {**CLASSIC.target(own).options, **ours} == {**before.options, **ours, "partition_by": "value"}
     batch = query_spec("j", "q", frame.writeStream.foreachBatch(lambda *_: None), available_now=False)
     assert CLASSIC.target(batch.writer).format == "foreachBatch"
 
@@ -218,13 +206,7 @@ def test_a_reset_of_an_unknown_query_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_source_and_a_sink_of_one_uid_get_advice_for_them(lab: JobHarness) -> None:
-    error = refused(lab, delta(lab, lab.source("out")))
-    assert "self-join" not in error.do and "'out-in'" in error.do
-
-
 def test_a_stopped_session_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer of a session that was stopped."""
     monkeypatch.setattr(CLASSIC, "is_stopped", lambda _: True)
     writer = spark.readStream.format("rate").load().writeStream
     with pytest.raises(ConfigurationError, match="has been stopped"):

@@ -106,7 +106,6 @@ CASES: dict[str, Callable[[Source, Path], Any]] = {
 """What a query writes, given a source and a folder."""
 
 INTERVALS = {"throttled": "8 s"}  # of jobs that start their epochs more seldom than the others
-
 LIGHT = (
     "idle", "idle with state", "paused", "throttled", "one row a second", "epochs of 3 s", "larger epochs", "restarts",
 )  # fmt: skip

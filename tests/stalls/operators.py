@@ -26,7 +26,6 @@ from tests.support.operators import Folder, FolderOptions, Numbers, NumbersOptio
 
 
 def stop_here(flags: str, point: str) -> None:
-    """Stop for as long as the flag of this point exists; its content says how."""
     flag = Path(flags) / point
     if not flags or not flag.exists():
         return
@@ -67,7 +66,6 @@ def stop_here(flags: str, point: str) -> None:
 
 @contextmanager
 def stopped_at(flags: Path, point: str, how: str) -> Iterator[None]:
-    """Stop what comes to a point for as long as the block runs."""
     draft = flags / f".{point}"
     draft.write_text(how)
     draft.rename(flags / point)

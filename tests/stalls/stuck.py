@@ -51,8 +51,6 @@ class Caught:
 
 
 class StuckJob:
-    """A job that can be stopped at several points, one after another."""
-
     def __init__(self, spark: SparkSession, folder: Path, shape: str, work: float = 0.0) -> None:
         self.flags = folder / "flags"
         self.flags.mkdir(parents=True)
@@ -206,7 +204,6 @@ def _at(job: StuckJob, point: str, how: str) -> AbstractContextManager[None]:
 
 
 def cases(shape: str, *, cluster: bool = False) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
-    """The cases of a job: name, expected verdict, and how it is stopped."""
     for point in POINTS if shape == "udf" else ("function",):
         for how in HOWS:
             yield f"{shape}: {point}, {how}", POINTS[point], partial(_at, point=point, how=how)

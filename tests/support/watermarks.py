@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
@@ -83,6 +84,10 @@ def micros(hours: float | None) -> int | None:
 def hour(hours: float) -> datetime:
     """Event time of a given row, as Spark passes it to Python."""
     return (DAY + timedelta(hours=hours)).astimezone().replace(tzinfo=None)
+
+
+def hourly(df: DataFrame) -> DataFrame:
+    return df.groupBy(F.window("ts", "1 hour")).agg(F.sum("n").alias("n")).select("window.start", "n")
 
 
 class Streams:

@@ -8,21 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from spark_ext import with_watermark
 from spark_ext.model.end_of_input import FORMAT
-from tests.support.watermarks import Given, Streams, hour
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+from tests.support.watermarks import Given, Streams, hour, hourly
 
 NOW = {"availableNow": True}
 HOURLY: list[Given] = [(h + 0.5, "x", h) for h in range(4)]
@@ -33,10 +31,6 @@ ALL = [(hour(h), h) for h in range(4)]
 def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
     with closing(Streams(spark, tmp_path)) as found:
         yield found
-
-
-def hourly(df: DataFrame) -> DataFrame:
-    return df.groupBy(F.window("ts", "1 hour")).agg(F.sum("n").alias("n")).select("window.start", "n")
 
 
 def unforeseen(value: Column) -> Column:
@@ -52,7 +46,6 @@ def by_hand(
     watches: str = "a",
     null: Callable[[Column], Column] = unforeseen,
 ) -> DataFrame:
-    """`with_watermark`, with one part of it changed."""
     end = df.sparkSession.readStream.format(FORMAT).option("uid", f"{watches}~end").option("watches", watches).load()
     columns = [
         F.col("end_of_time").alias("ts"),
@@ -194,8 +187,6 @@ def test_a_full_outer_join_within_months_is_refused_by_spark(streams: Streams) -
 
 
 class Rearmed(StatefulProcessor):
-    """Each timer sets the next one, an hour later."""
-
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_ext import with_watermark
@@ -16,9 +16,6 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.model.end_of_input import FORMAT
 from spark_ext.spark.backend.classic import CLASSIC
 from tests.support.watermarks import Given, Shape, Streams, sorted_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 A: list[list[Given]] = [
     [(0.1, "x", 1), (0.6, "y", 2), (1.2, "x", 3), (5.0, "x", 4), (30.0, "z", 5)],
@@ -82,7 +79,6 @@ SHAPES: dict[str, Shape] = {
 }  # fmt: skip
 
 STORES = "org.apache.spark.sql.execution.streaming.state"
-
 TYPES = (
     "1", "1.5D", "cast(2 as decimal(20, 3))", "true", "'s'", "cast('s' as binary)", "date'2024-01-01'",
     "timestamp'2024-01-01 00:00:00'", "timestamp_ntz'2024-01-01 00:00:00'", "array(1, 2)",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.control.job_events import asked, request, request_all
 from spark_ext.errors import FencedError
-from spark_ext.queries.outage import UNREADABLE
+from spark_ext.queries.restarts import UNREADABLE
 
 if TYPE_CHECKING:
     from spark_ext.control.job_events import Accepts

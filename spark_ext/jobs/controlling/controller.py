@@ -22,7 +22,7 @@ from spark_ext.model.control import JOB, Event, query, source
 from spark_ext.model.control_kinds import Where, kinds
 from spark_ext.model.event_progress import Progress, QueryView, Standing, Step
 from spark_ext.model.lifecycle import State
-from spark_ext.queries.outage import UNREADABLE
+from spark_ext.queries.restarts import UNREADABLE
 from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def _view(run: QueryRun) -> QueryView:
         standing = Standing.BLIND
     else:
         standing = Standing.ABLE
-    keys = run.spec.rebuild
+    keys, at = run.spec.rebuild, run.launcher
     return QueryView(
-        run.spec.uid, sources, standing, run.committed, ended, keys, run.passed, run.since, run.lineage, run.begun
+        run.spec.uid, sources, standing, run.committed, ended, keys, at.passed, at.since, run.lineage, run.begun
     )

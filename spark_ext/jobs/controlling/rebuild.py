@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_ext.control import holds, stamps
+from spark_ext.control import stamps
 from spark_ext.control.job_events import takes_back
 from spark_ext.errors import ConfigurationError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
@@ -23,9 +23,9 @@ from spark_ext.model.control import Delivery, Event, Scope
 from spark_ext.model.event_progress import Rebuilt, Step
 from spark_ext.model.holds import changed_key, holds_at
 from spark_ext.model.lifecycle import State
-from spark_ext.queries.boundary import BoundaryRestart, RestartPhase
 from spark_ext.queries.builder import planned_values, refuse_change
 from spark_ext.queries.context import checkpoint_of
+from spark_ext.queries.launcher import BoundaryRestart, RestartPhase
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.spec import definition_of
 from spark_ext.queries.worker import Outcome, Worker
@@ -97,7 +97,8 @@ class _Change:
 
     def concerns(self, run: QueryRun) -> bool:
         """Whether a query holds at it."""
-        return self.event.sequence > run.passed and holds_at(self.event, run.spec.uid, run.spec.rebuild, self.aligned)
+        spec, passed = run.spec, run.launcher.passed
+        return self.event.sequence > passed and holds_at(self.event, spec.uid, spec.rebuild, self.aligned)
 
 
 class Rebuilds:
@@ -240,7 +241,7 @@ class Rebuilds:
                 prepare = prepared(run, spec, self._context)
                 wanted = BoundaryRestart(change.event.sequence, by, now, spec or run.spec, prepare)
                 change.restarts[run.spec.uid] = wanted
-                run.restart_at(wanted)
+                run.launcher.restart_at(wanted)
         change.decide(known=True)
         self._release(change, [run for run in change.runs if run.spec.uid not in specs])
 
@@ -310,8 +311,8 @@ class Rebuilds:
             reach(FailPoint.QUERY_BEFORE_RELEASE)
             for run in chosen:
                 if behind is not None:
-                    holds.release(run.checkpoint, start, behind.sequence)
-                holds.release(run.checkpoint, start, sequence)
+                    stamps.release(run.checkpoint, start, behind.sequence)
+                stamps.release(run.checkpoint, start, sequence)
 
         def released(outcome: Outcome[None]) -> None:
             if isinstance(outcome.error, OSError):
@@ -320,7 +321,7 @@ class Rebuilds:
             else:
                 outcome.result()
                 for run in chosen:
-                    run.pass_by(sequence)
+                    run.launcher.pass_by(sequence)
 
         self._worker.do("a release", release, released)
 

@@ -24,7 +24,7 @@ from spark_ext.model.checkpoint_plan import NotNow, Reason
 from spark_ext.model.commits import FenceMark
 from spark_ext.model.cut import release_bound
 from spark_ext.queries.context import checkpoint_of
-from spark_ext.queries.outage import UNREADABLE, Outage
+from spark_ext.queries.restarts import UNREADABLE, Outage
 from spark_ext.queries.worker import Outcome, Worker
 from spark_ext.spark.logs.spark_log import SparkLog
 

@@ -250,7 +250,7 @@ def _supervise(
         before_change = None if halted or known.finished else as_planned(spec, context.state)
         run, final = _restored(known, before_change or spec, context, elsewhere=spec.uid in plan.past.elsewhere)
         if before_change is not None and final is None:
-            run.complete_first(spec)
+            run.launcher.complete_first(spec)
         execution.add(run)
         if final is not None:
             finals[spec.uid] = final
@@ -406,7 +406,7 @@ def needs_spark(run: QueryRun, *, drained: bool) -> bool:
     if run.state is not State.CREATED or run.input_done:
         return False
     if drained and run.may_end_by_drain:
-        if not run.unsettled:
+        if not run.launcher.unsettled:
             return False  # the coordinator's first look at the drain ends it where it is
         run.resume_drain()
     return True
@@ -415,8 +415,8 @@ def needs_spark(run: QueryRun, *, drained: bool) -> bool:
 def _begin(waiting: Sequence[QueryRun], context: JobContext, coordinator: Coordinator, *, late: bool) -> None:
     """Claim the targets of all queries, then open their operators; for `late` see `late_claim`."""
     within = context.settings.start_timeout / 1000
-    in_all(waiting, lambda run: run.claim(late=late), context, coordinator, within)
-    in_all(waiting, lambda run: run.open(), context, coordinator, within)
+    in_all(waiting, lambda run: run.launcher.claim(late=late), context, coordinator, within)
+    in_all(waiting, lambda run: run.launcher.open(), context, coordinator, within)
 
 
 def in_all(
@@ -439,7 +439,7 @@ def in_all(
         if late is None:
             return
         if time.monotonic() >= by:
-            raise _too_late(late.busy, late.who, within)
+            raise _too_late(late.busy, late.operator, within)
         context.wake.wait(LOOK_EVERY)
         context.wake.clear()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.control import holds, stamps
+from spark_ext.control import stamps
 from spark_ext.model.barriers import Checkpoints
 from spark_ext.model.control import Delivery
 from spark_ext.model.holds import SETTINGS
@@ -36,7 +36,7 @@ class Query:
         return self.log.plan(self.planner) is not None
 
     def holds(self, sequence: int) -> bool:
-        return holds.all_hold(self.place, 7, sequence, ["s"])
+        return stamps.all_hold(self.place, 7, sequence, ["s"])
 
     def spark_logs(self) -> None:
         FakeQuery(Path(self.place)).plan(self.log.offsets[-1])
@@ -77,9 +77,9 @@ def test_it_continues_when_no_restart_is_needed(query: Query) -> None:
     needs = query.set(2)
     query.set(1)
     assert not query.plans()
-    holds.release(query.place, 8, needs)
+    stamps.release(query.place, 8, needs)
     assert not query.plans()
-    holds.release(query.place, 7, needs)
+    stamps.release(query.place, 7, needs)
     assert query.plans() and query.key == 2
     assert not query.plans() and query.holds(needs + 1)
 
@@ -94,7 +94,7 @@ def test_a_refused_value_and_the_former_one_are_obeyed_with_one_epoch(query: Que
     new, query.ledger.accepted = query.ledger.accepted, old
     query.ledger.refresh_events = lambda: setattr(query.ledger, "accepted", new)  # type: ignore[method-assign]
     for sequence in (former, bad):
-        holds.release(query.place, 7, sequence)
+        stamps.release(query.place, 7, sequence)
     assert query.plans() and query.key == 1
 
 
@@ -148,5 +148,5 @@ def test_a_run_of_what_is_available_waits(query: Query) -> None:
     assert query.planner.rationed_s == 0
     needs = query.set(2)
     assert not query.plans() and query.planner.rationed_s > 0
-    holds.release(query.place, 7, needs)
+    stamps.release(query.place, 7, needs)
     assert query.plans() and query.planner.rationed_s == 0
